@@ -50,34 +50,36 @@ class AgentActivities:
         disclosure: Disclosure = USUAL,
     ) -> None:
         texts = LiveTexts(bus)
-        self.running = Running(store, agents, strike, moment, disclosure)
-        self.asking = Asking(store, agents, self.running, texts, strike, moment=moment, disclosure=disclosure)
-        self.processing = Processing(store, agents, strike, disclosure)
-        self.settling = Settling(store, agents, strike, ended, disclosure)
+        self.tool_runner = Running(store, agents, strike, moment, disclosure)
+        self.inference = Asking(
+            store, agents, self.tool_runner, texts, strike, moment=moment, disclosure=disclosure
+        )
+        self.processor_runner = Processing(store, agents, strike, disclosure)
+        self.status_writer = Settling(store, agents, strike, ended, disclosure)
 
     @activity.defn(name=INFER)
     @discreet
     async def infer(self, request: InferInput) -> StepFacts:
         """Run one model call; recorded once and paid for once."""
         with pulse():
-            return await self.asking.answered(request)
+            return await self.inference.answered(request)
 
     @activity.defn(name=RUN_TOOL)
     @discreet
     async def run_tool(self, request: ToolInput) -> ToolOutput:
         """Run one tool call; its result is recorded once."""
         with pulse():
-            return await self.running.ran(request)
+            return await self.tool_runner.ran(request)
 
     @activity.defn(name=PROCESS)
     @discreet
     async def process(self, request: ProcessInput) -> Processed:
         """Run the processors on a step; their result is recorded once."""
         with pulse():
-            return await self.processing.processed(request)
+            return await self.processor_runner.processed(request)
 
     @activity.defn(name=SETTLE)
     @discreet
     async def settle(self, request: SettleInput) -> None:
         """Record the status of the execution, with the events for its viewers, once per key."""
-        await self.settling.settle(request)
+        await self.status_writer.settle(request)

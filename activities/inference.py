@@ -76,11 +76,11 @@ class Asking:
         self.disclosure = disclosure
         self.store = store
         self.agents = agents
-        self.running = running
+        self.tool_runner = running
         self.snapshots = Snapshots(store)
         self.live_texts = live_texts
         self.strike = strike
-        self.moment = moment
+        self.start_delay = moment
 
     async def answered(self, request: InferInput) -> StepFacts:
         """Return the facts of the step's reply, or of the one that an earlier attempt recorded."""
@@ -95,7 +95,7 @@ class Asking:
         spec = found.material.spec
         definition = known(self.agents, spec.agent)
         if found.recorded:
-            return await self.running.with_quick(request, found.material, found.recorded, {})
+            return await self.tool_runner.with_quick(request, found.material, found.recorded, {})
         await self.snapshots.keep_before(request, found.material)
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(spec.agent, spec.llm_preset)
@@ -107,7 +107,7 @@ class Asking:
 
             if is_written:
                 live.begun(found)
-            async with begun(write, self.moment, is_written=is_written) as is_begun:
+            async with begun(write, self.start_delay, is_written=is_written) as is_begun:
                 asked = await self._asked(
                     live, request, driver, definition, state, allowed=found.material.allowed
                 )
@@ -123,7 +123,7 @@ class Asking:
         facts = await until_written(partial(self.store.record_reply, reply))
         # If another attempt's reply is recorded, its calls may have the same ids as this one's.
         made = _made(begin, found, step, asked.added) if facts is reply.facts else dict[str, Reservation]()
-        facts = await self.running.with_quick(request, found.material, facts, made)
+        facts = await self.tool_runner.with_quick(request, found.material, facts, made)
         self.strike(Failpoint.INFER_BEFORE_REPORT)
         return facts
 
@@ -185,7 +185,7 @@ class Asking:
         """Add the tools of the agent's toolsets to the definition, the driver and the state."""
         if not definition.toolsets:
             return definition, driver, state
-        equipped = await self.running.listed.definition(ref, definition)
+        equipped = await self.tool_runner.tool_lists.definition(ref, definition)
         driver = copy.copy(driver)
         driver.equip(equipped.tools, parallel_tools=definition.base_plan.parallel_tools)
         cached = state.cached_context.with_tools(equipped.tools.schemas)

@@ -60,12 +60,12 @@ class Inquiry:
         self.plan = plan or ExecutionPlan(model_attempts=None)
         self.sleep = sleep
         self.usage = Usage()
-        self._asked = 0
+        self._count = 0
 
     async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
         """Return the model's reply."""
-        key, digest = f"{self.key}/{self._asked}", _digest(request, model)
-        self._asked += 1
+        key, digest = f"{self.key}/{self._count}", _digest(request, model)
+        self._count += 1
         known = await self.store.inner_reply(self.ref, key)
         if known is None or known.digest != digest:
             response = await self._answer(request, model)

@@ -36,14 +36,14 @@ class LiveText:
         self._cut = self._next_index = 0
         self._timer: asyncio.TimerHandle | None = None
         self._text = ""
-        self.has_begun = False
+        self.has_started = False
 
     def begun(self, begun: BegunStep) -> None:
         """Publish from now on, unless the step has its reply already or a later attempt has started."""
         if begun.recorded or (begun.previous_attempt or 0) > self.begin.attempt:
             self.stop()
         self._after_seq = begun.after_seq
-        self.has_begun = True
+        self.has_started = True
         self._tell_what_is_due()
 
     def heard(self, content: str) -> None:
@@ -87,7 +87,7 @@ class LiveText:
 
     @property
     def _may_tell(self) -> bool:
-        is_current = self.has_begun and not self._is_stopped
+        is_current = self.has_started and not self._is_stopped
         return self._is_public and is_current and self._texts.is_latest(self.begin, self)
 
     def _tell_what_is_due(self) -> None:

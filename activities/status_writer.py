@@ -45,7 +45,7 @@ class Settling:
         self.snapshots = Snapshots(store)
         self.agents = agents
         self.strike = strike
-        self.ended = ended
+        self.on_end = ended
 
     async def settle(self, request: SettleInput) -> None:
         """Record the status of an execution with its events, once per key."""
@@ -79,7 +79,7 @@ class Settling:
             )
         )
         if request.stop_reason is not None:
-            await self.ended(request.ref)
+            await self.on_end(request.ref)
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
 
     async def _errors(self, request: SettleInput) -> Sequence[StepError]:

@@ -62,7 +62,7 @@ class PartialText:
     async def _note(self) -> None:
         noted = 0
         while True:
-            if len(self.live.text) != noted and self.live.has_begun:
+            if len(self.live.text) != noted and self.live.has_started:
                 noted = await self._noted(noted)
             await asyncio.sleep(NOTE_SECONDS)
 

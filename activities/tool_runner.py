@@ -57,9 +57,9 @@ class Running:
         self.store = store
         self.agents = agents
         self.strike = strike
-        self.moment = moment
-        self.listed = Listed(store)
-        self._heard: dict[tuple[UUID, str], Reservation] = {}
+        self.start_delay = moment
+        self.tool_lists = Listed(store)
+        self._cached_calls: dict[tuple[UUID, str], Reservation] = {}
         """Calls that this process recorded and has not run; usually it runs them a moment later."""
 
     async def ran(self, request: ToolInput, made: Reservation | None = None) -> ToolOutput:
@@ -74,12 +74,12 @@ class Running:
         """
         attempt = 1 if made else activity.info().attempt
         if attempt == 1:
-            made = made or self._heard.pop((request.ref.execution_id, request.call_id), None)
+            made = made or self._cached_calls.pop((request.ref.execution_id, request.call_id), None)
         reserve = partial(
             self.store.reserve_call, request.ref, request.call_id, attempt, execution_events.call_begins
         )
         own = known(self.agents, request.agent)
-        definition = await self.listed.definition(request.ref, own)
+        definition = await self.tool_lists.definition(request.ref, own)
         if own.toolsets:
             made = made or await self.store.preview_call(request.ref, request.call_id)
             request = _as_listed(request, made.call.name, own, definition)
@@ -90,7 +90,7 @@ class Running:
             reserved = made or await self.store.preview_call(request.ref, request.call_id)
         if reserved.recorded:
             return call_records.output(reserved.call, reserved.recorded)
-        async with begun(reserve, self.moment, is_written=is_reserved) as is_begun:
+        async with begun(reserve, self.start_delay, is_written=is_reserved) as is_begun:
             self.strike(Failpoint.TOOL_AFTER_RESERVE)
             came = await self._executed(request, definition, reserved)
         self.strike(Failpoint.TOOL_AFTER_EFFECT)
@@ -190,9 +190,9 @@ class Running:
         """Cache the calls that are left to activities; the oldest are evicted."""
         for call in facts.pending:
             if call.id in made:
-                self._heard[ref.execution_id, call.id] = made[call.id]
-        while len(self._heard) > MOST_HEARD:
-            del self._heard[next(iter(self._heard))]
+                self._cached_calls[ref.execution_id, call.id] = made[call.id]
+        while len(self._cached_calls) > MOST_HEARD:
+            del self._cached_calls[next(iter(self._cached_calls))]
 
 
 class Listed:
@@ -200,19 +200,19 @@ class Listed:
 
     def __init__(self, store: ExecutionStore) -> None:
         self.store = store
-        self._known: dict[UUID, FrozenDict] = {}
+        self._cache: dict[UUID, FrozenDict] = {}
 
     async def definition(self, ref: ExecutionRef, definition: AgentDefinition) -> AgentDefinition:
         """Return the agent with the tools that this execution may call."""
         if not definition.toolsets:
             return definition
-        listed = self._known.get(ref.execution_id) or await self.store.listed(ref)
+        listed = self._cache.get(ref.execution_id) or await self.store.listed(ref)
         if listed is None:
             found = await asked(definition, Asker(ref.execution_id, ref.tenant_id))
             listed = await self.store.record_listed(ref, found)
-        self._known[ref.execution_id] = listed
-        while len(self._known) > MOST_HEARD:
-            del self._known[next(iter(self._known))]
+        self._cache[ref.execution_id] = listed
+        while len(self._cache) > MOST_HEARD:
+            del self._cache[next(iter(self._cache))]
         return definition.with_listed(listed)
 
 

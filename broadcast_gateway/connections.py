@@ -68,28 +68,28 @@ class Connection(asyncio.Protocol):
     """A connection with one viewer."""
 
     __slots__ = (
+        "_context",
         "_credit",
         "_credit_at",
-        "_dialogue",
-        "_house",
+        "_handler",
         "_is_ending",
         "_parts",
         "_protocol",
-        "_reception",
+        "_registry",
         "_transport",
         "address",
         "due",
-        "heard_at",
+        "received_at",
         "viewer",
     )
 
     def __init__(self, house: House, reception: Reception) -> None:
-        self._house = house
-        self._reception = reception
+        self._context = house
+        self._registry = reception
         # The parser refuses larger frames itself. Frames up to this size are refused with the protocol's own
         # error.
         self._protocol = ServerProtocol(max_size=4 * MAX_FRAME)
-        self._dialogue: Dialogue | None = None
+        self._handler: Dialogue | None = None
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
         self._is_ending = False
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self.viewer = _NOBODY
         self.address = ""
         """The address of the peer."""
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self.due = 0.0
         """When the sweeper calls `look` next."""
 
@@ -111,13 +111,13 @@ class Connection(asyncio.Protocol):
         self.viewer = Viewer(self._transport.write, self.close)
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if peer else ""
-        self.heard_at = self._now()
-        self.due = self.heard_at + self._house.bounds.hello_seconds
-        self._reception.came(self)
+        self.received_at = self._now()
+        self.due = self.received_at + self._context.bounds.hello_seconds
+        self._registry.came(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes and handle the frames in them."""
-        self.heard_at = self._now()
+        self.received_at = self._now()
         protocol = self._protocol
         protocol.receive_data(data)
         for event in protocol.events_received():
@@ -141,19 +141,19 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The write buffer has drained: continue with the viewer."""
         if not self._is_ending:
-            self._house.hub.meet(self.viewer.resume())
+            self._context.hub.meet(self.viewer.resume())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything; reference cycles are broken here because the garbage collector is off."""
         del exc
         self._is_ending = True
         self.viewer.leave()
-        if self._dialogue:
-            self._dialogue.end()
+        if self._handler:
+            self._handler.end()
         self._protocol.parser.close()
         self._protocol.handshake_exc = self._protocol.parser_exc = None
-        self._reception.left(self)
-        self._transport = self._dialogue = None
+        self._registry.left(self)
+        self._transport = self._handler = None
         self.viewer = _NOBODY
 
     # Called by the protocol classes and the sweeper.
@@ -173,17 +173,17 @@ class Connection(asyncio.Protocol):
         if self._is_ending or not self._transport:
             return
         self._is_ending = True
-        self.due = self._now() + self._house.bounds.closing_seconds
+        self.due = self._now() + self._context.bounds.closing_seconds
         self.viewer.leave()
-        if self._dialogue is None:
+        if self._handler is None:
             self._transport.abort()
             return
         if self._protocol.state is not OPEN:
             # Data in the same read already ended the connection, and the reply is buffered.
             self._flush()
             return
-        self._house.metrics.closed(closing)
-        frame, code = self._dialogue.farewell(closing, reconnect_in)
+        self._context.metrics.closed(closing)
+        frame, code = self._handler.farewell(closing, reconnect_in)
         self._transport.write(frame)
         self._protocol.send_close(code, closing.reason)
         self._flush()
@@ -197,21 +197,21 @@ class Connection(asyncio.Protocol):
         """Check the timeouts: send a ping, or close a connection that has been silent for too long."""
         if not self._transport:
             return
-        bounds = self._house.bounds
-        if self._is_ending or self._dialogue is None:
+        bounds = self._context.bounds
+        if self._is_ending or self._handler is None:
             self._transport.abort()
             return
-        silent = now - self.heard_at
+        silent = now - self.received_at
         if silent >= bounds.silent_after:
             self.close(SILENT)
             return
         if silent >= bounds.ping_after:
             self._protocol.send_ping(b"")
             self._flush()
-            self.due = self.heard_at + bounds.silent_after
+            self.due = self.received_at + bounds.silent_after
         else:
-            self.due = self.heard_at + bounds.ping_after
-        at = self._dialogue.look(now)
+            self.due = self.received_at + bounds.ping_after
+        at = self._handler.look(now)
         if at is not None and not self._is_ending:
             self.due = min(self.due, at)
 
@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         """Close the connection if the viewer has read nothing for too long."""
         if not self._transport or self._is_ending:
             return
-        if self.viewer.is_stuck(now, self._transport.get_write_buffer_size(), self._house.bounds.patience):
+        if self.viewer.is_stuck(now, self._transport.get_write_buffer_size(), self._context.bounds.patience):
             self.close(TOO_SLOW)
 
     # WebSocket framing.
@@ -229,24 +229,24 @@ class Connection(asyncio.Protocol):
             # Bytes right behind the request already ended the connection, so no response is due.
             return
         path, _, query = request.path.partition("?")
-        if page := self._reception.page(path, request):
+        if page := self._registry.page(path, request):
             self._protocol.send_response(_page(*page))
             return
-        if refusal := self._reception.refusal(self, request):
+        if refusal := self._registry.refusal(self, request):
             response = self._protocol.reject(*refusal)
             if refusal[0] is HTTPStatus.SERVICE_UNAVAILABLE:
                 response.headers["Retry-After"] = "5"
             self._protocol.send_response(response)
-            self._house.metrics.refused(refusal[0])
+            self._context.metrics.refused(refusal[0])
             return
         dialogue: Dialogue
         if path == NATIVE_PATH:
             self._protocol.available_subprotocols = [Subprotocol(websocket.SUBPROTOCOL)]
-            dialogue = Native(self, self._house)
+            dialogue = Native(self, self._context)
         elif path.startswith(PUSHER_PATH):
             version = parse_qs(query).get("protocol", [""])[-1]
             socket_id = f"{secrets.randbelow(10**9)}.{secrets.randbelow(10**9)}"
-            dialogue = Pusher(self, self._house, path.removeprefix(PUSHER_PATH), version, socket_id)
+            dialogue = Pusher(self, self._context, path.removeprefix(PUSHER_PATH), version, socket_id)
         else:
             text = f"Nothing is here; watch at {NATIVE_PATH} or {PUSHER_PATH}{{key}}.\n"
             self._protocol.send_response(self._protocol.reject(HTTPStatus.NOT_FOUND, text))
@@ -258,14 +258,16 @@ class Connection(asyncio.Protocol):
             self._flush()
             # The parser keeps the request as long as the connection exists.
             request.headers.clear()
-            self._dialogue = dialogue
-            self.due = self.heard_at + min(self._house.bounds.hello_seconds, self._house.bounds.ping_after)
+            self._handler = dialogue
+            self.due = self.received_at + min(
+                self._context.bounds.hello_seconds, self._context.bounds.ping_after
+            )
             dialogue.begin()
         else:
-            self._house.metrics.refused(response.status_code)
+            self._context.metrics.refused(response.status_code)
 
     def _take(self, frame: object) -> None:
-        if not isinstance(frame, Frame) or self._dialogue is None:
+        if not isinstance(frame, Frame) or self._handler is None:
             return
         if not self._pays():
             self.close(FLOODING)
@@ -276,15 +278,15 @@ class Connection(asyncio.Protocol):
             if frame.fin:
                 data, self._parts = b"".join(self._parts), []
                 try:
-                    self._dialogue.received(data)
+                    self._handler.received(data)
                 except BadFrame as error:
                     self.close(error.closing)
 
     def _pays(self) -> bool:
         """Charge one frame, pings included, to the rate limit."""
-        rate = self._house.bounds.frames
-        self._credit = min(rate, self._credit + (self.heard_at - self._credit_at) * rate) - 1
-        self._credit_at = self.heard_at
+        rate = self._context.bounds.frames
+        self._credit = min(rate, self._credit + (self.received_at - self._credit_at) * rate) - 1
+        self._credit_at = self.received_at
         return self._credit >= 0
 
     def _flush(self) -> None:
@@ -299,7 +301,7 @@ class Connection(asyncio.Protocol):
         if self._protocol.state not in (OPEN, CONNECTING) and not self._is_ending:
             # The viewer closed the connection, or sent data that is not WebSocket.
             self._is_ending = True
-            self.due = self._now() + self._house.bounds.closing_seconds
+            self.due = self._now() + self._context.bounds.closing_seconds
             self.viewer.leave()
 
     def _now(self) -> float:

@@ -89,13 +89,13 @@ class Hub:
         self._journal = journal
         self._metrics = metrics
         self._limits = limits
-        self._pace = pace
+        self._timings = pace
         self._streams: dict[UUID, Watched] = {}
-        self._of: dict[Stream, Watched] = {}
+        self._by_stream: dict[Stream, Watched] = {}
         self._changed: dict[Watched, None] = {}
-        self._doubted: dict[UUID, None] | None = {}
+        self._to_compare: dict[UUID, None] | None = {}
         """Streams whose heads are compared next; None for all."""
-        self._doubts = asyncio.Event()
+        self._compare_soon = asyncio.Event()
         self._reads = asyncio.Semaphore(READS)
         self._tasks = set[asyncio.Task[Any]]()
         self.on_interest: Callable[[UUID, bool], object] = _nobody
@@ -194,8 +194,8 @@ class Hub:
 
     def compare(self) -> None:
         """Compare the heads of all streams soon, because pushes may have been lost."""
-        self._doubted = None
-        self._doubts.set()
+        self._to_compare = None
+        self._compare_soon.set()
 
     # The table.
 
@@ -206,17 +206,17 @@ class Hub:
         are doubtful.
         """
         loop = asyncio.get_running_loop()
-        due = loop.time() + self._pace.compare
+        due = loop.time() + self._timings.compare
         try:
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(due):
-                        await self._doubts.wait()
-                        await asyncio.sleep(self._pace.grace)
-                doubted, self._doubted = self._doubted, {}
+                        await self._compare_soon.wait()
+                        await asyncio.sleep(self._timings.grace)
+                doubted, self._to_compare = self._to_compare, {}
                 if doubted is None or loop.time() >= due:
-                    doubted, due = None, loop.time() + self._pace.compare
-                self._doubts.clear()
+                    doubted, due = None, loop.time() + self._timings.compare
+                self._compare_soon.clear()
                 self._leave()
                 await self._compare([*self._streams] if doubted is None else [*doubted])
         finally:
@@ -302,10 +302,10 @@ class Hub:
 
     async def _mend(self, watched: Watched) -> None:
         """Read missing data until the stream is complete."""
-        stream, pause = watched.stream, self._pace.retry
-        await asyncio.sleep(self._pace.grace)
+        stream, pause = watched.stream, self._timings.retry
+        await asyncio.sleep(self._timings.grace)
         try:
-            while self._of.get(stream) is watched and not stream.is_void:
+            while self._by_stream.get(stream) is watched and not stream.is_void:
                 before = stream.head
                 try:
                     if stream.hole is not None:
@@ -319,15 +319,15 @@ class Hub:
                     break
                 if stream.head == before:
                     await asyncio.sleep(pause)
-                    pause = min(pause * 2, self._pace.most)
+                    pause = min(pause * 2, self._timings.most)
         finally:
             watched.mending = None
-            if self._of.get(stream) is watched:
+            if self._by_stream.get(stream) is watched:
                 self._has_changed(watched)
 
     async def _replay(self, rows: Rows) -> None:
         subscription = rows.subscription
-        watched = self._of.get(subscription.stream)
+        watched = self._by_stream.get(subscription.stream)
         if watched is None:
             return
         try:
@@ -346,7 +346,7 @@ class Hub:
         if reading is None:
             reading = watched.pages[after] = self._spawn(self._page(watched.id, after))
             loop = asyncio.get_running_loop()
-            loop.call_later(self._pace.most, watched.pages.pop, after, None)
+            loop.call_later(self._timings.most, watched.pages.pop, after, None)
         return await asyncio.shield(reading)
 
     async def _page(self, stream_id: UUID, after: int | None) -> Page:
@@ -364,15 +364,15 @@ class Hub:
         watched = self._streams.get(stream_id)
         if watched is None:
             stream = Stream(stream_id if is_session else None, self._limits)
-            watched = self._streams[stream_id] = self._of[stream] = Watched(stream_id, stream)
+            watched = self._streams[stream_id] = self._by_stream[stream] = Watched(stream_id, stream)
             self.on_interest(stream_id, True)
-            asyncio.get_running_loop().call_later(self._pace.settled, self._doubt, stream_id)
+            asyncio.get_running_loop().call_later(self._timings.settled, self._doubt, stream_id)
         return watched
 
     def _doubt(self, stream_id: UUID) -> None:
-        if self._doubted is not None:
-            self._doubted[stream_id] = None
-        self._doubts.set()
+        if self._to_compare is not None:
+            self._to_compare[stream_id] = None
+        self._compare_soon.set()
 
     def _leave(self) -> None:
         """Drop the streams that have had no viewers for a while."""
@@ -382,11 +382,11 @@ class Hub:
                 watched.left_at = None
             elif watched.left_at is None:
                 watched.left_at = now
-            elif now - watched.left_at >= self._pace.linger:
+            elif now - watched.left_at >= self._timings.linger:
                 self._forget(watched)
 
     def _forget(self, watched: Watched) -> None:
-        if self._of.pop(watched.stream, None):
+        if self._by_stream.pop(watched.stream, None):
             del self._streams[watched.id]
             self._changed.pop(watched, None)
             self.on_interest(watched.id, False)

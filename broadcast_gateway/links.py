@@ -102,13 +102,13 @@ class _Wishes:
 
     def __init__(self, first: dict[UUID, bool]) -> None:
         self._changed = first
-        self._some = asyncio.Event()
-        self._some.set()
+        self._has_changes = asyncio.Event()
+        self._has_changes.set()
 
     def put(self, stream_id: UUID, is_wanted: bool) -> None:
         """Record a change; a later one replaces an earlier one for the same stream."""
         self._changed[stream_id] = is_wanted
-        self._some.set()
+        self._has_changes.set()
 
     async def tell(self, writer: ServerConnection) -> None:
         """Send the changes as they come. If that fails, the writer has to connect again."""
@@ -122,8 +122,8 @@ class _Wishes:
 
     async def _tell(self, writer: ServerConnection) -> None:
         while True:
-            await self._some.wait()
-            self._some.clear()
+            await self._has_changes.wait()
+            self._has_changes.clear()
             changed, self._changed = self._changed, {}
             want = [each for each, is_wanted in changed.items() if is_wanted]
             for message in link.interests(want, changed.keys() - want):

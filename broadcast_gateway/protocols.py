@@ -75,11 +75,11 @@ class Line(Protocol):
 class Dialogue(ABC):
     """Handles one viewer's frames in one protocol."""
 
-    __slots__ = ("_house", "_line", "_waiting", "_working")
+    __slots__ = ("_connection", "_context", "_waiting", "_working")
 
     def __init__(self, line: Line, house: House) -> None:
-        self._line = line
-        self._house = house
+        self._connection = line
+        self._context = house
         # Usually empty, and an empty deque takes ten times as much memory.
         self._waiting = list[Any]()
         self._working: asyncio.Task[None] | None = None
@@ -116,34 +116,34 @@ class Dialogue(ABC):
         """Handle a queued frame."""
 
     def _later(self, sent: Any) -> None:
-        if len(self._waiting) >= self._house.bounds.waiting:
+        if len(self._waiting) >= self._context.bounds.waiting:
             raise BadFrame("too many frames are waiting", FLOODING)
         self._waiting.append(sent)
         if self._working is None:
             self._working = asyncio.get_running_loop().create_task(self._work())
-            self._house.tasks.add(self._working)
-            self._working.add_done_callback(self._house.tasks.discard)
+            self._context.tasks.add(self._working)
+            self._working.add_done_callback(self._context.tasks.discard)
 
     async def _work(self) -> None:
         try:
-            while self._waiting and self._line.is_open:
+            while self._waiting and self._connection.is_open:
                 await self._act(self._waiting.pop(0))
         except StoreUnavailable:
-            self._line.close(NOT_NOW)
+            self._connection.close(NOT_NOW)
         except NotAdmitted:
-            self._line.close(UNAUTHORIZED)
+            self._connection.close(UNAUTHORIZED)
         except BadFrame as error:
-            self._line.close(error.closing)
+            self._connection.close(error.closing)
         except Exception:
             # The viewer must not wait for a reply forever.
             logger.exception("a viewer cannot be answered")
-            self._line.close(NOT_NOW)
+            self._connection.close(NOT_NOW)
         finally:
             self._working = None
 
     def _refused(self, name: str) -> str | None:
         """Why this connection may not watch another channel, or None."""
-        watched, most = self._line.viewer.subscriptions, self._house.bounds.channels
+        watched, most = self._connection.viewer.subscriptions, self._context.bounds.channels
         if len(watched) < most or name in watched:
             return None
         return f"this connection watches {most} channels already; leave one, or open another connection"
@@ -176,7 +176,7 @@ class Native(Dialogue):
         """Answer a ping at once; queue other frames."""
         sent = websocket.parse(data)
         if isinstance(sent, websocket.Ping):
-            self._line.viewer.write(websocket.pong())
+            self._connection.viewer.write(websocket.pong())
         else:
             self._later(sent)
 
@@ -186,14 +186,14 @@ class Native(Dialogue):
 
     def look(self, now: float) -> float | None:
         """Close the connection when its token expires; check a token without expiry again periodically."""
-        bounds = self._house.bounds
+        bounds = self._context.bounds
         if self._guest is None:
             if now >= self._began_at + bounds.hello_seconds:
-                self._line.close(NOT_NOW if self._working else UNAUTHORIZED)
+                self._connection.close(NOT_NOW if self._working else UNAUTHORIZED)
             return self._began_at + bounds.hello_seconds
         if self._expires_at is not None:
             if now >= self._expires_at:
-                self._line.close(EXPIRED)
+                self._connection.close(EXPIRED)
             return self._expires_at
         if now >= self._checked_at + bounds.recheck_seconds:
             self._checked_at = now
@@ -216,10 +216,10 @@ class Native(Dialogue):
                 await self._subscribe(channel, since, self._guest)
             case websocket.Unsubscribe(channel):
                 if key := self._keys.pop(channel, None):
-                    self._line.viewer.unsubscribe(key)
+                    self._connection.viewer.unsubscribe(key)
             case websocket.Refresh(token):
                 await self._admit(token)
-                self._line.viewer.write(websocket.refreshed())
+                self._connection.viewer.write(websocket.refreshed())
             case _:
                 await self._admit(self._token)
 
@@ -227,11 +227,11 @@ class Native(Dialogue):
         if self._guest is not None:
             raise BadFrame("hello can be sent only once; send refresh")
         await self._admit(token)
-        if self._line.is_open:
-            self._line.viewer.write(websocket.welcome(self._house.bounds.ping_after))
+        if self._connection.is_open:
+            self._connection.viewer.write(websocket.welcome(self._context.bounds.ping_after))
 
     async def _admit(self, token: str) -> None:
-        guest = await self._house.doors.guest(token)
+        guest = await self._context.doors.guest(token)
         known = self._guest
         if known and (known.tenant_id, known.user_id) != (guest.tenant_id, guest.user_id):
             raise NotAdmitted("the token is another user's; open another connection")
@@ -240,24 +240,24 @@ class Native(Dialogue):
         self._expires_at = None
         if guest.expires_at is not None:
             self._expires_at = self._checked_at + guest.expires_at - time.time()
-            self._line.due = min(self._line.due, self._expires_at)
+            self._connection.due = min(self._connection.due, self._expires_at)
         if known is None and guest.user_id is not None:
-            users, user = self._house.users, (guest.tenant_id, guest.user_id)
+            users, user = self._context.users, (guest.tenant_id, guest.user_id)
             users[user] += 1
-            if users[user] > self._house.bounds.per_user:
-                self._line.close(FULL)
-        if not self._line.is_open:
+            if users[user] > self._context.bounds.per_user:
+                self._connection.close(FULL)
+        if not self._connection.is_open:
             self._leave()
 
     async def _subscribe(self, name: str, since: Position | None, guest: Guest) -> None:
-        viewer = self._line.viewer
+        viewer = self._connection.viewer
         try:
             channel = Channel.named(name)
         except InvalidInput as error:
             viewer.write(websocket.sub_error(name, str(error)))
             return
-        stream_id = await self._house.doors.stream(channel, guest)
-        if not self._line.is_open:
+        stream_id = await self._context.doors.stream(channel, guest)
+        if not self._connection.is_open:
             return
         key = str(stream_id)
         refusal = (
@@ -267,23 +267,23 @@ class Native(Dialogue):
             viewer.write(websocket.sub_error(name, refusal or ""))
             return
         is_session = channel.is_session or stream_id != channel.stream_id
-        joined = await self._house.hub.join(
+        joined = await self._context.hub.join(
             viewer, key, stream_id, is_session=is_session, wire=_native, since=since
         )
-        if not self._line.is_open:
+        if not self._connection.is_open:
             viewer.leave()
             return
         self._keys[name] = key
         viewer.write(websocket.sub_ok(name, joined))
-        self._house.hub.catch_up(viewer, key)
+        self._context.hub.catch_up(viewer, key)
 
     def _leave(self) -> None:
         """Uncount the connection of its user."""
         if (guest := self._guest) and guest.user_id is not None:
             user = guest.tenant_id, guest.user_id
-            self._house.users[user] -= 1
-            if not self._house.users[user]:
-                del self._house.users[user]
+            self._context.users[user] -= 1
+            if not self._context.users[user]:
+                del self._context.users[user]
         self._guest = None
 
 
@@ -308,22 +308,22 @@ class Pusher(Dialogue):
 
     def begin(self) -> None:
         """Send the first frame, or close a connection with an unknown key or version."""
-        if self._key not in self._house.secrets:
-            self._line.close(UNKNOWN_KEY)
+        if self._key not in self._context.secrets:
+            self._connection.close(UNKNOWN_KEY)
         elif self._protocol != str(pusher.PROTOCOL):
-            self._line.close(WRONG_PROTOCOL)
+            self._connection.close(WRONG_PROTOCOL)
         else:
-            patience = int(self._house.bounds.ping_after)
-            self._line.viewer.write(pusher.connection_established(self._socket_id, patience))
+            patience = int(self._context.bounds.ping_after)
+            self._connection.viewer.write(pusher.connection_established(self._socket_id, patience))
 
     def received(self, data: bytes) -> None:
         """Answer pings and client events at once; queue subscriptions."""
         match pusher.parse(data):
             case pusher.Ping():
-                self._line.viewer.write(pusher.pong())
+                self._connection.viewer.write(pusher.pong())
             case pusher.ClientEvent():
                 refusal = "Client events are not relayed here; use the HTTP API"
-                self._line.viewer.write(pusher.error(pusher.CLIENT_EVENTS_REFUSED, refusal))
+                self._connection.viewer.write(pusher.error(pusher.CLIENT_EVENTS_REFUSED, refusal))
             case pusher.Subscribe() | pusher.Unsubscribe() as sent:
                 self._later(sent)
             case _:
@@ -343,14 +343,14 @@ class Pusher(Dialogue):
         wall = time.time()
         expires = min((grant.exp for grant in grants if grant.exp is not None), default=math.inf)
         if wall >= expires:
-            self._line.close(EXPIRED)
+            self._connection.close(EXPIRED)
             return None
         check_at = math.inf
         if any(grant.key_id for grant in grants):
-            check_at = self._checked_at + self._house.bounds.recheck_seconds
+            check_at = self._checked_at + self._context.bounds.recheck_seconds
             if now >= check_at:
                 self._checked_at = now
-                check_at = now + self._house.bounds.recheck_seconds
+                check_at = now + self._context.bounds.recheck_seconds
                 if not self._waiting:
                     self._later(_Check())
         return min(now + expires - wall, check_at)
@@ -362,12 +362,12 @@ class Pusher(Dialogue):
             case _Check():
                 await self._check_keys()
             case _:
-                self._line.viewer.unsubscribe(sent.channel)
+                self._connection.viewer.unsubscribe(sent.channel)
                 self._forget(sent.channel)
 
     async def _check_keys(self) -> None:
         for key_id in {grant.key_id for grant in (self._grants or {}).values() if grant.key_id}:
-            if not await self._house.doors.is_good_key(key_id):
+            if not await self._context.doors.is_good_key(key_id):
                 raise NotAdmitted("the key was revoked")
 
     def _remember(self, name: str, grant: ChannelGrant) -> None:
@@ -380,7 +380,7 @@ class Pusher(Dialogue):
             self._checked_at = asyncio.get_running_loop().time()
         self._grants[name] = grant
         if (at := self.look(asyncio.get_running_loop().time())) is not None:
-            self._line.due = min(self._line.due, at)
+            self._connection.due = min(self._connection.due, at)
 
     def _forget(self, name: str) -> None:
         if self._grants:
@@ -391,7 +391,7 @@ class Pusher(Dialogue):
     ) -> tuple[str, int] | None:
         if not channel.is_private:
             return f"join private-{sent.channel}"[:200], 400
-        if not sent.is_signed(self._socket_id, self._house.secrets):
+        if not sent.is_signed(self._socket_id, self._context.secrets):
             return "the signature is not valid", 401
         if grant.exp is not None and grant.exp <= time.time():
             return "the token has expired; send a newer one", 401
@@ -400,7 +400,7 @@ class Pusher(Dialogue):
         return None
 
     async def _subscribe(self, sent: pusher.Subscribe) -> None:
-        viewer, name, house = self._line.viewer, sent.channel, self._house
+        viewer, name, house = self._connection.viewer, sent.channel, self._context
         try:
             channel = Channel.named(name)
             grant = sent.grant
@@ -412,7 +412,7 @@ class Pusher(Dialogue):
             return
         # The application's server has authorized the viewer by its signature.
         stream_id = await house.doors.stream(channel, None)
-        if not self._line.is_open:
+        if not self._connection.is_open:
             return
         if stream_id is None:
             viewer.write(pusher.subscription_error(name, "there is no such channel any more", 404))
@@ -426,14 +426,14 @@ class Pusher(Dialogue):
             since=grant.since,
         )
         self._answer(name, joined)
-        if self._line.is_open:
+        if self._connection.is_open:
             self._remember(name, grant)
 
     def _answer(self, name: str, joined: Joined) -> None:
-        viewer = self._line.viewer
-        if self._line.is_open:
+        viewer = self._connection.viewer
+        if self._connection.is_open:
             viewer.write(pusher.subscription_succeeded(name, joined))
-            self._house.hub.catch_up(viewer, name)
+            self._context.hub.catch_up(viewer, name)
         else:
             viewer.leave()
 

@@ -37,7 +37,7 @@ class Feed:
         self._recheck = recheck
         self._waiting: list[bytes] = []
         self._size = 0
-        self._some = asyncio.Event()
+        self._has_data = asyncio.Event()
         self._closing: Closing | None = None
         self.viewer = Viewer(self._put, self.close)
 
@@ -63,7 +63,7 @@ class Feed:
             while self._closing is None:
                 try:
                     async with asyncio.timeout_at(min(loop.time() + self._quiet, ends, check_at)):
-                        await self._some.wait()
+                        await self._has_data.wait()
                     yield self._taken()
                 except TimeoutError:
                     yield event_source.QUIET
@@ -83,12 +83,12 @@ class Feed:
         """End the feed with this reason."""
         self.viewer.leave()
         self._closing = self._closing or closing
-        self._some.set()
+        self._has_data.set()
 
     def _put(self, data: bytes) -> None:
         self._waiting.append(data)
         self._size += len(data)
-        self._some.set()
+        self._has_data.set()
         if self._size > HIGH_WATER and not self.viewer.is_paused:
             self.viewer.pause(asyncio.get_running_loop().time(), self._size)
 
@@ -96,7 +96,7 @@ class Feed:
         data = b"".join(self._waiting)
         self._waiting.clear()
         self._size = 0
-        self._some.clear()
+        self._has_data.clear()
         return data
 
 

@@ -52,7 +52,7 @@ class Children(Standing):
         """The status of each child that has not ended."""
         self.paused_children: set[UUID] = set()
         """Children that were sent a pause because this execution was paused."""
-        self.begun: dict[UUID, str] = {}
+        self.child_workflow_ids: dict[UUID, str] = {}
         """The workflow ids of the children that have started."""
         self.spent: dict[UUID, tuple[float, int]] = {}
         """Seconds and tokens of children that have ended, until the results of their calls include them."""
@@ -109,8 +109,8 @@ class Children(Standing):
         """Send pauses and resumes of this execution on to its children, except to those that have ended."""
 
         def to_tell() -> set[UUID]:
-            wanted = set(self.begun) if self.facts.is_paused else set[UUID]()
-            return wanted ^ (self.paused_children & set(self.begun))
+            wanted = set(self.child_workflow_ids) if self.facts.is_paused else set[UUID]()
+            return wanted ^ (self.paused_children & set(self.child_workflow_ids))
 
         while True:
             await workflow.wait_condition(lambda: ending.done() or bool(to_tell()))
@@ -123,7 +123,7 @@ class Children(Standing):
 
     async def tell_child(self, child: UUID, *, is_paused: bool) -> None:
         """Signal a child to pause or to resume."""
-        handle = workflow.get_external_workflow_handle(self.begun.get(child, ""))
+        handle = workflow.get_external_workflow_handle(self.child_workflow_ids.get(child, ""))
         try:
             await handle.signal(PARENT_STANDS, is_paused)
         except FailureError as error:
@@ -164,7 +164,7 @@ class Children(Standing):
             )
         finally:
             del self.children[child.execution_id]
-            self.begun.pop(child.execution_id, None)
+            self.child_workflow_ids.pop(child.execution_id, None)
 
     async def ended(
         self, child: ExecutionRef, plan: ExecutionPlan | None, clocks: StateInfo
@@ -195,7 +195,7 @@ class Children(Standing):
                 search_attributes=at_start(start),
                 static_summary=plan.agent,
             )
-            self.begun[child.execution_id] = handle.id
+            self.child_workflow_ids[child.execution_id] = handle.id
             return await self.unless_cancelled(handle)
         except (ChildWorkflowError, WorkflowAlreadyStartedError):
             return None

@@ -53,14 +53,14 @@ class Standing:
 
     # Recording the status.
 
-    async def settle(self, status: ExecutionStatus, **told: Any) -> None:
+    async def settle(self, status: ExecutionStatus, **details: Any) -> None:
         """Record the status of the execution in the store; retried until the write succeeds."""
         self.settlements += 1
         before, self.status = self.status, status
         # The idempotency key names the situation as well as the count. A worker may crash after the write and
         # before reporting it; on replay an update may come first, and the settlement with the same count is
         # then another one.
-        about = (str(self.settlements), status, str(self.facts.step_count), *told.get("waiting", ()))
+        about = (str(self.settlements), status, str(self.facts.step_count), *details.get("waiting", ()))
         request = SettleInput(
             ref=self.start.ref,
             agent=self.plan.agent,
@@ -71,13 +71,13 @@ class Standing:
             usage=self.facts.usage,
             info=self.facts.at(workflow.now()).state_info,
             seconds_under_way=self.facts.seconds_under_way,
-            **told,
+            **details,
         )
         await workflow.execute_local_activity_method(
             AgentActivities.settle, request, summary=f"settle · {status}", **SETTLE
         )
         if status is not before:
-            await self.tell(status, told.get("stop_reason"))
+            await self.tell(status, details.get("stop_reason"))
 
     async def tell(self, status: ExecutionStatus, reason: StopReason | None) -> None:
         """Update the search attributes, and signal the parent execution."""

@@ -24,12 +24,12 @@ class Pauses:
     """Exponential backoff with jitter."""
 
     def __init__(self, pace: Pace) -> None:
-        self._pace = pace
+        self._timings = pace
         self._tries = 0
 
     def next(self, asked: float | None = None) -> float:
         """Return the seconds until the next try; a delay that the gateway asked for is used as it is once."""
-        pace = self._pace
+        pace = self._timings
         drawn = min(pace.longest, pace.pause * 2 ** min(self._tries, 30)) * uniform(0.5, 1)  # noqa: S311 -- no secret
         is_first, self._tries = self._tries == 0, self._tries + 1
         if asked is None:

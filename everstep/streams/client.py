@@ -70,31 +70,31 @@ class Stream:
         self.is_live = False
         """Whether the client is subscribed; False while it reconnects."""
         self._token = token
-        self._pace = pace or Pace()
-        self._pauses = Pauses(self._pace)
+        self._timings = pace or Pace()
+        self._backoff = Pauses(self._timings)
         # The text before the drafts of a position is unknown here; the gateway sends it again, as snapshots.
         self._reader = Reader(since)
-        self._is_placed = since is not None
-        self._told = dict[UUID, Wrote]()
-        self._lacking = Pauses(self._pace)
+        self._has_position = since is not None
+        self._texts = dict[UUID, Wrote]()
+        self._resubscribe_backoff = Pauses(self._timings)
         self._ask_at: float | None = None
         self._garbled = 0
-        self._news = self._all()
+        self._events = self._all()
 
     @property
     def position(self) -> Position | None:
         """The position after the last event, to resume from; None before the first subscription."""
-        return self._reader.position if self._is_placed else None
+        return self._reader.position if self._has_position else None
 
     def __aiter__(self) -> "Stream":
         return self
 
     async def __anext__(self) -> News:
-        return await anext(self._news)
+        return await anext(self._events)
 
     async def aclose(self) -> None:
         """Stop following the channel."""
-        await self._news.aclose()
+        await self._events.aclose()
 
     async def until_ended(self, execution_id: UUID) -> AsyncGenerator[News]:
         """Yield all events until this execution ends, including its end.
@@ -120,9 +120,9 @@ class Stream:
                 return
             finally:
                 self.is_live = False
-            if monotonic() - began >= self._pace.steady:
-                self._pauses.reset()
-            pause = self._pauses.next(back_in)
+            if monotonic() - began >= self._timings.steady:
+                self._backoff.reset()
+            pause = self._backoff.next(back_in)
             logger.info("reconnecting to the gateway in %.1f s: %s", pause, why)
             await asyncio.sleep(pause)
 
@@ -140,13 +140,13 @@ class Stream:
             )
 
     async def _connection(self, token: str) -> AsyncGenerator[News]:
-        async with opened(self.url, token, self._pace) as line:
+        async with opened(self.url, token, self._timings) as line:
             await self._ask(line)
             while True:
                 now = monotonic()
-                if self._ask_at is not None and self._ask_at <= now and not line.is_asked:
+                if self._ask_at is not None and self._ask_at <= now and not line.is_subscribing:
                     await self._ask(line)
-                within = None if self._ask_at is None or line.is_asked else self._ask_at - now
+                within = None if self._ask_at is None or line.is_subscribing else self._ask_at - now
                 frame = await line.next(within)
                 event = None if frame is None else self._read(line, frame)
                 if event is not None:
@@ -164,7 +164,7 @@ class Stream:
             if "payload" in frame:
                 return self._take(Envelope.from_dict(frame))
             if frame.get("type") == "sub_ok":
-                line.is_asked = False
+                line.is_subscribing = False
                 return self._joined(frame)
         except InvalidInput as error:
             raise Garbled(str(error)) from None
@@ -176,15 +176,15 @@ class Stream:
     def _joined(self, frame: FrozenDict) -> Reload | None:
         with reading("the answer to a subscription"):
             start = Position.from_dict({"epoch": valid_text(frame["epoch"], "epoch"), "seq": frame["seq"]})
-            was_placed, is_recovered = self._is_placed, bool(frame["recovered"])
+            was_placed, is_recovered = self._has_position, bool(frame["recovered"])
         epoch = start.epoch or ""
         self._reader.joined(epoch, start.seq, recovered=is_recovered and was_placed)
-        self._is_placed = self.is_live = True
+        self._has_position = self.is_live = True
         # The reply sends everything that was missing.
         self._ask_at = None
         if is_recovered or not was_placed:
             return None
-        self._told.clear()
+        self._texts.clear()
         return Reload(epoch, start.seq)
 
     def _take(self, envelope: Envelope) -> Happened | Wrote | None:
@@ -193,24 +193,24 @@ class Stream:
                 return None
             case Taken.RESYNC:
                 if self._ask_at is None:
-                    self._ask_at = monotonic() + self._lacking.next()
+                    self._ask_at = monotonic() + self._resubscribe_backoff.next()
                 return None
             case Taken.APPLIED:
                 self._garbled = 0
-                self._pauses.reset()
-                self._lacking.reset()
+                self._backoff.reset()
+                self._resubscribe_backoff.reset()
         return self._wrote(envelope) if envelope.seq is None else self._happened(envelope)
 
     def _happened(self, envelope: Envelope) -> Happened:
         if envelope.execution_id not in self._reader.drafts:
-            self._told.pop(envelope.execution_id, None)
+            self._texts.pop(envelope.execution_id, None)
         return Happened(envelope)
 
     def _wrote(self, envelope: Envelope) -> Wrote:
         execution_id = envelope.execution_id
         draft = self._reader.drafts[execution_id]
         step_number, attempt, _ = draft.place
-        before, text = self._told.get(execution_id), draft.content
+        before, text = self._texts.get(execution_id), draft.content
         if before is None or before.step_number != step_number or not before.text:
             new = text
         elif before.attempt == attempt and text.startswith(before.text):
@@ -218,5 +218,5 @@ class Stream:
         else:
             new = ""
         told = Wrote(execution_id, step_number, attempt, text, new, draft.is_complete)
-        self._told[execution_id] = told
+        self._texts[execution_id] = told
         return told

@@ -74,23 +74,23 @@ class Line:
 
     def __init__(self, socket: ClientConnection, pace: Pace) -> None:
         self._socket = socket
-        self._patience = pace.patience
+        self._reply_timeout = pace.patience
         self._ping_after = 0.0
         self._waited = 0.0
-        self.is_asked = False
+        self.is_subscribing = False
         """Whether a subscription waits for its reply."""
 
     async def begin(self, token: str) -> None:
         """Authenticate, and read the ping interval from the reply."""
         await self._send(type="hello", token=token)
-        frame = await self._received(self._patience)
+        frame = await self._received(self._reply_timeout)
         if frame is None or frame.get("type") != "welcome":
             raise Garbled("the gateway did not answer with a welcome")
         self._ping_after = _seconds(frame, "ping_after")
 
     async def subscribe(self, channel: str, since: Mapping[str, Any] | None) -> None:
         """Subscribe to a channel, from a position on."""
-        self.is_asked, self._waited = True, 0.0
+        self.is_subscribing, self._waited = True, 0.0
         await self._send(type="sub", channel=channel, **({} if since is None else {"since": since}))
 
     async def next(self, within: float | None) -> FrozenDict | None:
@@ -104,9 +104,9 @@ class Line:
         Raises:
             Lost: The gateway was silent for too long.
         """
-        silence = self._ping_after + self._patience
-        if self.is_asked:
-            silence = min(silence, self._patience - self._waited)
+        silence = self._ping_after + self._reply_timeout
+        if self.is_subscribing:
+            silence = min(silence, self._reply_timeout - self._waited)
         began = monotonic()
         frame = await self._received(silence if within is None else min(silence, within))
         self._waited += monotonic() - began

@@ -23,7 +23,7 @@ class InOrder:
 
     def __init__(self, bus: EnvelopeBus, moment: float = MOMENT) -> None:
         self._bus = bus
-        self._moment = moment
+        self._wait_seconds = moment
         self._heads: dict[UUID, int] = {}
         self._early: dict[UUID, list[Frame]] = {}
 
@@ -58,7 +58,7 @@ class InOrder:
     def _wait(self, stream_id: UUID, *frames: Frame) -> None:
         if stream_id not in self._early:
             self._early[stream_id] = []
-            asyncio.get_running_loop().call_later(self._moment, self._give_up, stream_id)
+            asyncio.get_running_loop().call_later(self._wait_seconds, self._give_up, stream_id)
         self._early[stream_id] += frames
 
     def _give_up(self, stream_id: UUID) -> None:

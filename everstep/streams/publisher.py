@@ -67,7 +67,7 @@ class DirectBus:
         self._ping = ping
         self._loses = loses
         self._links: dict[tuple[UUID, str], _Link] = {}
-        self._finding: asyncio.Task[None] | None = None
+        self._search: asyncio.Task[None] | None = None
         self._is_lost = False
 
     def wants(self, stream_id: UUID) -> bool:
@@ -92,7 +92,7 @@ class DirectBus:
 
     def start(self) -> None:
         """Start looking for gateways."""
-        self._finding = asyncio.create_task(
+        self._search = asyncio.create_task(
             keep_running(
                 "the search for gateways", self._find, sleep=asyncio.sleep, clock=monotonic, log=logger
             )
@@ -100,8 +100,8 @@ class DirectBus:
 
     async def aclose(self) -> None:
         """Send the rest of the queues, for a limited time, and close all links."""
-        if self._finding:
-            await _cancelled([self._finding])
+        if self._search:
+            await _cancelled([self._search])
         links, self._links = list(self._links.values()), {}
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
@@ -138,24 +138,24 @@ class DirectBus:
 class _Line:
     """A frame as it is sent: encoded once for all gateways, when the first one takes it."""
 
-    __slots__ = ("_frame", "_stream_id", "_written", "is_chunk")
+    __slots__ = ("_data", "_frame", "_stream_id", "is_chunk")
 
     def __init__(self, stream_id: UUID, frame: Frame) -> None:
         self._stream_id = stream_id
         self._frame = frame
-        self._written: bytes | None = None
+        self._data: bytes | None = None
         self.is_chunk = isinstance(frame, Chunk)
 
     @property
     def written(self) -> bytes:
         """The encoded frame; empty if it cannot be encoded, which readers detect as a hole."""
-        if self._written is None:
+        if self._data is None:
             try:
-                self._written = link.line(self._stream_id, envelope_of(self._frame))
+                self._data = link.line(self._stream_id, envelope_of(self._frame))
             except Exception:
                 logger.exception("a frame of the stream %s cannot be encoded", self._stream_id)
-                self._written = b""
-        return self._written
+                self._data = b""
+        return self._data
 
 
 class _Link:
@@ -184,7 +184,7 @@ class _Link:
         self._is_refused = False
         self._connection: ClientConnection | None = None
         self._outbox = Outbox[_Line](limit)
-        self._some = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -201,7 +201,7 @@ class _Link:
         """Set the epoch of the frames that follow, and start the link."""
         if epoch != self._epoch:
             self._epoch = epoch
-            self._some.set()
+            self._wakeup.set()
         if self.task is None or self.task.done():
             self.task = asyncio.create_task(
                 keep_running(
@@ -213,7 +213,7 @@ class _Link:
         """Queue one more line. A gateway that is too far behind is disconnected and has to read the table."""
         self._outbox.put(line, is_chunk=line.is_chunk)
         self._idle.clear()
-        self._some.set()
+        self._wakeup.set()
         if self._outbox.is_overrun and self._connection:
             logger.warning("the gateway at %s does not keep up; reconnecting", self._url)
             self._connection.transport.abort()
@@ -259,7 +259,7 @@ class _Link:
             close_timeout=FLUSH_SECONDS,
         ) as connection:
             self._connection, self._is_refused = connection, False
-            self._some.set()
+            self._wakeup.set()
             sending = asyncio.create_task(self._send(connection))
             try:
                 await self._listen(connection)
@@ -300,8 +300,8 @@ class _Link:
     async def _send_all(self, connection: ClientConnection) -> None:
         told = ""
         while True:
-            await self._some.wait()
-            self._some.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             if told != self._epoch:
                 told = self._epoch
                 await self._sent(connection, link.told(told).encode())
