@@ -157,7 +157,9 @@ async def test_a_criterion_that_raises_ends_the_run_with_a_failure_step(
 ) -> None:
     """2.2.7, 4.6.1: outcome forbid, resolved by that criterion, stop reason error."""
     heard = Heard()
-    runner = a_runner(scripted(), lambda b: b.add_continuation_criteria(Raising(raises_at)), heard=heard)
+    runner = a_runner(
+        scripted(), lambda b: b.add_continuation_criteria(RaisingCriterion(raises_at)), heard=heard
+    )
     state = await runner.run(asked())
     end = heard.story.index(before[0])
     assert [story for story in heard.story[end:] if story != "AgentStateUpdated"] == [
@@ -173,11 +175,11 @@ async def test_a_criterion_that_raises_ends_the_run_with_a_failure_step(
     assert state.steps[-1].is_failure
     assert state.steps[-1].errors_as_text == "odd"
     assert state.last_outcome is not None
-    assert (state.last_outcome.decision, state.last_outcome.resolved_by) == ("forbid", "Raising")
+    assert (state.last_outcome.decision, state.last_outcome.resolved_by) == ("forbid", "RaisingCriterion")
     assert state.last_outcome.stop_reason is StopReason.ERROR
 
 
-class Raising:
+class RaisingCriterion:
     """A criterion that raises after this many steps."""
 
     def __init__(self, at: int) -> None:
@@ -192,7 +194,7 @@ class Raising:
 @pytest.mark.parametrize("raises_at", [0, 1])
 async def test_a_failure_step_of_a_criterion_is_an_item_of_the_iterator(raises_at: int) -> None:
     """4.5.1, 2.2.7: the state after each step, also after a failure step."""
-    runner = a_runner(scripted(), lambda b: b.add_continuation_criteria(Raising(raises_at)))
+    runner = a_runner(scripted(), lambda b: b.add_continuation_criteria(RaisingCriterion(raises_at)))
     states = [state async for state in runner.iterate(asked())]
     assert [state.step_count for state in states] == list(range(1, raises_at + 2))
     assert [state.status.is_terminal for state in states] == [False] * raises_at + [True]

@@ -89,7 +89,7 @@ def cancel() -> None:
     task.cancel()
 
 
-async def statements(engine: AsyncEngine) -> None:
+async def run_statements(engine: AsyncEngine) -> None:
     """A transaction that awaits each of its statements."""
     async with transaction(engine) as work:
         await work.together((text("SELECT 1 AS a"), {}), (text("SELECT 2 AS a"), {}))
@@ -97,19 +97,19 @@ async def statements(engine: AsyncEngine) -> None:
         await work.execute(text("SELECT pg_sleep(0.001)"))
 
 
-async def at_once(engine: AsyncEngine) -> None:
+async def run_batch(engine: AsyncEngine) -> None:
     """A transaction that is sent in one batch."""
     async with transaction(engine) as work:
         await work.together((text("SELECT 1 AS a"), {}), (text("SELECT pg_sleep(0.001)"), {}), last=True)
 
 
-async def one_moment(engine: AsyncEngine) -> None:
+async def run_snapshot(engine: AsyncEngine) -> None:
     """A transaction whose statements share a snapshot."""
     async with transaction(engine, ONE_MOMENT) as work:
         await work.together((text("SELECT 1 AS a"), {}), last=True)
 
 
-async def refused(engine: AsyncEngine) -> None:
+async def run_aborted(engine: AsyncEngine) -> None:
     """A transaction that the server aborts."""
     try:
         async with transaction(engine) as work:
@@ -119,13 +119,13 @@ async def refused(engine: AsyncEngine) -> None:
             raise
 
 
-async def outside(engine: AsyncEngine) -> None:
+async def run_autocommit(engine: AsyncEngine) -> None:
     """A statement outside of a transaction."""
     async with engine.connect() as connection:
         (await connection.execute(text("SELECT pg_sleep(0.001)"))).all()
 
 
-async def stepping(engine: AsyncEngine) -> None:
+async def run_activity_calls(engine: AsyncEngine) -> None:
     """The store calls of an activity."""
     store = PostgresStore(engine)
     ref = await accepted(store)
@@ -133,7 +133,7 @@ async def stepping(engine: AsyncEngine) -> None:
     await store.record_reply(reply(ref, "Done", events=[told("replied")]))
 
 
-async def gateway(engine: AsyncEngine) -> None:
+async def run_gateway_queries(engine: AsyncEngine) -> None:
     """The queries of gateways and their feeds."""
     gateways = PostgresGateways(engine)
     await gateways.announce(uuid4(), "ws://127.0.0.1:1")
@@ -143,12 +143,12 @@ async def gateway(engine: AsyncEngine) -> None:
     await renew_epoch(engine)
 
 
-async def keys(engine: AsyncEngine) -> None:
+async def run_api_queries(engine: AsyncEngine) -> None:
     """The queries of the API other than sessions."""
     await PostgresKeys(engine).answered(TENANT, "user", "key")
 
 
-async def pruning(engine: AsyncEngine) -> None:
+async def run_prune(engine: AsyncEngine) -> None:
     """The statements of `everstep prune`."""
     async for _ in PostgresRetention(engine).prune_envelopes(datetime.now(UTC)):
         pass
@@ -156,7 +156,17 @@ async def pruning(engine: AsyncEngine) -> None:
 
 WORKS: Final[dict[str, Work]] = {
     work.__name__: work
-    for work in (statements, at_once, one_moment, refused, outside, stepping, gateway, keys, pruning)
+    for work in (
+        run_statements,
+        run_batch,
+        run_snapshot,
+        run_aborted,
+        run_autocommit,
+        run_activity_calls,
+        run_gateway_queries,
+        run_api_queries,
+        run_prune,
+    )
 }
 
 
@@ -215,7 +225,7 @@ class Broken(Exception):
     """An error in the work itself."""
 
 
-@pytest.mark.parametrize("name", ["statements", "at_once", "stepping"])
+@pytest.mark.parametrize("name", ["run_statements", "run_batch", "run_activity_calls"])
 async def test_a_fault_at_any_await_leaves_a_pool_that_works(engine: AsyncEngine, name: str) -> None:
     """1.3.1."""
     await WORKS[name](engine)
@@ -271,7 +281,7 @@ async def impatient(link: SwallowingLink) -> AsyncGenerator[AsyncEngine]:
     await engine.dispose()
 
 
-@pytest.mark.parametrize("name", ["statements", "at_once", "stepping", "outside"])
+@pytest.mark.parametrize("name", ["run_statements", "run_batch", "run_activity_calls", "run_autocommit"])
 async def test_a_link_that_swallows_traffic_from_any_await_ends_the_work(
     link: SwallowingLink, impatient: AsyncEngine, name: str
 ) -> None:
@@ -287,7 +297,7 @@ async def test_a_link_that_swallows_traffic_from_any_await_ends_the_work(
         if outcome is None:
             # The work had its response already; the next user of the connection detects the failure.
             with suppress(DBAPIError):
-                await outside(impatient)
+                await run_autocommit(impatient)
         await checked(impatient)
 
 
@@ -296,13 +306,13 @@ async def test_one_silent_connection_marks_all_of_its_age_as_broken(
 ) -> None:
     """1.3.2: a pool of broken connections does not cost one timeout each."""
     engine = create_engine(link.url, pool_size=5, statement_timeout=0.2, answer_timeout=0.1)
-    await asyncio.gather(*(outside(engine) for _ in range(5)))
+    await asyncio.gather(*(run_autocommit(engine) for _ in range(5)))
     link.swallow(new=False)
 
     with pytest.raises(DBAPIError, match=r"has not answered for 0\.3 seconds"):
-        await outside(engine)
+        await run_autocommit(engine)
     for _ in range(5):
-        await outside(engine)
+        await run_autocommit(engine)
     await engine.dispose()
 
 
