@@ -14,7 +14,7 @@ AWAITED: Final = {
     "everstep/runtime/serving.py": "the server itself, awaited by the block that it belongs to",
     "everstep/runtime/embedded/service.py": "awaited by the start, and the watch that reports a death",
     "everstep/runtime/embedded/__init__.py": "a group of tasks, awaited by its block",
-    "everstep/runtime/embedded/ui_door.py": "one half of a connection, awaited by the other",
+    "everstep/runtime/embedded/ui_proxy.py": "one half of a connection, awaited by the other",
     "everstep/capabilities/bash/proxy.py": "one connection of a command, which logs what fails and ends",
     "everstep/capabilities/bash/sandbox.py": "awaited by the command that it belongs to",
     "everstep/capabilities/bash/process.py": "awaited by the command that it belongs to",

@@ -205,8 +205,8 @@ def _in_module(where: str) -> list[AgentDefinition]:
     module_name, _, attribute = where.partition(":")
     if not attribute:
         raise InvalidInput(
-            f"'{cut(where, 100)}' names no agents: there is no such folder, and it is no file that ends in "
-            f"{' or '.join(SUFFIXES)}; for a module write module:attribute, such as my_app.agents:agents"
+            f"'{cut(where, 100)}' names no agents: there is no such folder, and it is not a file that ends "
+            f"in {' or '.join(SUFFIXES)}; for a module write module:attribute, such as my_app.agents:agents"
         )
     found = attribute_of(module_name, attribute, where)
     entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- any module

@@ -40,7 +40,7 @@ _KNOWN_CALL = f"""
             ON asked.execution_id = call.execution_id AND asked.call_id = call.call_id
                AND asked.kind = 'input'
          WHERE call.execution_id = :execution_id AND call.call_id = :call_id AND call.tenant_id = :tenant_id
-"""  # noqa: S608 -- our own words
+"""  # noqa: S608 -- constants only
 
 PREVIEW_CALL = text(_KNOWN_CALL)
 
@@ -55,7 +55,7 @@ RESERVE_CALL = text(f"""
            AND known.state <> 'done' AND known.status IN ('pending', 'running', 'paused')
     )
     SELECT * FROM known
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 """Returns the call as it was before the reservation."""
 
 _DONE_AND_CLOSED = "EXISTS (SELECT 1 FROM done) AND (SELECT count(*) FROM closed) >= 0"
@@ -86,7 +86,7 @@ RECORD_CALL = text(f"""
      RETURNING id
     ), {append_sql(ITS_STREAM, _DONE_AND_CLOSED)}
     SELECT done.step, {PLACED} FROM done LEFT JOIN placed ON true ORDER BY seq
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 """Returns no row, and writes nothing, if the call does not exist or has its result; otherwise the position of
 each envelope."""
 
@@ -118,7 +118,7 @@ RECORD_INNER_REPLY = text(f"""
          WHERE id = :execution_id
     )
     SELECT * FROM known
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 """Under the execution's lock. Returns the earlier record under this key."""
 
 CALLED_WITHIN = text("""

@@ -85,7 +85,7 @@ _EXECUTION = f"""
            parent_execution_id, started_at, plan, listed, session_seconds, session_began_at, {ALLOWED}
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
-"""  # noqa: S608 -- our own words
+"""  # noqa: S608 -- constants only
 
 EXECUTION = text(_EXECUTION)
 

@@ -110,11 +110,11 @@ _OLD = """, old AS (
     )"""
 """The whole family, or no row if a member is running or is continued by another execution."""
 
-OLD_FAMILY = text(f"{_FAMILY}{_OLD} SELECT count(*) AS many FROM old")  # noqa: S608 -- our own words
+OLD_FAMILY = text(f"{_FAMILY}{_OLD} SELECT count(*) AS many FROM old")  # noqa: S608 -- constants only
 
 LOCK_FAMILY = text(f"""{_FAMILY}
     SELECT id FROM agent_executions WHERE id IN (SELECT id FROM family) ORDER BY id FOR UPDATE
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 
 REMOVE_FAMILY = text(f"""{_FAMILY}{_OLD}, gone AS (
         DELETE FROM agent_executions WHERE id IN (SELECT id FROM old) RETURNING id
@@ -122,7 +122,7 @@ REMOVE_FAMILY = text(f"""{_FAMILY}{_OLD}, gone AS (
         DELETE FROM agent_streams WHERE stream_id IN (SELECT id FROM gone)
     )
     SELECT count(*) AS many FROM gone
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 
 LOOK_AT_STREAMS = text("""
     SELECT look.stream_id AS id, look.last_at AS at, oldest.seq AS first,

@@ -31,7 +31,7 @@ LOCK_SESSION = text(f"""
      WHERE id = :session_id AND tenant_id = :tenant_id
        AND (CAST(:user_id AS text) IS NULL OR user_id = :user_id)
        FOR NO KEY UPDATE
-""")  # noqa: S608 -- our own column names
+""")  # noqa: S608 -- constants only
 
 MESSAGE = text("""
     SELECT id, session_id, role, content, agent_execution_id, related_type, related_id, context_url, metadata,
@@ -48,7 +48,7 @@ CHANGE_SESSION = text(f"""
            updated_at = clock_timestamp()
      WHERE id = :session_id
  RETURNING {SESSION_COLUMNS}
-""")  # noqa: S608 -- our own column names
+""")  # noqa: S608 -- constants only
 
 DELETE_SESSION = (
     # First, so that `ON DELETE SET NULL` does not update messages that are deleted anyway.
@@ -207,7 +207,7 @@ LAUNCH = text(f"""
     SELECT id, tenant_id, session_id, plan, task_queue, session_seconds, session_began_at, {_HAS_COMMANDS}
       FROM agent_executions launched
      WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 
 STRANDED = text("""
     SELECT launched.id, true AS has_commands, launched.tenant_id, launched.session_id, launched.status,

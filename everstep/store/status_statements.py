@@ -93,7 +93,7 @@ KEEP_SNAPSHOT = text(f"""
       FROM kept
      WHERE agent_executions.id = :execution_id
  RETURNING kept.id
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 """Under the locks of session and execution. Returns no row, and writes nothing, if the snapshot exists."""
 
 RECORDED_SECONDS = """(
@@ -136,7 +136,7 @@ SETTLE_EXECUTION = text(f"""
            updated_at = clock_timestamp()
      WHERE id = :execution_id
  RETURNING step_count, worked_seconds
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 
 SETTLE_SESSION = text("""
     UPDATE agent_sessions

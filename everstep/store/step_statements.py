@@ -79,7 +79,7 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
         INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
         SELECT :execution_id, :number, idx, :tenant_id, role, content, metadata FROM hears
     )
-    {_STEP_AND_BEFORE}""")  # noqa: S608 -- our own words
+    {_STEP_AND_BEFORE}""")  # noqa: S608 -- constants only
 """Under the execution's lock. Returns the step as an earlier attempt left it, and the step before. Writes
 nothing if the execution has ended."""
 
@@ -154,7 +154,7 @@ RECORD_REPLY = text(f"""
       LEFT JOIN known ON true
       LEFT JOIN placed ON true
      ORDER BY seq
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 """Under the execution's lock. Returns the facts that an earlier attempt recorded and writes nothing, also if
 the execution has ended. Otherwise returns the position of each envelope."""
 
@@ -216,7 +216,7 @@ RECORD_PROCESSING = text(f"""
          WHERE id = :execution_id
     )
     SELECT processed FROM known
-""")  # noqa: S608 -- our own words
+""")  # noqa: S608 -- constants only
 """Under the execution's lock. Returns the earlier record, or no row if the step has no reply."""
 
 _STEPS = """

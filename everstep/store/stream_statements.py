@@ -51,7 +51,7 @@ def append_sql(stream: str, condition: str = "true") -> str:
         INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload, created_at)
         SELECT stream_id, seq, :tenant_id, id, type, :execution_id, CAST(payload AS json), created_at
           FROM placed
-    )"""  # noqa: S608 -- our own words
+    )"""  # noqa: S608 -- constants only
 
 
 ITS_STREAM = "(SELECT coalesce(session_id, id) FROM agent_executions WHERE id = :execution_id)"
@@ -59,7 +59,7 @@ ITS_STREAM = "(SELECT coalesce(session_id, id) FROM agent_executions WHERE id = 
 PLACED = "placed.given, placed.stream_id, placed.seq, placed.created_at"
 """The stored position of each given envelope, by its index among the given ones."""
 
-APPEND = text(f"WITH {append_sql(':stream_id')} SELECT {PLACED} FROM placed ORDER BY seq")  # noqa: S608 -- our own words
+APPEND = text(f"WITH {append_sql(':stream_id')} SELECT {PLACED} FROM placed ORDER BY seq")  # noqa: S608 -- constants only
 """An envelope that is stored already gets no number. If the stream is gone, there is no position and the call
 is refused. Session messages are inserted along with their envelopes."""
 

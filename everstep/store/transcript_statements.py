@@ -30,7 +30,7 @@ def _transcript(condition: str) -> str:
             SELECT 'note', json_build_object('begins', agent_metadata), CAST('{{}}' AS json), depth, -1, 0
               FROM chain) AS told
      ORDER BY depth DESC, step, idx
-"""  # noqa: S608 -- our own words
+"""  # noqa: S608 -- constants only
 
 
 TRANSCRIPT = text(_transcript("true"))

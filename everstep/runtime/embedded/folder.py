@@ -77,20 +77,20 @@ def _check(folder: Path) -> None:
     for path in (folder, *_contents(folder)):
         if not path.is_symlink() and not os.access(path, os.W_OK):
             raise EmbeddedError(
-                f"this user may not write to {path}; run as the user who started the services there before, "
+                f"this user may not write to {path}; run as the user who started the services there earlier, "
                 f"or {HOW}"
             )
     owner = folder.stat().st_uid
     if owner != os.geteuid():
         raise EmbeddedError(
-            f"{folder} belongs to {_name(owner)}, and data are kept in a folder of one's own: "
+            f"{folder} belongs to {_name(owner)}, and a data folder must belong to its user: "
             f"run as {_name(owner)}, or {HOW}"
         )
     others = sorted(name for name in os.listdir(folder) if name.removesuffix(".new") not in OURS)
     if others and not has_data(folder) and not _is_for_agents(folder, others):
         raise EmbeddedError(
-            f"{folder} holds other things ({', '.join(others[:3])}), and a data folder nothing but data; "
-            f"{HOW}, such as {folder / 'everstep'}"
+            f"{folder} contains other files ({', '.join(others[:3])}), and a data folder must hold only "
+            f"data; {HOW}, such as {folder / 'everstep'}"
         )
 
 

@@ -17,7 +17,7 @@ from everstep.runtime.embedded.errors import NotInstalled, ServiceFailed
 from everstep.runtime.embedded.ports import LOCALHOST, free_port
 from everstep.runtime.embedded.search_attributes import register
 from everstep.runtime.embedded.service import Service
-from everstep.runtime.embedded.ui_door import UiDoor
+from everstep.runtime.embedded.ui_proxy import UiDoor
 from everstep.runtime.temporal_threads import temporal_runtime
 
 NAMESPACE: Final = "default"

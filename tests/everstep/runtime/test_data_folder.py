@@ -328,7 +328,7 @@ class TestTheFolder:
         project.mkdir(mode=0o755)
         (project / "everstep.toml").touch()
         monkeypatch.chdir(project)
-        with pytest.raises(EmbeddedError, match=r"holds other things \(everstep.toml\)"):
+        with pytest.raises(EmbeddedError, match=r"contains other files \(everstep.toml\)"):
             prepare(data_folder(Settings(data_dir=Path(name))))
         assert mode(project) == 0o755
 

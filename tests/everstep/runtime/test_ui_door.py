@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from everstep.runtime.embedded import EmbeddedServices, embedded
-from everstep.runtime.embedded.ui_door import hidden_address
+from everstep.runtime.embedded.ui_proxy import hidden_address
 from tests.services import careless, data_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
