@@ -35,7 +35,7 @@ class SessionForks(SessionQueue):
             ref: The execution to fork.
             step: The last shared step.
             new: The new execution.
-            content: A message that replaces the last shared one.
+            content: A new message after that step; at step 0 it replaces the first message.
         """
         async with self._transaction() as connection:
             if ref.session_id:
