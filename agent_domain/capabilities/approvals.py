@@ -126,7 +126,7 @@ Digest: TypeAlias = Annotated[
 
 
 class Verdict(StrEnum):
-    """The kinds of decisions."""
+    """A person's decision about a tool call."""
 
     APPROVE = "approve"
     DENY = "deny"

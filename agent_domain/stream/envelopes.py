@@ -90,7 +90,7 @@ class Envelope(Mapping[str, Any]):
     session_id: UUID | None
     execution_id: UUID
     timestamp: datetime
-    """Truncated to the precision of the JSON form; see `time_digits`."""
+    """Truncated to milliseconds, or in announcements to microseconds; see `time_digits`."""
     payload: FrozenDict
     id: UUID
     seq: int | None = None
