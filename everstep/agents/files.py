@@ -105,7 +105,7 @@ def _path(given: object) -> Path:
 def _text(path: Path) -> str:
     if _suffix(path) not in SUFFIXES:
         raise InvalidInput(f"an agent is defined in a file that ends in {' or '.join(SUFFIXES)}")
-    # Reading from a pipe or a device could wait for ever.
+    # Reading from a pipe or a device could block forever.
     if path.exists() and not path.is_file():
         raise InvalidInput("it is not a regular file")
     with path.open("rb") as file:

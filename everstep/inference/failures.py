@@ -20,7 +20,7 @@ from everstep.inference.presets import Preset
 from everstep.inference.spoken import storable
 
 MAX_MESSAGE = 500
-"""Of the provider's message: some repeat the whole request."""
+"""The limit for the provider's message: some repeat the whole request."""
 
 _NO_CREDIT = re.compile(r"insufficient_quota|billing|spend_limit|credit_balance")
 _TOO_LONG = re.compile(

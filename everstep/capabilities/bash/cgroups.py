@@ -4,7 +4,7 @@ Without a cgroup the watcher bounds memory, by polling every few milliseconds. T
 maps, epoll) then have no bound except that a command is killed first when memory runs out. With a cgroup (v2)
 that has the memory and pids controllers the kernel counts all of it immediately.
 
-The worker may use a cgroup that systemd delegates (`Delegate=yes`), or the one that `use` sets. Processes and
+The worker may use a cgroup that systemd delegates (`Delegate=yes`), or the configured one. Processes and
 controllers cannot be in the same cgroup, so the worker first moves into a leaf of it.
 """
 

@@ -29,7 +29,7 @@ from everstep.capabilities.bash.words import Unavailable
 SECONDS: Final = 20
 _INTERPRETER: Final = os.path.realpath(sys.executable)
 _SCRIPT: Final = Path(attack.__file__).read_text("utf-8")
-_HELD = set[tuple[int, int, bool, bool]]()
+_PASSED = set[tuple[int, int, bool, bool]]()
 
 
 async def require(policy: ExecutionPolicy) -> None:
@@ -39,11 +39,11 @@ async def require(policy: ExecutionPolicy) -> None:
         Unavailable: An attack succeeded, or the sandbox does not start.
     """
     shape = Sandbox(policy).shape
-    if shape in _HELD:
+    if shape in _PASSED:
         return
     if failed := await failed_checks(policy):
         raise Unavailable("; ".join(failed))
-    _HELD.add(shape)
+    _PASSED.add(shape)
 
 
 async def failed_checks(policy: ExecutionPolicy) -> list[str]:

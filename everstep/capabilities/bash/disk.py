@@ -20,7 +20,7 @@ from typing import Final
 
 from everstep.capabilities.bash.profile import SCRATCH
 
-FILES: Final = 200_000
+MAX_FILES: Final = 200_000
 """The files that one command may make; each takes space in tables of fixed size on many file systems."""
 DEPTH: Final = 128
 """The depth of folders that is measured: each level holds one of the worker's descriptors."""
@@ -61,12 +61,12 @@ class Disk:
         self._started = time.time_ns() - _CLOCK
         devices = {os.stat(place).st_dev: place for place in places}
         self._systems = [_FileSystem.of(place) for place in devices.values()]
-        self._alarm = (most, FILES)
+        self._alarm = (most, MAX_FILES)
         self._measured: tuple[int, int] | None = None
         self._measuring: threading.Thread | None = None
         self._is_over = threading.Event()
 
-    def overdrawn(self, first: int) -> str | None:
+    def find_excess(self, first: int) -> str | None:
         """The limit that the command exceeds, as text, or None.
 
         Args:
@@ -76,7 +76,7 @@ class Disk:
             if self._measuring.is_alive():
                 return None
             self._measuring = None
-            return self.judged()
+            return self.limit_problem()
         shrunk = [each.shrunk() for each in self._systems]
         taken = max(size for size, _ in shrunk), max(files for _, files in shrunk)
         if taken[0] > self._alarm[0] or taken[1] > self._alarm[1]:
@@ -91,7 +91,7 @@ class Disk:
         """Stop measuring."""
         self._is_over.set()
 
-    def judged(self) -> str | None:
+    def limit_problem(self) -> str | None:
         """The limit that the measured files exceed, or None.
 
         If others took the space, the next measurement is later.
@@ -101,10 +101,10 @@ class Disk:
         size, files = self._measured
         if size > self._most:
             return f"it let the disk grow by more than {self._most / 2**20:.15g} MiB"
-        if files > FILES:
-            return f"it made more than {FILES} files"
+        if files > MAX_FILES:
+            return f"it made more than {MAX_FILES} files"
         # Other processes took the space; the command may still take the rest of its limit.
-        self._alarm = self._alarm[0] + self._most - size, self._alarm[1] + FILES - files
+        self._alarm = self._alarm[0] + self._most - size, self._alarm[1] + MAX_FILES - files
         return None
 
     def _measure(self, first: int) -> None:

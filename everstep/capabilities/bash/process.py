@@ -32,7 +32,7 @@ from everstep.capabilities.bash.way_out import open_way_out
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
 FLOOD: Final = 10 * MIB
-"""Of both streams together. A program that writes more does not stop by itself."""
+"""The limit for both streams together. A program that writes more does not stop by itself."""
 END_SECONDS: Final = 10
 """How long the kernel may take to end processes. It takes a millisecond, unless a disk hangs."""
 _PIECE: Final = 64 * 1024
@@ -276,7 +276,9 @@ class Process:
         while first is not None and not self._ended.wait(pause):
             begun = time.monotonic()
             try:
-                too_much = watch.overdrawn(first, self._policy.memory_bytes) or self._disk.overdrawn(first)
+                too_much = watch.find_excess(first, self._policy.memory_bytes) or self._disk.find_excess(
+                    first
+                )
             except Exception as error:  # noqa: BLE001 -- after any error, nothing may run unwatched
                 too_much = f"what it takes cannot be watched ({error})"
             if too_much:
@@ -298,7 +300,7 @@ class Process:
     def kill(self) -> None:
         """Kill the first process, and so all of them: they have ended once `over` is done."""
         if self._first is None and self._monitor.returncode is None:
-            # If the monitor were killed between its first steps, its child would wait for ever.
+            # If the monitor were killed between its first steps, its child would wait forever.
             self._monitor.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, self._monitor.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             try:

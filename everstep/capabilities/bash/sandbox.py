@@ -83,7 +83,7 @@ class Sandbox:
 
     @property
     def shape(self) -> tuple[int, int, bool, bool]:
-        """What decides whether the sandbox holds: the worker's user, the directory's owner, network, git."""
+        """The inputs of the self-test: the worker's user, the directory's owner, network, and git."""
         policy = self.policy
         return os.geteuid(), os.stat(self.found().base_dir).st_uid, bool(policy.network), policy.git
 
@@ -148,7 +148,7 @@ class Sandbox:
 
 
 async def _settled(guard: Guard, protection: Protection) -> list[str]:
-    """Run `settle` to its end, even if the command is cancelled; in a thread if there are many folders."""
+    """Disable leftovers, even if the command is cancelled; in a thread if there are many folders."""
     if not guard.large:
         return guard.settle(protection)
     settling = asyncio.ensure_future(asyncio.to_thread(guard.settle, protection))

@@ -54,14 +54,14 @@ clone3 435 435; openat2 437 437; io_uring_setup 425 425; io_uring_enter 426 426;
 io_setup 206 0; memfd_create 319 279; memfd_secret 447 447; shmget 29 194; msgget 68 186;
 semget 64 190; vmsplice 278 75
 """
-"""These calls fail with ENOSYS, upon which programs use older ones.
+"""These calls fail with ENOSYS, and programs then use older ones.
 
 Their arguments cannot be inspected, or they take memory that belongs to no process and to no file system with
 a size. `io_setup` takes events that are counted for the whole machine.
 """
 
 _EXHAUSTED: Final = "inotify_init 253 -; inotify_init1 294 26"
-"""These calls fail with EMFILE, upon which programs poll.
+"""These calls fail with EMFILE, and programs then poll.
 
 The kernel counts instances and watches for each user, so a command would take those of the worker's user.
 """

@@ -19,11 +19,11 @@ from everstep.capabilities.bash.profile import SCRATCH
 
 EVERY: Final = 0.02
 """Seconds between two polls. Memory taken in between is not seen: some 100 MiB on usual machines."""
-PATIENCE: Final = 0.2
+SHARE_SECONDS: Final = 0.2
 """Seconds of CPU time to find out which pages processes share; after that, all pages count for each process.
 """
 FILES: Final = 100_000
-"""In the scratch directories; even an empty file takes memory."""
+"""The limit for files in the scratch directories; even an empty file takes memory."""
 SOCKETS: Final = 256
 """Data in a socket's buffers is memory that belongs to no process: up to 400 KiB each. TCP sockets may hold
 some MiB, which are counted separately.
@@ -42,7 +42,7 @@ _QUEUES: Final = re.compile(r"^\s*\d+: \S+ \S+ \S+ ([0-9A-F]{8}):([0-9A-F]{8}) "
 _USED: Final = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
 
 
-def overdrawn(first: int, memory_bytes: int) -> str | None:
+def find_excess(first: int, memory_bytes: int) -> str | None:
     """The limit that the command exceeds, as text, or None.
 
     Args:
@@ -93,7 +93,7 @@ def _is_too_much(root: str, most: int) -> bool:
 
 def _together(own: Mapping[str, int]) -> int:
     """The total, with shared pages counted once as far as time permits."""
-    until, total = time.thread_time() + PATIENCE, 0
+    until, total = time.thread_time() + SHARE_SECONDS, 0
     for process, size in own.items():
         total += _share(process, size) if time.thread_time() < until else size
     return total

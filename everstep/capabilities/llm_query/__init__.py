@@ -12,7 +12,7 @@ from everstep.agent_domain.values import frozen_map, valid_text
 
 
 class LlmQueryTool:
-    """Asks, and returns the answer; the model is the agent's own unless another one is named."""
+    """Asks a model a single question. The model is the agent's own unless `model` names another."""
 
     name = "llm_query"
     description = "Ask a language model a single question. It sees nothing of this conversation."
@@ -34,7 +34,7 @@ class LlmQueryTool:
         return cls(preset)
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
-        """The answer, or why there is none."""
+        """Return the model's answer, or an error text."""
         query = valid_text(args["query"], "query")
         if problem := query_problem(query):
             return problem

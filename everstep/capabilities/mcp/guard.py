@@ -22,9 +22,9 @@ from contextlib import suppress
 from typing import NoReturn
 
 PATIENCE_SECONDS = 1.0
-"""Between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 ORPHANS_SECONDS = 2.0
-"""For killing the processes that are left, unless one starts new ones faster than they can be killed."""
+"""The limit for killing the processes that are left, as one may start new ones faster than they die."""
 CANNOT_RUN = 127
 """The exit code that shells use as well if a command does not exist."""
 _PR_SET_PDEATHSIG = 1

@@ -23,19 +23,19 @@ from everstep.capabilities.mcp.servers import HttpServer
 from everstep.capabilities.mcp.stdio import MOST_BYTES
 
 UNSENT = -33_001
-"""Our own error codes, outside of the ranges of JSON-RPC and MCP: the server never got the request,"""
+"""Our own error codes are outside of the ranges of JSON-RPC and MCP. The server never got the request."""
 BROKEN = -33_002
-"""it may have got the request, and there is no answer,"""
+"""The server may have got the request, and there is no answer."""
 SESSION_LOST = -33_003
-"""it has forgotten the session,"""
+"""The server has forgotten the session."""
 UNAUTHORIZED = -33_004
-"""it does not accept the headers (any more),"""
+"""The server does not accept the headers (any more)."""
 REFUSED = -33_005
-"""or it answered with another HTTP status that a retry would not change."""
+"""The server answered with another HTTP status that a retry would not change."""
 
 CONNECT_SECONDS = 10.0
 NOTICE_SECONDS = 5.0
-"""For the server to accept a message that needs no answer."""
+"""How long the server may take to accept a message that needs no answer."""
 _PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 _UNSENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 

@@ -15,7 +15,7 @@ from everstep.agent_domain.values import cut, json_text, storable
 NOTHING = "(the tool answered with nothing)"
 MOST_ERROR_CHARACTERS = 4_000
 _DETAIL_CHARACTERS = 500
-"""For the server's texts about a part of its answer: names, descriptions, addresses."""
+"""The limit for the server's texts about a part of its answer: names, descriptions, addresses."""
 
 
 def text_of(result: types.CallToolResult, most_characters: int) -> str:

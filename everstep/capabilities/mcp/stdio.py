@@ -30,17 +30,17 @@ from everstep.capabilities.mcp.servers import StdioServer
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of one message. Larger messages are dropped while they are read."""
+"""The limit for one message. Larger messages are dropped while they are read."""
 MOST_GARBAGE = 100
 """Lines that are no message. Some servers print a greeting; one with more lines uses another protocol."""
 MOST_LOGGED = 1_000
-"""Lines of a server's stderr that are logged, each cut to a number of characters:"""
+"""How many lines of a server's stderr are logged, each cut to `LOGGED_CHARACTERS`."""
 LOGGED_CHARACTERS = 500
 ENDING_SECONDS = 2.0
-"""For a server to exit once its input is closed."""
+"""How long a server may take to exit once its input is closed."""
 _ENDED_SECONDS = guard.PATIENCE_SECONDS + 2.0
 _REASON_SECONDS = 2.0
-"""For the reason of a closed pipe to become known."""
+"""How long to wait for the reason of a closed pipe."""
 
 Lost = Callable[[str], None]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]

@@ -31,7 +31,7 @@ MAX_BYTES: Final = 256 * 1024
 
 MAX_SKILLS: Final = 500
 MAX_RESOURCES: Final = 200
-"""Of one skill; more would fill the model's context with names."""
+"""The limit for one skill; more would fill the model's context with names."""
 
 
 class SkillLibrary:

@@ -31,7 +31,7 @@ class Written:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate with `checked`."""
+        """Validate against the class's schema."""
         del source, handler
         return core_schema.no_info_plain_validator_function(
             cls.checked, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value)

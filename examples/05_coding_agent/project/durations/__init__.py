@@ -1,5 +1,5 @@
-"""Durations as people write them."""
+"""Durations in text, such as 1h30m."""
 
-from durations.text import parse, written
+from durations.text import parse, render
 
-__all__ = ["parse", "written"]
+__all__ = ["parse", "render"]

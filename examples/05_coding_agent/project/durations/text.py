@@ -6,15 +6,15 @@ SECONDS = {"h": 3600, "m": 60, "s": 1}
 
 
 def parse(text):
-    """The seconds of a duration such as 1h30m; ValueError if the text is none."""
+    """The seconds of a duration such as 1h30m; ValueError if the text has another format."""
     total = 0
     for number, unit in re.findall(r"(\d+)([hms])", text):
         total = int(number) * SECONDS[unit]
     return total
 
 
-def written(seconds):
-    """The text of so many seconds, such as 1h30m."""
+def render(seconds):
+    """The duration as text, such as 1h30m."""
     parts = []
     for unit, size in SECONDS.items():
         number, seconds = divmod(seconds, size)

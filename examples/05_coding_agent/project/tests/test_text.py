@@ -1,6 +1,6 @@
 import unittest
 
-from durations import parse, written
+from durations import parse, render
 
 
 class TextTest(unittest.TestCase):
@@ -12,6 +12,6 @@ class TextTest(unittest.TestCase):
         self.assertEqual(parse("1h30m"), 5400)
         self.assertEqual(parse("1h1m1s"), 3661)
 
-    def test_what_is_written_can_be_read(self):
+    def test_values_round_trip(self):
         for seconds in (1, 60, 3661, 86399):
-            self.assertEqual(parse(written(seconds)), seconds)
+            self.assertEqual(parse(render(seconds)), seconds)

@@ -19,7 +19,7 @@ from tests.everstep.capabilities.bash.users import WorkerUser
 @pytest.fixture(autouse=True)
 def no_earlier_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a process that has not run a command yet."""
-    monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool, bool]]())
+    monkeypatch.setattr(checks, "_PASSED", set[tuple[int, int, bool, bool]]())
 
 
 async def refused(around: Surroundings) -> str:

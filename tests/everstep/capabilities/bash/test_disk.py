@@ -101,14 +101,14 @@ async def test_files_of_other_processes_do_not_count(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.11: the command continues, and may still use its own limit."""
-    looked, loop, judge = asyncio.Event(), asyncio.get_running_loop(), disk.Disk.judged
+    looked, loop, judge = asyncio.Event(), asyncio.get_running_loop(), disk.Disk.limit_problem
 
-    def judged(self: disk.Disk) -> str | None:
+    def limit_problem(self: disk.Disk) -> str | None:
         loop.call_soon_threadsafe(looked.set)
         return judge(self)
 
     await bash("true", own(policy_for(around)))
-    monkeypatch.setattr(disk.Disk, "judged", judged)
+    monkeypatch.setattr(disk.Disk, "limit_problem", limit_problem)
     command = "until test -e go; do sleep 0.05; done; head -c 1M /dev/zero >mine; echo on"
     running = asyncio.create_task(bash(command, own(policy_for(around, 60))))
     with (around.outside / "other").open("ab") as other:
@@ -125,7 +125,7 @@ async def test_the_number_of_files_is_limited(around: Surroundings, monkeypatch:
     """9.1.11: inode tables are full before the disk is."""
     if not os.statvfs(around.base_dir).f_files:
         pytest.skip("this file system makes as many as there is space for")
-    monkeypatch.setattr(disk, "FILES", 500)
+    monkeypatch.setattr(disk, "MAX_FILES", 500)
     told = await bash(f"for i in $(seq 9999); do : >f$i; done; {WAIT}", own(policy_for(around, 60)))
     assert "sandbox: the command was stopped, as it made more than 500 files\n" in told
     assert len(os.listdir(around.base_dir)) > 500

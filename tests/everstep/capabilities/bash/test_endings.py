@@ -197,7 +197,7 @@ async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.1, 9.1.5: at any moment of the check; the next command checks again."""
-    monkeypatch.setattr(checks, "_HELD", set[tuple[int, int, bool, bool]]())
+    monkeypatch.setattr(checks, "_PASSED", set[tuple[int, int, bool, bool]]())
     descriptors = len(os.listdir("/proc/self/fd"))
     cancelled = 0
     for turns in range(20):
@@ -253,6 +253,6 @@ async def test_a_command_that_cannot_be_watched_is_stopped(
         raise error
 
     sandbox = Sandbox(policy_for(around))
-    monkeypatch.setattr(process.watch, "overdrawn", blind)
+    monkeypatch.setattr(process.watch, "find_excess", blind)
     result = await sandbox.run("sleep 98765")
     assert result.stderr == "sandbox: the command was stopped, as what it takes cannot be watched (no eyes)\n"
