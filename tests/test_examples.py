@@ -13,8 +13,8 @@ import yaml
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-QUICKSTART = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+TUTORIALS = ROOT / "docs" / "tutorials"
+PAGES = (ROOT / "README.md", *sorted(TUTORIALS.glob("*.md")))
 
 
 def output_of(script: str, *arguments: str) -> str:
@@ -31,13 +31,18 @@ def test_the_smallest_example_answers() -> None:
     assert "Hello!" in output_of("01_hello.py")
 
 
-def test_the_quickstart_shows_what_the_tools_example_prints() -> None:
-    assert without_times(output_of("02_tools.py")).strip() in without_times(QUICKSTART)
+def test_the_first_tutorial_shows_what_the_tools_example_prints() -> None:
+    page = (TUTORIALS / "first-agent.md").read_text(encoding="utf-8")
+    assert without_times(output_of("02_tools.py")).strip() in without_times(page)
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README + QUICKSTART, re.DOTALL))
-def test_the_code_on_our_pages_runs(block: str) -> None:
-    exec(compile(block, "a page", "exec"), {"__name__": "page"})  # noqa: S102 -- our own pages
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks run in order and share their names; ```python no-run marks a fragment."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": page.stem}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)  # noqa: S102 -- our own pages
 
 
 def test_a_service_gets_its_result(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ ROOMS: Final = {
     "everstep/streams": Limits(30.3, 19.5, 6),
     "CHANGELOG.md": Limits(7.3, 3.0, 0),
     "CONTRIBUTING.md": Limits(3.2, 3.0, 0),
-    "README.md": Limits(6.0, 3.0, 0),
+    "README.md": Limits(1.0, 3.0, 0),
 }
 PRODUCT: Final = ("agent_domain", "workflows", "activities", "broadcast_gateway", "everstep")
 

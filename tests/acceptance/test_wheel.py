@@ -1,16 +1,19 @@
-"""The built wheel, in an empty environment, used in a folder with modules of Temporal's usual names."""
+"""The built wheel, installed and used as the README says, and beside modules of Temporal's usual names."""
 
 import asyncio
+import os
+import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.harness import DEADLINE, ROOT, Installation, environment
+from tests.services import data_directory
 
 AGENTS = """
 import activities
@@ -60,15 +63,30 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
-def install(wheels: Path, place: Path) -> None:
-    """Install what the README says. uv is faster, but does not know an index that pip is given."""
-    run(sys.executable, "-m", "venv", place)
-    wanted = ("--find-links", wheels, "everstep[local]")
-    if ".index-url=" in run(sys.executable, "-m", "pip", "config", "list"):
-        run(place / "bin" / "python", "-m", "pip", "install", "--quiet", *wanted)
-    else:
-        uv = Path(sys.executable).with_name("uv")
-        run(uv, "pip", "install", "--quiet", "--python", place / "bin" / "python", *wanted)
+def shell(commands: str, folder: Path, **variables: str) -> str:
+    """The output of commands that a reader of the README copies."""
+    path = ":".join([str(folder / ".venv" / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(  # noqa: S603 -- our own page
+        ["bash", "-euc", commands],  # noqa: S607 -- the reader's shell
+        cwd=folder,
+        env=environment(PATH=path, **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Page:
+    """The README's section about a project outside of the repository, by its blocks."""
+
+    def __init__(self) -> None:
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        (section,) = re.findall(r"## In a project of your own\n(.*?)\n## ", readme, re.DOTALL)
+        self.install, self.start, self.ask = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+        (self.agents,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        (self.printed,) = re.findall(r"```\n(step 1.*?)```", section, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +99,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment that has nothing but the wheel and what it needs."""
-    place = tmp_path_factory.mktemp("installed") / "venv"
-    install(wheel.parent, place)
-    return place / "bin"
+def reader(wheel: Path) -> Generator[Path]:
+    """A folder in which the README's first commands have run: with the wheel, and with what it needs."""
+    with data_directory() as folder:
+        # As long as no index has the package, pip finds it in this folder.
+        given = {"PIP_FIND_LINKS": str(wheel.parent), "PIP_QUIET": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        shell(Page().install, folder, **given)
+        (folder / "agents.py").write_text(Page().agents)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def programs(reader: Path) -> Path:
+    """The programs of the README's environment."""
+    return reader / ".venv" / "bin"
 
 
 @pytest.fixture
@@ -136,6 +163,23 @@ async def started(
         if process.returncode is None:
             process.terminate()
         await process.communicate()
+
+
+async def test_the_project_of_the_readme_runs(reader: Path, programs: Path) -> None:
+    path = f"{programs}:{os.environ['PATH']}"
+    with data_directory() as home:
+        place = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
+        begin = (
+            "bash",
+            "-euc",
+            re.sub(r"^everstep up$", "exec everstep up", Page().start, flags=re.MULTILINE),
+        )
+        async with started(
+            *begin, cwd=reader, variables=environment(PATH=path, **place), says="In another terminal"
+        ):
+            told = await asyncio.to_thread(shell, Page().ask, reader, **place)
+    assert Page().printed in told
+    assert "\nstatus     completed (completed)\n" in told
 
 
 async def test_uvicorn_serves_it_beside_modules_of_the_same_names(programs: Path, project: Path) -> None:
