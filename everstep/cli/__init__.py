@@ -1,4 +1,4 @@
-"""Speaks with people at a terminal: the ``everstep`` command.
+"""The ``everstep`` command, for use at a terminal.
 
 A command parses its arguments, calls ``everstep.runtime`` and prints.
 

@@ -1,4 +1,4 @@
-"""`python -m everstep.cli`, for where the command is not on the path."""
+"""`python -m everstep.cli`, for environments where `everstep` is not on the path."""
 
 from everstep.cli.main import main
 

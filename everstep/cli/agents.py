@@ -1,4 +1,4 @@
-"""The agents that the commands know."""
+"""The command that lists agents."""
 
 import click
 
@@ -12,14 +12,14 @@ from everstep.runtime.settings import Settings
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per agent.")
 @with_agents
 @click.pass_obj
 @command
 async def agents(settings: Settings, as_json: bool) -> None:
-    """List the agents that can be started from here; no server is needed.
+    """List the agents that can be started from here; needs no server.
 
-    They are those of --agents or EVERSTEP_AGENTS, and the demo agent.
+    The list has the agents of --agents or EVERSTEP_AGENTS, and the demo agent.
     """
     for agent in known_agents(settings.agents, presets_of(settings), settings.mcp).values():
         for line in [_as_json(agent)] if as_json else output.agent_lines(agent):
@@ -27,13 +27,13 @@ async def agents(settings: Settings, as_json: bool) -> None:
 
 
 def _as_json(agent: AgentDefinition) -> str:
-    told = agent.descriptor
+    descriptor = agent.descriptor
     return json_text(
         {
-            "name": told.name,
-            "description": told.description,
-            "tools": told.tools,
-            "capabilities": told.capabilities,
+            "name": descriptor.name,
+            "description": descriptor.description,
+            "tools": descriptor.tools,
+            "capabilities": descriptor.capabilities,
             "source": agent.source,
             "definition_hash": agent.digest,
         }

@@ -1,4 +1,4 @@
-"""The command that talks with an agent. It is a client of the HTTP API, as any other program may be."""
+"""The command that talks with an agent. It uses only the public HTTP API."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -18,13 +18,13 @@ from everstep.cli.terminal import Lines, Screen
 
 @click.command()
 @click.argument("session_id", required=False)
-@click.option("--agent", help="Whom to talk to; else the session's agent, or the installation's default.")
+@click.option("--agent", help="The agent; default: the session's agent, or the installation's default.")
 @click.option(
     "--on-busy",
     type=click.Choice([OnBusy.ENQUEUE.value, OnBusy.STEER.value, OnBusy.INTERRUPT.value]),
     default=OnBusy.ENQUEUE.value,
     show_default=True,
-    help="What becomes of a line while an agent works.",
+    help="How a line is handled while the agent works.",
 )
 @api_options
 @click.pass_context
@@ -38,18 +38,18 @@ async def chat(
     url: str | None,
     token: str | None,
 ) -> None:
-    """Talk with an agent, or go on with a session; Ctrl-D leaves, and Ctrl-C, too.
+    """Talk with an agent, or resume a session; Ctrl-D and Ctrl-C leave.
 
-    A line is a message, or the answer to what the agent asks. From a pipe, each line waits until the one
-    before is answered.
+    A line is a message, or the answer to a request of the agent. From a pipe, each line waits until the
+    previous one is answered.
     """
     known = None if session_id is None else _session_id(session_id)
     valid_text(agent or "", "--agent")
-    async with reached(context.obj, url, token) as remote, AsyncExitStack() as meanwhile:
+    async with reached(context.obj, url, token) as remote, AsyncExitStack() as stack:
         lines = Lines()
         screen = Screen(is_terminal=lines.is_terminal)
         remote.tell = screen.warn
-        talk = Conversation(remote, lines, screen, OnBusy(on_busy), agent, known, meanwhile)
+        talk = Conversation(remote, lines, screen, OnBusy(on_busy), agent, known, stack)
         try:
             await talk.open()
             await talk.go_on()
@@ -71,15 +71,14 @@ def _session_id(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         shown = repr(cut(text, 50))
-        raise InvalidInput(f"{shown} is no session id; `everstep sessions` lists them") from None
+        raise InvalidInput(f"{shown} is not a session id; `everstep sessions` lists them") from None
 
 
 def _parting(context: click.Context, talk: Conversation) -> str:
-    """How to come back."""
     if talk.session_id is None:
-        return "Perhaps it was heard: `everstep sessions` lists sessions." if talk.has_spoken else "Bye."
+        return "Your message may have arrived: see `everstep sessions`." if talk.has_spoken else "Bye."
     data = context.find_root().params["data"]
     is_named = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
     url = f" --url {context.params['url']}" if is_named else ""
-    goes_on = "It goes on without you. " if talk.under_way else ""
-    return f"{goes_on}Come back: everstep {f'--data {data} ' if data else ''}chat {talk.session_id}{url}"
+    status = "The execution continues. " if talk.under_way else ""
+    return f"{status}To return: everstep {f'--data {data} ' if data else ''}chat {talk.session_id}{url}"

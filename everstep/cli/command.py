@@ -1,4 +1,4 @@
-"""The parts that all commands share: the wrapper around a command's coroutine, options and output."""
+"""The parts that commands share: the wrapper around a command's coroutine, options, output and signals."""
 
 import asyncio
 import signal
@@ -14,13 +14,18 @@ from everstep.cli.printing import echo, visible
 P = ParamSpec("P")
 
 SOURCE = "DIR|FILE|MODULE:ATTRIBUTE"
-AGENTS_HELP = "Where your agents are; may be repeated."
+AGENTS_HELP = "Where to find your agents; may be repeated."
 
 
 def command(
     fn: Callable[P, Coroutine[Any, Any, None]], loop: Callable[[], asyncio.AbstractEventLoop] | None = None
 ) -> Callable[P, None]:
-    """Run a coroutine; what goes wrong is said in one sentence, not in a stack trace."""
+    """Turn a coroutine function into a command that reports errors in one sentence.
+
+    Args:
+        fn: The coroutine function.
+        loop: Makes the event loop; by default asyncio's.
+    """
 
     @wraps(fn)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -28,7 +33,7 @@ def command(
             with asyncio.Runner(loop_factory=loop) as runner:
                 runner.run(fn(*args, **kwargs))
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
-            # Whoever read what is printed has read enough, as `head` does; click ends without a word.
+            # A broken pipe means that the reader, such as `head`, has read enough; click exits silently.
             raise
         except KeyboardInterrupt:
             raise SystemExit(130) from None
@@ -41,7 +46,6 @@ def command(
 
 
 def _also(context: click.Context, _option: click.Parameter, sources: tuple[str, ...]) -> None:
-    """Add these sources to those that stand before the command's name."""
     if sources:
         before = context.find_root().params["agents"]
         context.obj = context.obj.model_copy(update={"agents": (*before, *sources)})
@@ -50,26 +54,30 @@ def _also(context: click.Context, _option: click.Parameter, sources: tuple[str, 
 with_agents = click.option(
     "--agents", multiple=True, metavar=SOURCE, help=AGENTS_HELP, expose_value=False, callback=_also
 )
-"""For commands that need to know agents: the option may also stand behind their name."""
+"""`--agents` after the name of a command that loads agents; adds to the `--agents` before the name."""
 
 
 def say(text: object) -> None:
-    """Print a line."""
+    """Print a line to standard output."""
     echo(text)
 
 
 def told(sentence: str) -> None:
-    """Tell the operator, beside what is printed."""
+    """Print a line for the operator to standard error."""
     echo(sentence, err=True)
 
 
-def stopped_by_signals(meanwhile: str = "running model calls may finish") -> asyncio.Event:
-    """Set when this process is told to stop; it says what happens until it does."""
+def stopped_by_signals(closing: str = "running model calls may finish") -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set.
+
+    Args:
+        closing: What the process does before it exits; printed when a signal arrives.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
-        echo(f"stopping; {meanwhile}", err=True)
+        echo(f"stopping; {closing}", err=True)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,6 +1,6 @@
-"""A conversation at a terminal: sends the lines that are typed to a session, and shows its messages.
+"""A conversation at a terminal: sends the typed lines to a session and shows its messages.
 
-It is a client of the HTTP API, as any other program may be.
+It uses only the public HTTP API.
 """
 
 import asyncio
@@ -30,32 +30,32 @@ from everstep.streams.client_events import News, Wrote
 
 LOOK_SECONDS = 0.3
 ASKING_SECONDS = 1.0
-"""A question may be answered elsewhere, or wait no longer."""
+"""Seconds between two polls while a question is open: it may be answered elsewhere, or be closed."""
 PATIENCE_SECONDS = 3.0
-"""After so long somebody should have picked it up."""
+"""Seconds after which a worker should have picked an execution up."""
 
 SHOWN = 10
-"""Messages of a session that one comes back to."""
+"""How many earlier messages are shown when a session is resumed."""
 PAGE = 200
 
 HOW_TO_DECIDE = "[a]pprove, [d]eny (reason), [e]dit JSON"
 
 _MEND = frozenset({409, 413, 422})
-"""What stands against a line: another one may do."""
+"""The statuses with which the API refuses one line; the next line may be accepted."""
 _UNTOLD = frozenset(
     told.content
     for told in (session_messages.queued(), session_messages.started(), session_messages.resumed())
 )
 _TAKEN: Mapping[Route, str] = {
-    Route.QUEUE: "it waits for its turn",
-    Route.STEER: "it is heard before the next step",
-    Route.INTERRUPT: "what was under way is cancelled",
+    Route.QUEUE: "queued behind the running execution",
+    Route.STEER: "the agent reads it before its next step",
+    Route.INTERRUPT: "the running execution is cancelled",
 }
 
 
 @dataclass
 class Conversation:
-    """Says what is typed, and shows what becomes of it."""
+    """Sends the typed lines to a session, and shows its messages, requests and status."""
 
     remote: Remote
     lines: Lines
@@ -64,45 +64,49 @@ class Conversation:
     agent: str | None
     session_id: UUID | None
     meanwhile: AsyncExitStack
-    """What goes on until the conversation is over."""
+    """Closes the connection to the gateway when the conversation is over."""
     under_way: set[UUID] = field(default_factory=set[UUID])
     """Executions of the session that have not ended."""
     asked: Request | None = None
-    """What waits for an answer."""
+    """The request that waits for an answer."""
     is_open: bool = False
-    """Whether there is somebody to talk to."""
+    """Whether the agent or the session was found."""
     has_spoken: bool = False
     _shown: UUID | None = None
-    """What was asked last."""
+    """The request that was shown last."""
     _shown_at: float = 0.0
     _told: UUID | None = None
-    """The last message that was seen."""
+    """The newest message that was read."""
     _own: set[UUID] = field(default_factory=set[UUID])
     _said: UUID | None = None
-    """The execution that the last line was for."""
+    """The execution that received the last line."""
     _was_refused: bool = False
     _may_follow: bool = False
-    """What an execution did not hear before it ended begins another one, a moment later."""
+    """Whether a successor may start: an execution that ends with unread messages has one, a moment later."""
     _pending_since: float | None = None
     _is_at_end: bool = False
     _failed: bool = False
     _watch: Watch | None = None
     _speaking: dict[UUID, Wrote] = field(default_factory=dict[UUID, Wrote])
-    """What was shown of the words of executions that have not answered yet; of some, nothing."""
+    """The streamed text that was shown, by execution, until its answer is complete."""
     _answered: set[UUID] = field(default_factory=set[UUID])
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no execution of the session is running."""
         return not self.under_way
 
     @property
     def went_well(self) -> bool:
-        """Whether the last line was heard, and its execution is completed."""
+        """Whether the last line was accepted and its execution completed."""
         return self.is_settled and not self._was_refused and not self._failed
 
     async def open(self) -> None:
-        """See whether there is somebody to talk to, and what was said."""
+        """Check that the agent or the session exists.
+
+        Raises:
+            InvalidInput: There is no such agent or session.
+        """
         if self.session_id is None or self.agent is not None:
             known = await self.remote.get(Agents, "/agent/agents")
             names = [agent.name for agent in known.items]
@@ -115,7 +119,7 @@ class Conversation:
         self.is_open = True
 
     async def go_on(self) -> None:
-        """Until there are no more lines; those of a pipe are answered first."""
+        """Run until the input ends; lines of a pipe are answered first."""
         while True:
             await self._look()
             is_quiet = self.asked is None and not self.under_way and not self._may_follow
@@ -143,16 +147,16 @@ class Conversation:
 
     @property
     def _may_speak(self) -> bool:
-        """Whether a line is taken while an agent works: the first of a pipe, and all that are typed."""
+        """Whether a line is read while an agent works: the first one of a pipe, and every typed one."""
         return self.lines.is_terminal or self._said is None
 
     async def _rest(self) -> None:
-        """Until something may be new."""
+        """Wait until there may be news."""
         if self._watch is None:
             await asyncio.sleep(LOOK_SECONDS)
             return
         while not await self._watch.rest(LOOK_SECONDS):
-            # Those who read a pipe get the answer whole.
+            # Without a terminal, an answer is printed when it is complete.
             pass
 
     async def _line(self, *, is_quiet: bool) -> Line | None:
@@ -164,7 +168,7 @@ class Conversation:
             self.screen.typed()
         return line
 
-    # What is known.
+    # State of the session.
 
     async def _come_back(self) -> None:
         try:
@@ -176,7 +180,7 @@ class Conversation:
         self.screen.whisper(f"session {session.id}: {title_of(session)}")
         if session.status is not SessionStatus.ACTIVE:
             self.screen.whisper(f"it is {session.status} and takes no messages")
-        # Behind many subagents these are not among the newest. Twice, as they may change places meanwhile.
+        # With many subagents these are not among the newest. PAUSED is read twice, as the status may change.
         for status in (ExecutionStatus.PAUSED, ExecutionStatus.RUNNING, ExecutionStatus.PAUSED):
             page = await self._executions(status=status)
             self.under_way.update(row.id for row in page.items)
@@ -186,12 +190,15 @@ class Conversation:
         return await self.remote.get(Listed[Execution], "/agent/executions", **found)
 
     async def _look(self) -> None:
-        """Tell what is new, and what waits for people. Who has ended is asked first, so no word is missed."""
+        """Show new messages and open requests.
+
+        The executions are read before the messages, so that no message of an ended one is missed.
+        """
         if self.session_id is None:
             return
         if self._watch is None:
             self._watch = await self._watching()
-        # Before one looks: whatever came before these words is found then.
+        # Taken before the API is read, which then returns everything that precedes this text.
         wrote = [*map(self._watch.wrote, self.under_way)]
         rows = await self._rows()
         self._may_follow = self._may_follow and bool(self.under_way)
@@ -209,20 +216,20 @@ class Conversation:
             if each and each.execution_id in speakers:
                 self._speak(each)
 
-    # What is written.
+    # Streamed text.
 
     async def _watching(self) -> Watch:
-        """Watch the session, if there is a gateway."""
+        """Subscribe to the session, if there is a gateway."""
         try:
             url = (await self.remote.get(Gateway, "/agent/gateway")).url
         except (Declined, InvalidInput):
-            # There is none, or it is an API that knows of none.
+            # There is no gateway, or the API is older than this route.
             url = None
         channel = f"agent.session.{self.session_id}"
         return await self.meanwhile.enter_async_context(watching(url, channel, self.remote.token, self._hear))
 
     def _hear(self, news: News) -> None:
-        """Show more of what is being shown at once; before anything else one looks around."""
+        """Continue a text that is already shown; for any other event, wake the loop to poll the API first."""
         before = self._speaking.get(news.execution_id) if isinstance(news, Wrote) else None
         if before and isinstance(news, Wrote) and _attempt(before) == _attempt(news):
             self._speak(news)
@@ -238,7 +245,7 @@ class Conversation:
             return
         shown = before.text if before and _attempt(before) == _attempt(wrote) else ""
         if shown.startswith(wrote.text):
-            # It comes anew, over another connection.
+            # A new connection repeats the text.
             return
         if not wrote.text.startswith(shown):
             shown = ""
@@ -247,7 +254,7 @@ class Conversation:
         self._speaking[of] = wrote
 
     def _answer(self, message: Message) -> None:
-        """The answer, of which some words may have been shown while they were written."""
+        """Show an answer, or the rest of it if a part was streamed."""
         of = message.execution_id
         spoken = self._speaking.pop(of, None) if of else None
         if of:
@@ -261,7 +268,7 @@ class Conversation:
         self.screen.end()
 
     async def _rows(self) -> list[Execution]:
-        """The newest executions, and those that had not ended before."""
+        """The newest executions, and those that had not ended at the previous poll."""
         rows = {row.id: row for row in (await self._executions(limit=20)).items}
         for known in self.under_way - rows.keys():
             rows[known] = await self.remote.get(Execution, f"/agent/executions/{known}")
@@ -273,7 +280,7 @@ class Conversation:
         return (await self.remote.get(Listed[Request], f"/agent/executions/{row.id}/requests")).items
 
     def _wonder(self, rows: list[Execution]) -> None:
-        """Say so if nobody begins."""
+        """Print a hint if no worker starts an execution."""
         waiting = {row.status for row in rows if row.id in self.under_way} == {ExecutionStatus.PENDING}
         if not waiting:
             self._pending_since = None
@@ -284,7 +291,7 @@ class Conversation:
             self._pending_since = float("inf")
 
     async def _news(self) -> list[Message]:
-        """Messages that were not seen, oldest first; of a session that one comes back to, the last ones."""
+        """Unread messages, oldest first; for a resumed session, the last ones."""
         new: list[Message] = []
         cursor, is_return = None, self._told is None and not self._own
         while True:
@@ -303,7 +310,7 @@ class Conversation:
             self._told = new[0].id
         return (_aloud(new)[:SHOWN] if is_return else new)[::-1]
 
-    # What is shown.
+    # Output.
 
     def _tell(self, message: Message, open_ids: set[str]) -> None:
         if message.id in self._own or message.metadata.get("request_id") in open_ids:
@@ -325,10 +332,10 @@ class Conversation:
             self.screen.say(text)
         self._shown, self._shown_at = request.id, monotonic()
 
-    # What is said.
+    # Input.
 
     async def _take(self, line: Line) -> None:
-        """Say it: to what is asked, unless that was not to be seen yet when it was typed."""
+        """Send a line, as the answer to the open request unless it was typed before the request was shown."""
         asked = self.asked
         if self.lines.is_terminal and line.at < self._shown_at:
             asked = None
@@ -350,7 +357,7 @@ class Conversation:
 
     def _refuse(self, why: str) -> None:
         self.screen.say(f"refused: {why}")
-        # It is asked again.
+        # Show the request again.
         self._shown = None
 
     async def _say(self, text: str, **given: str) -> None:
@@ -388,13 +395,13 @@ def _aloud(messages: list[Message]) -> list[Message]:
 
 
 def _is_step_end(message: Message) -> bool:
-    """Its beginning and its calls were told."""
+    """Whether this is the message for the end of a step, whose start and calls were shown."""
     number = message.metadata.get("step_number")
     return number is not None and message.content.startswith(f"Completed step {number}")
 
 
 def _asking(request: Request) -> Iterator[str]:
-    """What people are asked, and how they answer."""
+    """The lines that show a request and how to answer it."""
     if request.kind is CallNeed.APPROVAL:
         yield f"{request.tool} waits for approval: {json_text(thaw(request.args))}"
         yield HOW_TO_DECIDE
@@ -407,7 +414,11 @@ def _asking(request: Request) -> Iterator[str]:
 
 
 def decision(text: str) -> dict[str, Any]:
-    """What a line decides about a call."""
+    """The decision about a call, as the API expects it.
+
+    Raises:
+        InvalidInput: The line is not a decision.
+    """
     word, _, rest = text.strip().partition(" ")
     rest = valid_text(rest.strip(), "the line")
     match word.lower():
@@ -419,4 +430,4 @@ def decision(text: str) -> dict[str, Any]:
             args = frozen_map(parse_json(rest, "what follows"), "what follows")
             return {"decision": "edit", "args": thaw(args)}
         case _:
-            raise InvalidInput("type a, or d and perhaps a reason, or e and all arguments as JSON")
+            raise InvalidInput("type a, or d and an optional reason, or e and all arguments as JSON")

@@ -1,4 +1,4 @@
-"""What went wrong, in one line that says what to do."""
+"""Error messages of the commands: one line that says what went wrong and what to do."""
 
 from temporalio.service import RPCError
 
@@ -10,29 +10,29 @@ LENGTH = 500
 
 
 def complaint(error: Exception) -> str:
-    """What to tell whoever gave the command; what nobody foresaw says so."""
+    """The line to print for an error; an unexpected error is marked as such."""
     match error:
         case EverstepError():
-            # Written for people, and with the end of a server's log where that says why.
+            # Written for users, and not cut: some end with the last lines of a server's log.
             return str(error)
         case RPCError():
-            said = _refusal(error)
+            text = _refusal(error)
         case OSError(filename=filename) if filename and error.strerror:
-            said = f"{filename}: {error.strerror}"
+            text = f"{filename}: {error.strerror}"
         case RuntimeError() if "Worker validation failed: Namespace" in str(error):
-            said = "Temporal knows no such namespace, or does not show it here; check TEMPORAL_NAMESPACE"
+            text = "the Temporal namespace does not exist or is not visible; check TEMPORAL_NAMESPACE"
         case _:
             name = type(error).__name__
-            said = f"this was not foreseen ({name}): {error}; --traceback says where it happened"
-    return cut(" ".join(said.split()), LENGTH)
+            text = f"unexpected error ({name}): {error}; run again with --traceback to see where"
+    return cut(" ".join(text.split()), LENGTH)
 
 
 def _refusal(error: RPCError) -> str:
     meaning = meaning_of(error)
     if meaning is Meaning.PASSES:
-        return f"Temporal does not do this now: {error.message}; try again"
+        return f"Temporal is unavailable: {error.message}; try again"
     if "amespace" in error.message:
         return f"Temporal refuses: {error.message.rstrip('.')}; check TEMPORAL_NAMESPACE"
     if meaning is Meaning.LOCKED:
-        return f"Temporal does not let this process in: {error.message}; check TEMPORAL_API_KEY"
+        return f"Temporal denies access: {error.message}; check TEMPORAL_API_KEY"
     return f"Temporal refuses: {error.message}"

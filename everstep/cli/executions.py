@@ -25,19 +25,19 @@ from everstep.runtime.viewing import gateway_url
 T = TypeVar("T")
 
 HEARING_SECONDS = 10.0
-"""As long as a worker may take to hear what is said to an execution."""
+"""The time limit for a worker to accept an update of an execution."""
 
 
 @click.command()
 @click.argument("message")
-@click.option("--agent", help="Which agent; the settings' default_agent, or the first, if none is named.")
-@click.option("--detach", is_flag=True, help="Start it, print its id and return.")
-@click.option("--debug", is_flag=True, help="Keep the full state after each step, as a snapshot.")
+@click.option("--agent", help="The agent; default: the setting default_agent, or the first agent.")
+@click.option("--detach", is_flag=True, help="Start the execution, print its id and return.")
+@click.option("--debug", is_flag=True, help="Store a snapshot of the full state after each step.")
 @with_agents
 @click.pass_obj
 @command
 async def run(settings: Settings, message: str, agent: str | None, detach: bool, debug: bool) -> None:
-    """Start an execution and follow it; Ctrl-C only stops following."""
+    """Start an execution and follow it; Ctrl-C stops only the following."""
     _require_text(message, "message")
     async with opened(settings, "everstep run") as installation:
         wanted = agent or installation.default_agent
@@ -53,12 +53,12 @@ async def run(settings: Settings, message: str, agent: str | None, detach: bool,
 @click.pass_obj
 @command
 async def follow(settings: Settings, execution_id: str) -> None:
-    """Follow an execution that was started before."""
+    """Follow an existing execution."""
     await _with_execution(settings, execution_id, _followed)
 
 
 async def _followed(installation: Installation, execution: Execution) -> None:
-    # The other commands do not need them.
+    # Imported here because the other commands do not need them.
     from everstep.cli.follow import streamed  # noqa: PLC0415
     from everstep.cli.watch import watching  # noqa: PLC0415
     from everstep.runtime.authorization import local_token  # noqa: PLC0415
@@ -70,12 +70,14 @@ async def _followed(installation: Installation, execution: Execution) -> None:
             async for text in streamed(execution, watch):
                 echo(text, nl=False)
     except asyncio.CancelledError:
-        echo(f"\nIt goes on without you. Come back: {_come_back(execution)}")
+        echo(f"\nThe execution continues. To follow it again: {_come_back(execution)}")
         raise
     except StoreUnavailable as error:
-        # What the model was saying may stand in an unfinished line.
+        # The model's text may have left the cursor in an unfinished line.
         echo()
-        raise InvalidInput(f"{error}. It goes on without you; come back: {_come_back(execution)}") from error
+        raise InvalidInput(
+            f"{error}. The execution continues; to follow it again: {_come_back(execution)}"
+        ) from error
     row = await execution.get()
     _print_execution(installation, row)
     if row.status is not ExecutionStatus.COMPLETED:
@@ -98,7 +100,7 @@ def _print_execution(installation: Installation, row: ExecutionRow) -> None:
 @click.pass_obj
 @command
 async def show(settings: Settings, execution_id: str) -> None:
-    """Show where an execution stands and what it did."""
+    """Show the status of an execution and its steps."""
 
     async def shown(installation: Installation, execution: Execution) -> None:
         _print_execution(installation, await execution.get())
@@ -116,7 +118,7 @@ async def show(settings: Settings, execution_id: str) -> None:
 @click.pass_obj
 @command
 async def trace(settings: Settings, execution_id: str) -> None:
-    """Show why each step was followed by another, or by none."""
+    """Show why the loop continued or stopped after each step."""
 
     async def shown(_installation: Installation, execution: Execution) -> None:
         async for step in execution.each_step():
@@ -129,7 +131,7 @@ async def trace(settings: Settings, execution_id: str) -> None:
 @click.command()
 @click.option("--status", type=click.Choice([status.value for status in ExecutionStatus]))
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 500))
-@click.option("--cursor", help="Where the last page ended.")
+@click.option("--cursor", help="The cursor that the previous page printed.")
 @click.pass_obj
 @command
 async def executions(settings: Settings, status: str | None, limit: int, cursor: str | None) -> None:
@@ -146,11 +148,11 @@ async def executions(settings: Settings, status: str | None, limit: int, cursor:
 @click.command()
 @click.argument("execution_id")
 @click.argument("text", default="")
-@click.option("--data", "data_text", help="The answer to a form, as JSON; TEXT may then be left out.")
+@click.option("--data", "data_text", help="The answer to a form, as JSON; TEXT is then optional.")
 @click.pass_obj
 @command
 async def answer(settings: Settings, execution_id: str, text: str, data_text: str | None) -> None:
-    """Answer the oldest question of an execution."""
+    """Answer the oldest open question of an execution."""
     data = None if data_text is None else parse_json(data_text, "--data")
 
     async def answered(_installation: Installation, execution: Execution) -> None:
@@ -162,17 +164,17 @@ async def answer(settings: Settings, execution_id: str, text: str, data_text: st
 
 @click.command()
 @click.argument("execution_id")
-@click.option("--deny", is_flag=True, help="Do not let the call run.")
-@click.option("--reason", help="What the model is told when it is denied.")
-@click.option("--args", "args_text", help="Run with these arguments instead, as JSON.")
-@click.option("--digest", help="The digest of the call that is meant; another call is not decided about.")
-@click.option("--remember", is_flag=True, help="Allow all later calls of the tool in this execution, too.")
+@click.option("--deny", is_flag=True, help="Deny the call.")
+@click.option("--reason", help="The reason for the denial; the model reads it.")
+@click.option("--args", "args_text", help="Approve with these arguments instead, as JSON.")
+@click.option("--digest", help="The digest of the call; refuse if the oldest call has another one.")
+@click.option("--remember", is_flag=True, help="Also allow all later calls of the tool in this execution.")
 @click.option(
     "--where",
     "globs",
     multiple=True,
     metavar="ARG=GLOB",
-    help="With --remember: only those whose argument matches. May be repeated.",
+    help="With --remember: only calls whose argument matches. May be repeated.",
 )
 @click.pass_obj
 @command
@@ -187,19 +189,19 @@ async def approve(
     remember: bool,
     globs: tuple[str, ...],
 ) -> None:
-    """Decide about the oldest call that waits for approval."""
+    """Approve or deny the oldest call that waits for approval."""
     if remember and (deny or args_text is not None):
-        raise click.UsageError("--remember goes with an approval: give neither --deny nor --args")
+        raise click.UsageError("--remember requires an approval: omit --deny and --args")
     if globs and not remember:
-        raise click.UsageError("--where says what --remember allows: give --remember, too")
+        raise click.UsageError("--where requires --remember")
     for each in globs:
         if not each.partition("=")[1]:
-            raise click.BadParameter(f"'{each}' is no ARG=GLOB, such as command=git*", param_hint="--where")
+            raise click.BadParameter(f"'{each}' is not ARG=GLOB, such as command=git*", param_hint="--where")
     matching = {name: glob for name, _, glob in (each.partition("=") for each in globs)}
     if deny and args_text is not None:
-        raise click.UsageError("--deny and --args exclude each other: a denied call does not run")
+        raise click.UsageError("--deny and --args exclude each other")
     if reason is not None and not deny:
-        raise click.UsageError("--reason says why a call is denied: give --deny, too")
+        raise click.UsageError("--reason requires --deny")
     args = None if args_text is None else frozen_map(parse_json(args_text, "--args"), "--args")
 
     async def decided(_installation: Installation, execution: Execution) -> None:
@@ -224,16 +226,16 @@ async def approve(
 @click.pass_obj
 @command
 async def steer(settings: Settings, execution_id: str, message: str) -> None:
-    """Say something that is heard before the next step."""
+    """Send a message that the agent reads before its next step."""
     _require_text(message, "message")
 
     async def steered(installation: Installation, execution: Execution) -> None:
         steering = await _heard(installation.sessions.steer(execution.ref, message))
         if steering.is_moved:
             follower = steering.heard_by.execution_id
-            echo(f"the execution is ending; {follower} comes after it and hears it")
+            echo(f"the execution is ending; its successor {follower} receives the message")
         else:
-            echo("it is heard before the next step")
+            echo("the agent reads it before its next step")
 
     await _with_execution(settings, execution_id, steered)
 
@@ -259,50 +261,50 @@ async def _cancel(execution: Execution) -> str:
     try:
         await _heard(execution.cancel())
     except Unheard:
-        # Temporal keeps this for the next worker.
+        # Temporal stores this request until a worker is available.
         await execution.workflow.cancel()
-        return "no worker is there; it stops as soon as one is"
-    return "it stops"
+        return "no worker is available; the execution stops as soon as one is"
+    return "the execution stops"
 
 
 async def _pause(execution: Execution) -> str:
     await _heard(execution.pause())
-    return "it holds still once the work under way is done"
+    return "the execution pauses once the running calls are done"
 
 
 async def _resume(execution: Execution) -> str:
     await _heard(execution.resume())
-    return "it goes on"
+    return "the execution continues"
 
 
-cancel = _simple("cancel", "Stop an execution now; the step under way is given up.", _cancel)
-pause = _simple("pause", "Hold an execution still once the work under way is done.", _pause)
-resume = _simple("resume", "Let a paused execution go on.", _resume)
+cancel = _simple("cancel", "Stop an execution now and abandon its current step.", _cancel)
+pause = _simple("pause", "Pause an execution once its running calls are done.", _pause)
+resume = _simple("resume", "Resume a paused execution.", _resume)
 
 
 class Unheard(EverstepError):
-    """No worker took in what was said to an execution."""
+    """No worker accepted an update of an execution in time."""
 
     def __init__(self) -> None:
         super().__init__(
-            f"no worker heard this within {HEARING_SECONDS:g} seconds: `everstep doctor` says whether one is "
-            "there. It is stored and will be carried out then; do not give the command again"
+            f"no worker answered within {HEARING_SECONDS:g} seconds: `everstep doctor` checks whether one "
+            "runs. The request is stored and will be carried out later; do not repeat the command"
         )
 
 
 async def _heard(told: Awaitable[T]) -> T:
-    """Tell an execution something; Temporal would wait for a worker for ever."""
+    """Await an update of an execution, with a time limit: Temporal waits forever for a worker."""
     try:
         async with asyncio.timeout(HEARING_SECONDS):
             return await told
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
-        # The second comes of a limit of Temporal's client, or of its server.
+        # Temporal's client and its server have time limits too, which raise the second one.
         raise Unheard from None
 
 
 def _require_text(text: str, what: str) -> None:
     if not text.strip():
-        raise InvalidInput(f"the {what} is empty; say something")
+        raise InvalidInput(f"the {what} is empty; write some text")
 
 
 async def _with_execution(
@@ -312,6 +314,6 @@ async def _with_execution(
         known = UUID(execution_id)
     except ValueError:
         shown = repr(cut(execution_id, 50))
-        raise InvalidInput(f"{shown} is no execution id; `everstep executions` lists them") from None
+        raise InvalidInput(f"{shown} is not an execution id; `everstep executions` lists them") from None
     async with opened(settings) as installation:
         await act(installation, installation.client.execution(known))

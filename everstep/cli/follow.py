@@ -1,7 +1,7 @@
-"""Following an execution at a terminal: what is new, as it becomes known, until it ends.
+"""Follows an execution at a terminal: prints new output until the execution ends.
 
-What it did is read from the table. The gateway, where there is one, says when to look, and what the model
-writes before that is in the table.
+The steps are read from the database. The gateway, if there is one, signals when to read again, and delivers
+the model's text before it is stored.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -21,11 +21,11 @@ from everstep.streams.client_events import Wrote
 LOOK_SECONDS = 0.2
 
 PATIENCE_SECONDS = 3.0
-"""After so long somebody should have picked it up."""
+"""Seconds after which a worker should have picked the execution up."""
 
 
 async def followed(execution: Execution) -> AsyncGenerator[str]:
-    """Whole lines; ends with the execution."""
+    """Yield the output of an execution as whole lines, until the execution ends."""
     line = ""
     async with aclosing(streamed(execution)) as texts:
         async for text in texts:
@@ -35,69 +35,69 @@ async def followed(execution: Execution) -> AsyncGenerator[str]:
 
 
 async def streamed(execution: Execution, watch: Watch | None = None) -> AsyncGenerator[str]:
-    """Text as it becomes known, line ends included; ends with the execution."""
-    watch, told, counted = watch or Watch(), _Told(), 0
+    """Yield the output of an execution as text with line ends, until the execution ends."""
+    watch, output_state, counted = watch or Watch(), _Told(), 0
     while True:
-        # Before the table is looked at, which then has whatever came before these words.
+        # Taken before the database is read, which then contains everything that precedes this text.
         wrote = watch.wrote(execution.id)
         row = await execution.get()
-        async for text in _looked(execution, row, told, counted):
+        async for text in _looked(execution, row, output_state, counted):
             yield text
         if row.status in output.ENDED:
             break
         counted = row.step_count
         is_time = False
         while not is_time:
-            for text in told.of_text(wrote):
+            for text in output_state.of_text(wrote):
                 yield text
             is_time = await watch.rest(LOOK_SECONDS)
             wrote = watch.wrote(execution.id)
-            is_time = is_time or told.is_behind(wrote)
-    for text in told.line_end():
+            is_time = is_time or output_state.is_behind(wrote)
+    for text in output_state.line_end():
         yield text
 
 
 async def _looked(
-    execution: Execution, row: ExecutionRow, told: "_Told", counted: int
+    execution: Execution, row: ExecutionRow, output_state: "_Told", counted: int
 ) -> AsyncGenerator[str]:
-    # Requests are read from what is stored and not from what is open: one that is answered between two looks
-    # is shown as well. They are read before the steps, which then have what was said before them.
-    requests = [request for request in await execution.all_requests() if not told.is_told(request)]
-    # The last step that was over at the look before may have been completed since; none before it.
+    # All stored requests are read, not only the open ones: a request that is answered between two reads is
+    # printed as well. They are read before the steps, which then contain everything that precedes them.
+    requests = [request for request in await execution.all_requests() if not output_state.is_told(request)]
+    # Only the last step that the previous read counted may have changed since.
     async for step in execution.each_step(after=counted - 1):
-        for text in told.of_step(step, requests):
+        for text in output_state.of_step(step, requests):
             yield text
     for request in requests:
-        for text in told.of_request(request):
+        for text in output_state.of_request(request):
             yield text
-    for text in told.of_row(row):
+    for text in output_state.of_row(row):
         yield text
 
 
 class _Told:
-    """What was told already, so that only what is new is told."""
+    """Remembers what was printed, so that only new output is printed."""
 
     def __init__(self) -> None:
         self._began = monotonic()
         self._keys: set[str] = set()
         self._said: dict[int, str] = {}
-        """What the model said, by step."""
+        """The model's text that was printed, by step."""
         self._in_line = False
         self._at = (0, 0)
-        """The last step of which was told, and its attempt."""
+        """The last step that was printed, and its attempt."""
         self._is_over = False
-        """Whether all words of that step were told."""
+        """Whether all text of that step was printed."""
 
     def of_row(self, row: ExecutionRow) -> Iterator[str]:
-        """That nobody begins, after a while."""
+        """A hint that no worker starts the execution, after some seconds."""
         if row.status is ExecutionStatus.PENDING and monotonic() - self._began > PATIENCE_SECONDS:
-            yield from self.once("nobody", [f"pending: {output.NOBODY}"])
+            yield from self.once("pending", [f"pending: {output.NOBODY}"])
 
     def of_step(self, step: StepRow, requests: Sequence[RequestRow] = ()) -> Iterator[str]:
-        """The model's words as it writes them; what people are asked; a call once it has its result."""
+        """The model's text so far, the requests to people, and the calls that have results."""
         at = step.number, step.attempt
         if step.facts is None and at < self._at:
-            # The gateway was quicker.
+            # The gateway has already delivered text of a later attempt.
             return
         yield from self._begin(at)
         yield from self._words(step.number, output.words(step), is_all=step.facts is not None)
@@ -118,7 +118,7 @@ class _Told:
             yield from self.once(f"error {at} {number}", [output.error_line(error)])
 
     def of_text(self, wrote: Wrote | None) -> Iterator[str]:
-        """The model's words, before they are in the table."""
+        """The model's text from the gateway, before it is stored."""
         if wrote is None:
             return
         at = wrote.step_number, wrote.attempt
@@ -128,14 +128,14 @@ class _Told:
         yield from self._words(wrote.step_number, wrote.text)
 
     def is_behind(self, wrote: Wrote | None) -> bool:
-        """Whether these words are of a later step or attempt: what came before has to be told first."""
+        """Whether this text is of a later step or attempt: the stored steps before it are printed first."""
         return wrote is not None and (wrote.step_number, wrote.attempt) > self._at
 
     def _begin(self, at: tuple[int, int]) -> Iterator[str]:
         number, attempt = at
         key = f"step {number} {attempt}"
         if key not in self._keys:
-            # A new attempt says everything anew.
+            # A new attempt repeats all text.
             self._said.pop(number, None)
         if at > self._at:
             self._at, self._is_over = at, False
@@ -144,10 +144,10 @@ class _Told:
     def _words(self, number: int, said: str, *, is_all: bool = False) -> Iterator[str]:
         before = self._said.get(number, "")
         if not said or (before.startswith(said) and not (is_all and before[len(said) :].strip())):
-            # Told already, by the table or by the gateway, whichever was quicker.
+            # Already printed, from the database or from the gateway.
             return
         if not said.startswith(before):
-            # What the model wrote is not what it is taken to have said.
+            # The stored text differs from the text that was streamed.
             yield from self.line_end()
             before = ""
         new = output.indented(said[len(before) :])
@@ -155,15 +155,15 @@ class _Told:
         self._said[number], self._in_line = said, True
 
     def is_told(self, request: RequestRow) -> bool:
-        """Whether people know that this is asked."""
+        """Whether this request was printed."""
         return str(request.id) in self._keys
 
     def of_request(self, request: RequestRow) -> Iterator[str]:
-        """What people are asked."""
+        """The lines of a request."""
         yield from self.once(str(request.id), output.request_lines([request]))
 
     def once(self, key: str, lines: list[str] | Iterator[str]) -> Iterator[str]:
-        """Lines that are told once."""
+        """Lines that are printed only once per key."""
         if key in self._keys:
             return
         self._keys.add(key)
@@ -171,14 +171,14 @@ class _Told:
         yield from (f"{line}\n" for line in lines)
 
     def line_end(self) -> Iterator[str]:
-        """The end of a line that is being written."""
+        """The end of an unfinished line."""
         if self._in_line:
             self._in_line = False
             yield "\n"
 
 
 def _comes_before(request: RequestRow, step: StepRow, call: CallRow) -> bool:
-    """Whether a request was there before the result of a call: its own, or that of a subagent's execution."""
+    """Whether a request precedes the result of a call: its own request, or one of a subagent's execution."""
     if call.record is None or request.step_number > step.number:
         return False
     return request.call_id == call.call.id or request.created_at < call.record.completed_at

@@ -1,4 +1,4 @@
-"""The gateway's process."""
+"""The command that runs a gateway."""
 
 import gc
 from functools import partial
@@ -16,24 +16,26 @@ from everstep.runtime.waiting import servers_answer
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), help="6001, unless it is set; 0: a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Default: EVERSTEP_GATEWAY_PORT or 6001; 0: a free one."
+)
 @click.pass_obj
 @partial(command, loop=uvloop.new_event_loop)
 async def gateway(settings: Settings, port: int | None) -> None:
-    """Let viewers watch until told to stop.
+    """Serve viewers until stopped by SIGINT or SIGTERM.
 
-    Then they are sent elsewhere, one after the other. Start as many as you like. It waits for PostgreSQL, and
-    says so; /readyz tells meanwhile.
+    The gateway then asks its viewers, one after the other, to reconnect to another gateway. Any number of
+    gateways can run. It waits until PostgreSQL is available; /readyz reports the state while it waits.
     """
     log_requests()
-    stop = stopped_by_signals("viewers are sent elsewhere")
+    stop = stopped_by_signals("viewers are asked to reconnect")
     settings = located(settings.listening_on(gateway_port=port))
     front = gateway_port(settings)
     if not await servers_answer(settings, lambda: stop, told, front, needs_temporal=False):
         return
     async with gateway_of(settings, front.listener) as url:
         echo(f"viewers watch at {url}; Ctrl-C stops")
-        # What is there now stays, and nothing that comes refers to itself: looking for it costs 50 ms a time.
+        # All objects so far stay, and later ones form no cycles: each collection would waste 50 ms.
         gc.collect()
         gc.freeze()
         gc.disable()

@@ -1,4 +1,4 @@
-"""The commands about the HTTP API: its process, and the keys with which services use it."""
+"""The commands that run the HTTP API and manage its keys."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -20,19 +20,22 @@ from everstep.runtime.waiting import servers_answer
 
 @click.command()
 @click.option(
-    "--port", "http_port", type=click.IntRange(0, 65535), help="8080, unless it is set; 0: a free one."
+    "--port",
+    "http_port",
+    type=click.IntRange(0, 65535),
+    help="Default: EVERSTEP_HTTP_PORT or 8080; 0: a free one.",
 )
 @with_agents
 @click.pass_obj
 @command
 async def api(settings: Settings, http_port: int | None) -> None:
-    """Answer HTTP until told to stop.
+    """Serve the HTTP API until stopped by SIGINT or SIGTERM.
 
-    It waits for PostgreSQL and Temporal, and says so; /readyz tells meanwhile.
+    It waits until PostgreSQL and Temporal are available; /readyz reports the state while it waits.
     """
     log_requests()
     settings = located(settings.listening_on(http_port=http_port))
-    # Before anyone knows that it answers, and may want to stop it.
+    # Install the signal handlers before the port is open: a client may then send a signal.
     stop = stopped_by_signals()
     port = api_port(settings)
     if not await servers_answer(settings, lambda: stop, told, port):
@@ -41,31 +44,31 @@ async def api(settings: Settings, http_port: int | None) -> None:
         opened(settings, "everstep api", is_linked=True) as installation,
         answering(installation, listener=port.listener) as url,
     ):
-        echo(f"answering at {url}, explained at {url}/docs; Ctrl-C stops")
+        echo(f"answering at {url}, documented at {url}/docs; Ctrl-C stops")
         await installation.reconciler.run(stop)
 
 
 @click.group()
 def keys() -> None:
-    """Keys with which services use the HTTP API."""
+    """Manage the keys that services send to the HTTP API."""
 
 
-_tenant = click.option("--tenant", default=DEFAULT_TENANT, show_default=True, help="Whose things it opens.")
+_tenant = click.option("--tenant", default=DEFAULT_TENANT, show_default=True, help="The tenant of the key.")
 
 
 @keys.command("create")
 @click.argument("name")
-@click.option("--user", help="For whom it acts; without one it acts as itself.")
+@click.option("--user", help="The user it acts for; default: the key acts as its own user.")
 @click.option("--scope", "scopes", multiple=True, help="sessions:all or read-only; may be repeated.")
 @_tenant
 @click.pass_obj
 @command
 async def create(settings: Settings, name: str, user: str | None, scopes: Sequence[str], tenant: str) -> None:
-    """Make a key, and show it once."""
+    """Create a key and print it once."""
     async with opened(settings) as installation:
         new = await create_key(installation.keys, name, tenant_id=tenant, user_id=user, scopes=scopes)
     say(new.secret)
-    echo(f"It is shown this once. To revoke it: everstep keys revoke {new.key.id}", err=True)
+    echo(f"The key is shown only once. To revoke it: everstep keys revoke {new.key.id}", err=True)
 
 
 @keys.command("list")
@@ -73,7 +76,7 @@ async def create(settings: Settings, name: str, user: str | None, scopes: Sequen
 @click.pass_obj
 @command
 async def show(settings: Settings, tenant: str) -> None:
-    """List keys, newest first, and when each was used."""
+    """List keys, newest first, with their last use."""
     async with opened(settings) as installation:
         for key in await installation.keys.keys(tenant):
             say(_line(key))
@@ -85,22 +88,22 @@ async def show(settings: Settings, tenant: str) -> None:
 @click.pass_obj
 @command
 async def revoke(settings: Settings, key_id: str, tenant: str) -> None:
-    """Let a key open nothing any more."""
+    """Revoke a key."""
     try:
         known = UUID(key_id)
     except ValueError:
-        raise InvalidInput(f"'{key_id}' is no key id; `everstep keys list` lists them") from None
+        raise InvalidInput(f"'{key_id}' is not a key id; `everstep keys list` lists them") from None
     async with opened(settings) as installation:
         if not await installation.keys.revoke_key(tenant, known):
             raise InvalidInput(f"the tenant '{tenant}' has no key {known}; `everstep keys list` lists them")
-    echo("it opens nothing any more")
+    echo("the key is revoked")
 
 
 def _line(key: ApiKey) -> str:
     if key.revoked_at:
-        stands = f"revoked {moment(key.revoked_at, 0)}"
+        state = f"revoked {moment(key.revoked_at, 0)}"
     else:
-        stands = f"last used {moment(key.last_used_at, 0)}" if key.last_used_at else "never used"
+        state = f"last used {moment(key.last_used_at, 0)}" if key.last_used_at else "never used"
     acts_for = f" for {key.user_id}" if key.user_id else ""
     scopes = f" ({', '.join(key.scopes)})" if key.scopes else ""
-    return f"{key.id}  {key.name}{acts_for}{scopes}  {stands}"
+    return f"{key.id}  {key.name}{acts_for}{scopes}  {state}"

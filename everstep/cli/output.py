@@ -1,4 +1,4 @@
-"""What the commands print: executions, steps and votes, for people."""
+"""Formats executions, steps, requests and votes as lines for a terminal."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -21,11 +21,11 @@ ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionS
 
 WIDTH = 200
 MODEL = "  model   "
-NOBODY = "no worker has picked it up; `everstep doctor` says whether one is there"
+NOBODY = "no worker has picked it up; `everstep doctor` checks whether one runs"
 
 
 def retention_line(retention: Retention, count: int, *, dry_run: bool) -> str:
-    """What became of a table's old rows."""
+    """How many old rows of a table were removed."""
     if retention.days is None:
         return f"{retention.table:<16}  kept: {retention.setting} is not set"
     done = "would be removed" if dry_run else "removed"
@@ -35,22 +35,22 @@ def retention_line(retention: Retention, count: int, *, dry_run: bool) -> str:
 
 def execution_line(row: ExecutionRow) -> str:
     """One execution in a list."""
-    told = f"{row.status:<9}  {row.agent}  {row.step_count} steps  {row.created_at:%F %T}"
-    return f"{row.ref.execution_id}  {told}"
+    summary = f"{row.status:<9}  {row.agent}  {row.step_count} steps  {row.created_at:%F %T}"
+    return f"{row.ref.execution_id}  {summary}"
 
 
 def agent_lines(agent: AgentDefinition) -> Iterator[str]:
-    """An agent, with what it can do and where it was found."""
-    told = agent.descriptor
-    yield f"{told.name}  {' '.join(told.description.split())}"
-    yield f"  tools         {', '.join(told.tools) or 'none'}"
-    yield f"  capabilities  {', '.join(told.capabilities) or 'none'}"
+    """An agent with its tools, its capabilities and its source."""
+    descriptor = agent.descriptor
+    yield f"{descriptor.name}  {' '.join(descriptor.description.split())}"
+    yield f"  tools         {', '.join(descriptor.tools) or 'none'}"
+    yield f"  capabilities  {', '.join(descriptor.capabilities) or 'none'}"
     if agent.source:
         yield f"  from          {agent.source}"
 
 
 def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "default") -> Iterator[str]:
-    """One execution, with how it ended."""
+    """One execution with its status and its result."""
     yield f"execution  {row.ref.execution_id}"
     yield f"agent      {row.agent}"
     if row.parent_execution_id:
@@ -70,10 +70,10 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
 
 
 def step_lines(step: StepRow) -> Iterator[str]:
-    """What a step did."""
+    """A step: the model's text, calls and errors."""
     yield step_head(step.number, step.attempt)
-    if said := words(step):
-        yield f"{MODEL}{indented(cut(said, WIDTH))}"
+    if text := words(step):
+        yield f"{MODEL}{indented(cut(text, WIDTH))}"
     if step.waits:
         yield wait_line(step.waits)
     yield from map(call_line, step.calls)
@@ -81,50 +81,50 @@ def step_lines(step: StepRow) -> Iterator[str]:
 
 
 def step_head(number: int, attempt: int) -> str:
-    """Which step."""
+    """The headline of a step."""
     return f"step {number}" + (f"  (attempt {attempt})" if attempt > 1 else "")
 
 
 def wait_line(wait: RetryWait) -> str:
-    """Why the model is not asked, and until when."""
+    """The reason for a delayed model call, and the seconds until the next attempt."""
     seconds = max(1, ceil((wait.until - datetime.now(UTC)).total_seconds()))
-    told = f"{wait.told.split(', next attempt')[0]}, next attempt in {seconds} s"
-    return f"  waits   {told} ({indented(cut(wait.error, WIDTH))})"
+    reason = f"{wait.told.split(', next attempt')[0]}, next attempt in {seconds} s"
+    return f"  waits   {reason} ({indented(cut(wait.error, WIDTH))})"
 
 
 def words(step: StepRow) -> str:
-    """What the model said, or has said so far."""
+    """The model's text in a step, complete or so far."""
     if step.facts is None:
         return step.partial_text
     return "\n".join(message.text for message in step.messages if message.is_assistant and message.text)
 
 
 def indented(text: str) -> str:
-    """The lines of a text below each other."""
+    """A text whose later lines are indented below the first."""
     return text.replace("\n", "\n" + " " * len(MODEL))
 
 
 def call_line(row: CallRow) -> str:
-    """A call, with its result or where it stands."""
-    told = f"{row.call.name}({args_summary(row.allowed.args)})"
+    """A call with its result or its state."""
+    call = f"{row.call.name}({args_summary(row.allowed.args)})"
     result = indented(cut(row.record.text, WIDTH)) if row.record else row.state
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
     ref = _ref(row.record.error if row.record else None)
-    return f"  tool    {told} -> {result}{ref}{again}"
+    return f"  tool    {call} -> {result}{ref}{again}"
 
 
 def error_line(error: StepError) -> str:
-    """What went wrong in a step."""
+    """An error of a step."""
     return f"  error   {indented(error.message)}{_ref(error)}"
 
 
 def _ref(error: StepError | None) -> str:
-    """What stands for an error where its words are not told, so that it is found here."""
+    # Viewers see this reference where the text of the error is hidden; it lets an operator find the error.
     return f"  (ref {error.ref})" if error and error.ref and error.told != error.message else ""
 
 
 def vote_lines(step: StepRow) -> Iterator[str]:
-    """Why another step followed, or none: every vote."""
+    """The decision after a step, with every vote."""
     if step.outcome is None:
         return
     outcome = ContinuationOutcome.from_dict(step.outcome)
@@ -136,7 +136,7 @@ def vote_lines(step: StepRow) -> Iterator[str]:
 
 
 def request_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
-    """What people are asked, and how they answer."""
+    """Open requests, with the commands that answer them."""
     for request in requests:
         if request.kind is CallNeed.INPUT:
             yield f"question   {request.request.get('prompt', '')}"

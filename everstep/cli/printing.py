@@ -1,8 +1,8 @@
-"""The one way to the terminal: what people and models wrote is shown, and never obeyed.
+"""Prints to the terminal with control characters replaced, so that a terminal never interprets them.
 
-Control characters move the cursor and rewrite what stands there; bidirectional ones let a text read as
-another one. All commands print by `echo`. What others print, such as a log, an error of click or a stack
-trace, goes through `VisibleText`, in which `main` wraps both streams.
+Texts of users and models may contain them: control characters move the cursor and overwrite other output;
+bidirectional ones make a text read as a different one. All commands print with `echo`. Other output, such as
+log lines, errors of click and stack traces, passes through `VisibleText`, in which `main` wraps both streams.
 """
 
 import codecs
@@ -16,13 +16,13 @@ from everstep.agent_domain.values import is_hidden
 
 _KEPT = "\n\t"
 _JOINERS = "\u200c\u200d"
-"""They join letters and emoji, and are kept where they do: not beside ASCII."""
+"""They join letters and emoji, and are kept only there: not beside ASCII."""
 _IS_SHOWN = ContextVar("is_shown", default=False)
-"""Whether a text comes from `echo`, which alone may style it."""
+"""Whether a text comes from `echo`, the only function that may add styles."""
 
 
 def visible(text: str) -> str:
-    """The text, with a replacement for each character that people do not see or a terminal obeys."""
+    """The text, with a replacement for each invisible character and each one that a terminal interprets."""
     if text.isprintable():
         return text
     return "".join(_shown(text, at, char) for at, char in enumerate(text))
@@ -38,7 +38,7 @@ def _shown(text: str, at: int, char: str) -> str:
 
 
 def echo(text: object = "", *, nl: bool = True, err: bool = False, dim: bool = False) -> None:
-    """Print a text, and the end of a line."""
+    """Print a text, by default with a line end."""
     shown = visible(str(text))
     token = _IS_SHOWN.set(True)
     try:
@@ -48,19 +48,19 @@ def echo(text: object = "", *, nl: bool = True, err: bool = False, dim: bool = F
 
 
 class VisibleText(io.TextIOWrapper):
-    """A stream that shows what is written to it."""
+    """A text stream that makes everything visible that is written to it."""
 
     def write(self, text: str, /) -> int:
-        """Write it."""
+        """Write the visible form of a text."""
         return super().write(text if _IS_SHOWN.get() else visible(text))
 
 
 def visible_stream(stream: TextIO) -> TextIO:
-    """The same stream, which shows all that is written to it; what its encoding lacks is replaced."""
+    """Wrap a stream in `VisibleText`; characters that its encoding lacks are replaced."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
-    # click takes ASCII for a mistake, and would write UTF-8 past this stream.
+    # click treats an ASCII stream as misconfigured, and would write UTF-8 around this wrapper.
     encoding = "utf-8" if codecs.lookup(stream.encoding).name == "ascii" else stream.encoding
     binary = cast("TextIO", stream).buffer
     return VisibleText(binary, encoding=encoding, errors="replace", line_buffering=stream.line_buffering)

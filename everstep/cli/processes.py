@@ -1,4 +1,4 @@
-"""The commands that run and maintain an installation: its processes, its database, its health."""
+"""The commands that run and maintain an installation: processes, database, diagnosis and retention."""
 
 import asyncio
 import json
@@ -30,14 +30,12 @@ from everstep.runtime.worker import armed
 
 
 @click.command()
-@click.option("--temporal-port", default=7233, show_default=True, help="0 or a busy one: a free one.")
-@click.option("--ui-port", default=8233, show_default=True, help="0 or a busy one: a free one.")
-@click.option("--http-port", type=click.IntRange(0, 65535), help="8080, unless it is set; as the others.")
-@click.option("--gateway-port", type=click.IntRange(0, 65535), help="6001, unless it is set; as the others.")
+@click.option("--temporal-port", default=7233, show_default=True, help="If 0 or busy: a free one.")
+@click.option("--ui-port", default=8233, show_default=True, help="If 0 or busy: a free one.")
+@click.option("--http-port", type=click.IntRange(0, 65535), help="Default: EVERSTEP_HTTP_PORT or 8080.")
+@click.option("--gateway-port", type=click.IntRange(0, 65535), help="Default: EVERSTEP_GATEWAY_PORT or 6001.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
-@click.option(
-    "--debug", is_flag=True, help="Show all words of errors to whoever watches (EVERSTEP_ERROR_DETAILS)."
-)
+@click.option("--debug", is_flag=True, help="Show viewers the full texts of errors (EVERSTEP_ERROR_DETAILS).")
 @with_agents
 @click.pass_obj
 @command
@@ -46,9 +44,9 @@ async def up(
 ) -> None:
     """Start a local installation; Ctrl-C stops it.
 
-    It is Temporal with its web UI, PostgreSQL, a worker, the HTTP API and a gateway.
+    It consists of Temporal with its web UI, PostgreSQL, a worker, the HTTP API and a gateway.
     """
-    # Most commands need neither.
+    # Imported here because most commands need neither.
     from everstep.runtime.api import answering_locally  # noqa: PLC0415
     from everstep.runtime.gateway import relaying_locally  # noqa: PLC0415
 
@@ -62,7 +60,7 @@ async def up(
         relaying_locally(installation) as gateway_url,
         answering_locally(installation) as api,
     ):
-        # Before anybody is told that it runs, and may want to stop it.
+        # Install the signal handlers before the addresses are printed: a reader may then send a signal.
         stop = stopped_by_signals()
         for remark in commands_of(installation.book.agents.values()):
             told(remark)
@@ -83,7 +81,7 @@ def _print_addresses(installation: Installation, ours: Mapping[str, str | None],
         addresses = {name: getattr(settings, name) for name in names}
         echo(json.dumps({**addresses, **ours}))
         return
-    echo(f"HTTP API     {ours['api_url']}, explained at {ours['api_url']}/docs")
+    echo(f"HTTP API     {ours['api_url']}, documented at {ours['api_url']}/docs")
     echo(f"gateway      {ours['gateway_url']}")
     echo(f"token        {ours['token'] or 'none needed: EVERSTEP_AUTH=off'}")
     echo(f"Temporal     {settings.temporal_address}")
@@ -100,11 +98,11 @@ def _print_addresses(installation: Installation, ours: Mapping[str, str | None],
 @click.pass_obj
 @command
 async def worker(settings: Settings) -> None:
-    """Run agents until told to stop; running model calls may finish.
+    """Run agents until stopped by SIGINT or SIGTERM; running model calls may finish.
 
-    It waits for PostgreSQL and Temporal, and says so.
+    The worker waits until PostgreSQL and Temporal are available, and reports it.
     """
-    # The other commands do not need it.
+    # Imported here because the other commands do not need it.
     from everstep.runtime.waiting import servers_answer  # noqa: PLC0415
 
     settings, stop = located(settings), cache(stopped_by_signals)
@@ -112,7 +110,7 @@ async def worker(settings: Settings) -> None:
         return
     async with opened(settings, "everstep worker", is_linked=True) as installation:
         names, strike = ", ".join(installation.book.names), armed(settings.failpoint)
-        # Before anyone knows that it works, and may want to stop it.
+        # Install the signal handlers before the line is printed: a reader may then send a signal.
         stopped = stop()
         echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
         await installation.work(stopped, strike)
@@ -120,14 +118,14 @@ async def worker(settings: Settings) -> None:
 
 @click.group()
 def db() -> None:
-    """The database."""
+    """Manage the database."""
 
 
 @db.command("upgrade")
 @click.pass_obj
 @command
 async def db_upgrade(settings: Settings) -> None:
-    """Bring the tables up to date, and what Temporal searches by; safe to repeat, and while others do."""
+    """Migrate the tables and register Temporal's search attributes; safe to repeat."""
     await upgrade(settings)
     echo("the tables are up to date")
     echo(await register(settings))
@@ -137,23 +135,25 @@ async def db_upgrade(settings: Settings) -> None:
 @click.pass_obj
 @command
 async def db_restored(settings: Settings) -> None:
-    """Say that the database was set back, so that viewers read anew.
+    """Start a new epoch of the journal after a restore, so that viewers reload.
 
-    Needed where PostgreSQL itself cannot know: after the files were restored from a snapshot. A failover, a
-    restore to a point in time and a dump restored elsewhere are noticed by themselves.
+    Needed only where PostgreSQL cannot detect the restore: after its files were restored from a snapshot.
+    Failovers, point-in-time restores and dumps restored elsewhere are detected automatically.
     """
     await restored(settings)
-    echo("the journal has a new epoch: viewers who come back read everything anew")
+    echo("the journal has a new epoch: viewers that reconnect reload everything")
 
 
 @click.command()
 @click.option(
-    "--repair", is_flag=True, help="If all is well: mend what lost processes and operators left behind."
+    "--repair",
+    is_flag=True,
+    help="If all checks pass, repair what crashed processes and operators left inconsistent.",
 )
 @click.pass_obj
 @command
 async def doctor(settings: Settings, repair: bool) -> None:
-    """Say what is wrong with this installation, and how to mend it."""
+    """Check this installation, and explain how to fix what is wrong."""
     is_well = True
     async for finding in examined(settings):
         say(("ok     " if finding.is_good else "WRONG  ") + finding.text)
@@ -161,19 +161,19 @@ async def doctor(settings: Settings, repair: bool) -> None:
     if repair and is_well:
         async with opened(settings) as installation:
             repairs = await installation.reconciler.once(thorough=True)
-        say(f"mended  {repairs}" if repairs else "nothing was left behind")
+        say(f"repaired  {repairs}" if repairs else "nothing to repair")
     if not is_well:
         raise click.exceptions.Exit(1)
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Remove nothing, and say how much it would be.")
+@click.option("--dry-run", is_flag=True, help="Remove nothing; print how many rows would be removed.")
 @click.pass_obj
 @command
 async def prune(settings: Settings, dry_run: bool) -> None:
-    """Remove what is older than the settings say; Ctrl-C loses nothing.
+    """Remove rows that are older than the retention settings; Ctrl-C is safe.
 
-    Safe to repeat, and while others do. What is under way stays.
+    Safe to repeat and to run concurrently. Unfinished executions are kept.
     """
     async with retentions(settings) as tables:
         for retention in tables:

@@ -1,4 +1,4 @@
-"""The HTTP API, as the commands that are its clients reach it."""
+"""The client of the HTTP API that the commands use."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -26,9 +26,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE_SECONDS = 120.0
-"""As long as an API that has answered before may be away."""
+"""Seconds for which requests are retried while an API is unavailable that has answered before."""
 TIMEOUT = httpx2.Timeout(30, connect=5)
-"""The API itself answers within 15 seconds."""
+"""The API answers every request within 15 seconds."""
 LONGEST_WAIT = 5.0
 
 _PASSING = frozenset({408, 429, 502, 503, 504})
@@ -36,11 +36,15 @@ _LOCKED = frozenset({401, 403})
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOW = "start a local installation with `everstep up`, or name another API (--url, EVERSTEP_API_URL)"
 
-_TRY_AGAIN = "try again; `everstep doctor` says what is wrong with an installation"
+_TRY_AGAIN = "try again; `everstep doctor` checks the installation"
 
 
 class Declined(EverstepError):
-    """The API said no."""
+    """The API refused a request.
+
+    Attributes:
+        status: The HTTP status.
+    """
 
     def __init__(self, status: int, text: str) -> None:
         self.status = status
@@ -48,39 +52,51 @@ class Declined(EverstepError):
 
 
 class Silent(EverstepError):
-    """The API does not answer, or not now."""
+    """The API does not answer, or is unavailable."""
 
 
 def api_options(command: F) -> F:
-    """Where the API is, and what opens it."""
+    """Add the options `--url` and `--token` to a command."""
     token = click.option(
-        "--token", envvar="EVERSTEP_API_TOKEN", help="A token or key; else EVERSTEP_API_TOKEN, or our own."
+        "--token",
+        envvar="EVERSTEP_API_TOKEN",
+        help="A token or key; default: EVERSTEP_API_TOKEN, or that of the local installation.",
     )
     url = click.option(
-        "--url", envvar="EVERSTEP_API_URL", help="Of the API; else EVERSTEP_API_URL, or the local one."
+        "--url",
+        envvar="EVERSTEP_API_URL",
+        help="The API's URL; default: EVERSTEP_API_URL, or the local installation.",
     )
     return url(token(command))
 
 
 @dataclass
 class Remote:
-    """Sends requests, again and again while the API is away; each POST has a key, so it counts once."""
+    """Sends requests, and retries while the API is unavailable.
+
+    Each POST has an idempotency key, so a retried one takes effect once.
+    """
 
     http: httpx2.AsyncClient
     where: Callable[[], str]
     tell: Callable[[str], object] = field(default=lambda text: echo(text, err=True))
-    """Says how it goes."""
+    """Reports outages to the user."""
     has_answered: bool = False
     token: str | None = None
-    """What opens the API opens the gateway, too."""
+    """The bearer token; the gateway accepts the same one."""
 
     async def get(self, kind: type[ModelT], path: str, **query: object) -> ModelT:
-        """What is at an address."""
+        """Send a GET request; parameters that are None are left out.
+
+        Raises:
+            Declined: The API refused.
+            Silent: The API does not answer.
+        """
         given = {name: str(value) for name, value in query.items() if value is not None}
         return _read(kind, await self._answered("GET", path, params=given))
 
     async def post(self, kind: type[ModelT], path: str, body: Mapping[str, Any]) -> ModelT:
-        """What comes of something sent."""
+        """Send a POST request; raises like `get`."""
         headers = {"Idempotency-Key": str(uuid4())}
         return _read(kind, await self._answered("POST", path, json=body, headers=headers))
 
@@ -91,14 +107,14 @@ class Remote:
             try:
                 answer = await self.http.request(method, url + path, **given)
             except httpx2.RequestError as error:
-                trouble, how = f"nobody answers at {url} ({str(error) or type(error).__name__})", _HOW
+                trouble, how = f"no answer from {url} ({str(error) or type(error).__name__})", _HOW
             else:
                 if answer.status_code not in _PASSING:
                     if in_trouble:
                         self.tell("the API answers again")
                     self.has_answered = True
                     return answer
-                trouble, how = f"{url} cannot serve this now ({answer.status_code})", _TRY_AGAIN
+                trouble, how = f"{url} is unavailable ({answer.status_code})", _TRY_AGAIN
             if not self.has_answered or monotonic() + wait > deadline:
                 raise Silent(f"{trouble}; {how}")
             if not in_trouble:
@@ -113,35 +129,35 @@ def _waits() -> Iterator[float]:
 
 
 def _read(kind: type[ModelT], answer: httpx2.Response) -> ModelT:
-    stranger = f"{answer.url} does not answer as Everstep's API does ({answer.status_code}); check the URL"
+    unexpected = f"{answer.url} is not an Everstep API ({answer.status_code}); check the URL"
     try:
         if answer.is_success:
             return kind.model_validate_json(answer.content)
         problem = Problem.model_validate_json(answer.content)
     except ValidationError:
-        raise InvalidInput(stranger) from None
-    how = "; the token is given by --token or EVERSTEP_API_TOKEN" if answer.status_code in _LOCKED else ""
+        raise InvalidInput(unexpected) from None
+    how = "; set the token with --token or EVERSTEP_API_TOKEN" if answer.status_code in _LOCKED else ""
     raise Declined(answer.status_code, f"{problem.detail}{how}")
 
 
 @asynccontextmanager
 async def reached(settings: Settings, url: str | None, token: str | None) -> AsyncGenerator[Remote]:
-    """The API that is named, or the local one."""
+    """Open a client of the given API, or of the local installation."""
     data = known_data_folder(settings)
     local = data and local_url(data)
-    # A local token is for the local API and nobody else.
+    # A local token is sent only to the local API.
     is_local = not url or url.rstrip("/") == local
     first = _checked(url or local)
     if is_local and not token:
         secret = settings.auth_secret or (data and local_secret(data))
         token = local_token(settings.model_copy(update={"auth_secret": secret}))
-    # A proxy knows no way to this machine.
+    # A proxy cannot reach this machine.
     http = httpx2.AsyncClient(
         headers=_opening(token), timeout=TIMEOUT, trust_env=httpx2.URL(first).host not in _HERE
     )
 
     def where() -> str:
-        # A local installation that was started again may answer elsewhere.
+        # A local installation may listen on another port after a restart.
         return (is_local and data and local_url(data)) or first
 
     async with http:
@@ -150,13 +166,13 @@ async def reached(settings: Settings, url: str | None, token: str | None) -> Asy
 
 def _checked(url: str | None) -> str:
     if not url:
-        raise InvalidInput(f"no API is known here: {_HOW}")
+        raise InvalidInput(f"no API is configured: {_HOW}")
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
         parsed = None
     if parsed is None or parsed.scheme not in ("http", "https") or not parsed.host:
-        raise InvalidInput(f"'{url}' is no URL of an API; write it like http://127.0.0.1:8080")
+        raise InvalidInput(f"'{url}' is not the URL of an API; write it like http://127.0.0.1:8080")
     return url.rstrip("/")
 
 
@@ -165,5 +181,5 @@ def _opening(token: str | None) -> dict[str, str]:
         return {}
     token = token.strip()
     if not token.isascii() or not token.isprintable():
-        raise InvalidInput("the token has characters that no token has; copy it again")
+        raise InvalidInput("the token has invalid characters; copy it again")
     return {"Authorization": f"Bearer {token}"}

@@ -1,4 +1,4 @@
-"""The command that lists sessions. It is a client of the HTTP API, as any other program may be."""
+"""The command that lists sessions. It uses only the public HTTP API."""
 
 import click
 
@@ -13,9 +13,9 @@ from everstep.runtime.settings import Settings
 
 @click.command()
 @click.option("--status", type=click.Choice([status.value for status in SessionStatus]))
-@click.option("--search", help="Words of the title; the last may be a beginning.")
+@click.option("--search", help="Words of the title; the last one may be a prefix.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 200))
-@click.option("--cursor", help="Where the last page ended.")
+@click.option("--cursor", help="The cursor that the previous page printed.")
 @api_options
 @click.pass_obj
 @command

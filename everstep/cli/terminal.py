@@ -1,4 +1,4 @@
-"""Both sides of a terminal: lines that are typed, and what is shown. A pipe will do as well."""
+"""Input and output of a terminal, or of a pipe: typed lines and shown text."""
 
 import asyncio
 import sys
@@ -14,18 +14,18 @@ from everstep.cli.printing import echo
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line, and when it was read."""
+    """A line of input, and the time at which it was read."""
 
     text: str
     at: float
 
 
 class _Woken:
-    """There is something else to look at."""
+    """Marks a wake-up in the queue of lines."""
 
 
 class Lines:
-    """Standard input, read by a thread of its own, so that nothing else waits until somebody types."""
+    """Standard input, read by a separate thread so that the event loop never blocks on it."""
 
     def __init__(self) -> None:
         stream: TextIO | None = sys.stdin
@@ -33,11 +33,19 @@ class Lines:
         self._loop = asyncio.get_running_loop()
         self._read: asyncio.Queue[Line | Exception | _Woken | None] = asyncio.Queue()
         self._is_woken = False
-        # A daemon: it may still wait for a line when everything else is over.
+        # A daemon thread: it may still block on input when the process exits.
         Thread(target=self._follow, args=(stream,), daemon=True).start()
 
     async def next(self, seconds: float | None) -> Line | None:
-        """The next line, or None after the last; `TimeoutError` if there is none yet, or one is woken."""
+        """Wait for the next line.
+
+        Returns:
+            The line, or None at the end of the input.
+
+        Raises:
+            TimeoutError: There is no line within these seconds, or `wake` was called.
+            InvalidInput: The input cannot be read.
+        """
         async with asyncio.timeout(seconds):
             found = await self._read.get()
         if isinstance(found, _Woken):
@@ -48,7 +56,7 @@ class Lines:
         return found
 
     def wake(self) -> None:
-        """Whoever waits for a line should look around first."""
+        """Make `next` return early with a `TimeoutError`."""
         if not self._is_woken:
             self._is_woken = True
             self._read.put_nowait(_Woken())
@@ -64,12 +72,12 @@ class Lines:
 
     def _put(self, found: Line | Exception | None) -> None:
         with suppress(RuntimeError):
-            # The loop may be over.
+            # The loop may be closed.
             self._loop.call_soon_threadsafe(self._read.put_nowait, found)
 
 
 class Screen:
-    """Shows lines, and a prompt below them where somebody sits."""
+    """Shows lines, and on a terminal a prompt below them."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         self._prompts = is_terminal
@@ -77,46 +85,51 @@ class Screen:
         self._in_text = False
 
     def say(self, text: str) -> None:
-        """Text in full."""
+        """Show a text in full."""
         self._line(text)
 
     def whisper(self, text: str) -> None:
-        """One dim line about something beside the matter."""
+        """Show a dim line of secondary information."""
         self._line(f"  {' '.join(text.split())}", dim=True)
 
     def write(self, text: str, *, is_new: bool) -> None:
-        """Some text of a line that goes on; a new one begins below what is there."""
+        """Show a part of a text.
+
+        Args:
+            text: The part.
+            is_new: Whether it starts a new line.
+        """
         if is_new or self._in_prompt:
             self.end()
         echo(text, nl=False)
         self._in_text = True
 
     def end(self) -> None:
-        """The end of a line that went on, or of a prompt without an answer."""
+        """End an unfinished line, or a prompt without an answer."""
         if self._in_prompt or self._in_text:
             self._in_prompt = self._in_text = False
             echo()
 
     def warn(self, text: str) -> None:
-        """A line for whoever watches, and not for who reads the output."""
+        """Show a line on standard error, so that it is not part of the output."""
         self._line(text, err=True)
 
     def part(self, text: str) -> None:
-        """The last words, below whatever was being typed."""
+        """Show the closing line below a partly typed line."""
         if self._prompts:
             echo()
         self._in_prompt = self._in_text = False
         self.say(text)
 
     def prompt(self) -> None:
-        """Ask for a line."""
+        """Show a prompt, on a terminal."""
         if self._prompts and not self._in_prompt:
             self.end()
             echo("> ", nl=False)
             self._in_prompt = True
 
     def typed(self) -> None:
-        """A line was typed, behind the prompt or whatever else."""
+        """Note that the user ended the current line with Enter."""
         self._in_prompt = self._in_text = False
 
     def _line(self, text: str, *, err: bool = False, dim: bool = False) -> None:

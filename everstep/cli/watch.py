@@ -1,7 +1,7 @@
-"""Watching over the gateway meanwhile: it says when there is something new, and what the model writes.
+"""Follows a channel of the gateway, which signals news and streams the model's text.
 
-What is shown is read from the table, or from the API, as if there were no gateway. So it may be away, come
-back or never have been there: then one only looks more often.
+What is shown is read from the database or the API, with or without a gateway. If the gateway is missing or
+unavailable, the reader only polls more often.
 """
 
 import asyncio
@@ -17,16 +17,21 @@ from everstep.streams.client_events import News, Wrote
 logger = logging.getLogger(__name__)
 
 CALM_SECONDS = 2.0
-"""Between two looks while the gateway would say if anything happened."""
+"""Seconds between two polls while the gateway is connected and would signal news."""
 
 
 def unheard(news: News) -> None:
-    """Nobody wants to hear of it at once."""
+    """Ignore an event."""
     del news
 
 
 class Watch:
-    """What the gateway has said since somebody looked; without a stream, nothing."""
+    """The events of the gateway since the last poll; without a stream there are none.
+
+    Args:
+        news: The stream of the channel.
+        heard: Called with each event at once.
+    """
 
     def __init__(self, news: Stream | None = None, heard: Callable[[News], object] = unheard) -> None:
         self._news = news
@@ -37,12 +42,16 @@ class Watch:
         self._was_live = False
 
     def wrote(self, execution_id: UUID) -> Wrote | None:
-        """What an execution's model has written so far, in the step that it wrote last."""
+        """The text that an execution's model has streamed so far in its latest step."""
         return self._wrote.get(execution_id)
 
     async def rest(self, seconds: float) -> bool:
-        """Wait until something is new, or so long if nobody would say; whether it is time to look."""
-        # What happened while it was on its way to the gateway nobody has said: the first rest is a short one.
+        """Wait for news, or for some seconds if the gateway would not signal any.
+
+        Returns:
+            Whether it is time to poll; False if only text was streamed.
+        """
+        # Events from before the connection was live were not signalled: the first wait is a short one.
         is_live = self._news is not None and self._news.is_live
         seconds, self._was_live = CALM_SECONDS if is_live and self._was_live else seconds, is_live
         with suppress(TimeoutError):
@@ -54,7 +63,7 @@ class Watch:
         return is_time
 
     async def follow(self) -> None:
-        """Listen until the gateway has no more to say, as it may from the beginning."""
+        """Read the stream until it ends or fails."""
         if self._news is None:
             return
         try:
@@ -67,15 +76,15 @@ class Watch:
                     self._is_new.set()
                     self._heard(event)
         except EverstepError as error:
-            # What is stored is shown all the same.
-            logger.info("nothing more comes over the gateway: %s", error)
+            # Polling still shows everything that is stored.
+            logger.info("the stream of the gateway ended: %s", error)
 
 
 @asynccontextmanager
 async def watching(
     url: str | None, channel: str, token: str | None, heard: Callable[[News], object] = unheard
 ) -> AsyncGenerator[Watch]:
-    """Watch meanwhile, if there is a gateway."""
+    """Open a watch that follows a channel in the background; without a URL it has no events."""
     watch = Watch(_stream(url, channel, token), heard)
     task = asyncio.create_task(watch.follow())
     try:

@@ -1,5 +1,5 @@
-"""How services start executions and deal with running ones: over Temporal and the store.
+"""The client for services: starts executions and controls running ones, with Temporal and the store.
 
-May import ``workflows`` (their contracts) and what lies below; never the packages that implement the
-store: it is given one.
+May import ``workflows`` (their contracts) and the layers below; never the packages that implement the store,
+which is passed in.
 """

@@ -1,8 +1,7 @@
-"""Start executions and deal with running ones, from any service.
+"""Starts executions and finds existing ones, from any service.
 
-What people and services say goes to the store first and is then pointed at through Temporal, so
-that no text stands in a workflow's history. Every call can be repeated: the same execution id, the
-same key and the same answer change nothing the second time.
+Messages are stored first; Temporal receives only a reference, so that no text is in a workflow's history.
+Every call is idempotent: repeating it with the same execution id, key or answer changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,22 +38,22 @@ _KEYS = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 """The namespace of ids that derive from callers' keys; it must never change."""
 
 REQUEST = "request_digest"
-"""Where an execution's metadata says which request it was accepted for."""
+"""The key in an execution's metadata for the digest of the request that created it."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """Everstep, as a service uses it."""
+    """Starts executions and finds existing ones."""
 
     temporal: TemporalClient
     store: ExecutionStore
     agents: Mapping[str, AgentDefinition] = field(default_factory=dict[str, AgentDefinition])
-    """The agents that can be started from here."""
+    """The agents that this client can start."""
     task_queue: str = "everstep"
     tenant_id: str = DEFAULT_TENANT
     search_attributes: bool = False
     strike: Strike = inert
-    """Where crash tests let this process die."""
+    """Crash tests end the process at these points."""
 
     async def start(
         self,
@@ -69,16 +68,27 @@ class Client:
         debug: bool = False,
         broadcast: BroadcastConfig | None = None,
     ) -> Execution:
-        """Accept a message and start an execution for it; an id that was used before starts nothing new.
+        """Accept a message and start an execution for it.
 
-        `request` is a digest of what the caller was asked for: under the same id, another one is `Taken`.
-        `debug` keeps the full state after each step, also where the agent does not; `broadcast` says how much
-        viewers are told, instead of what the agent says.
+        Args:
+            agent: The name of the agent.
+            message: The first message, or several.
+            execution_id: The id of the execution; a repeated id starts nothing new. Random by default.
+            session_id: The session of the execution.
+            user_id: The user that the execution belongs to.
+            metadata: Metadata of the execution.
+            request: A digest of the caller's request. The same id with another digest raises `Taken`.
+            debug: Store the full state after each step, even if the agent does not.
+            broadcast: The level of detail of the events, instead of the agent's.
+
+        Raises:
+            UnknownName: There is no such agent.
+            Taken: The id was used for another request.
         """
         definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
-        # Criteria that no worker could find are refused here, before anything is stored.
+        # Refuses criteria that no worker could resolve before anything is stored.
         plan = definition.plan().debugged(debug).told(broadcast)
         plan.rules()
         row = await self.store.accept(
@@ -97,7 +107,7 @@ class Client:
             raise Taken(ref.execution_id)
         self.strike(Failpoint.API_AFTER_COMMIT)
         if row.status is not ExecutionStatus.PENDING:
-            # It has begun, perhaps so long ago that Temporal does not remember.
+            # It has started, perhaps so long ago that Temporal has deleted its history.
             return Execution(self, ref)
         return await self.launch(ref, plan, clocks=row.clocks)
 
@@ -109,13 +119,17 @@ class Client:
         *,
         clocks: StateInfo | None = None,
     ) -> Execution:
-        """Start the workflow of an accepted execution; one that was started before is left alone.
+        """Start the workflow of an accepted execution; a workflow that was started before is left unchanged.
 
-        Its `clocks` begin where those of its session are.
+        Args:
+            ref: The execution.
+            plan: Its plan.
+            task_queue: The task queue; by default the client's.
+            clocks: The session's clocks, which the execution continues.
         """
         start = ExecutionInput(ref, plan, self.search_attributes, clocks=clocks)
         session = f" · session {ref.session_id}" if ref.session_id else ""
-        # It may have run, and be over: the same message was accepted before.
+        # The workflow may have ended already, if the message was accepted before.
         with suppress(WorkflowAlreadyStartedError):
             await self.temporal.start_workflow(
                 AgentExecution.run,
@@ -130,33 +144,43 @@ class Client:
         return Execution(self, ref)
 
     def derived_id(self, key: str) -> UUID:
-        """The execution id that a key of the caller's stands for, the same each time."""
-        # A tenant with a slash may read like another one and the beginning of its key.
+        """The execution id that derives from a caller's key."""
+        # A tenant with a slash would be ambiguous: it could also be a shorter tenant and a longer key.
         tenant = json_text([self.tenant_id]) if "/" in self.tenant_id else self.tenant_id
         return uuid5(_KEYS, f"{tenant}/{key}")
 
     async def run(self, agent: str, message: str | Message, **given: Any) -> ExecutionRow:
-        """Start an execution and wait for its end."""
+        """Start an execution and wait until it ends; takes the arguments of `start`."""
         execution = await self.start(agent, message, **given)
         await execution.result()
         return await execution.get()
 
     def execution(self, execution_id: UUID | str, session_id: UUID | None = None) -> Execution:
-        """An execution that was started before, here or elsewhere."""
+        """A handle for an existing execution; reads nothing.
+
+        Raises:
+            InvalidInput: This is not an id.
+        """
         try:
             parsed = UUID(str(execution_id))
         except ValueError:
-            raise InvalidInput(f"{execution_id!r} is no execution id; it looks like {uuid4()}") from None
+            raise InvalidInput(
+                f"{execution_id!r} is not an execution id; an id looks like {uuid4()}"
+            ) from None
         return Execution(self, ExecutionRef(parsed, self.tenant_id, session_id))
 
     async def list(
         self, *, status: ExecutionStatus | None = None, cursor: str | None = None, limit: int = 50
     ) -> Page[ExecutionRow]:
-        """Executions, newest first."""
+        """List executions, newest first."""
         return await self.store.executions(self.tenant_id, status=status, cursor=cursor, limit=limit)
 
     def agent(self, name: str) -> AgentDefinition:
-        """An agent that can be started from here; `UnknownName` lists them."""
+        """The definition of an agent.
+
+        Raises:
+            UnknownName: There is none; the message lists the known names.
+        """
         if name not in self.agents:
             raise UnknownName("agent", name, self.agents)
         return self.agents[name]

@@ -1,4 +1,4 @@
-"""Delivers the stored commands of an execution to its workflow: as updates, in order, and repeatably."""
+"""Delivers the stored commands of an execution to its workflow: as updates, in order and idempotently."""
 
 import asyncio
 from contextlib import suppress
@@ -29,7 +29,7 @@ ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionS
 
 ENDING_SECONDS = 0.05
 ENDING_LOOKS = 200
-"""How often to look for how an execution has ended, which its workflow writes down as its last act."""
+"""How often to poll for the stored end of an execution, which its workflow writes in its last step."""
 
 _UPDATES = {
     CommandKind.INPUT: "submit_input",
@@ -39,11 +39,11 @@ _UPDATES = {
     CommandKind.RESUME: "resume",
     CommandKind.CANCEL: "cancel",
 }
-"""What the workflow calls them."""
+"""The names of the workflow's updates."""
 
 _WITHDRAWN = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
 _ORDERED = frozenset({CommandKind.PAUSE, CommandKind.RESUME})
-"""What leaves nothing behind if the workflow refuses it."""
+"""Commands that are withdrawn if the workflow refuses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class CommandDelivery:
     ref: ExecutionRef
 
     async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
-        """Do what a stored command says.
+        """Carry out a stored command.
 
         Args:
             command: The command.
-            is_new: Whether no other attempt can have carried it out before.
+            is_new: Whether no earlier attempt can have carried it out.
 
         Raises:
-            Refused: It cannot be carried out; it is withdrawn, and nothing was changed.
+            Refused: It cannot be carried out. It is withdrawn, and nothing was changed.
         """
         earlier = await self._earlier(command) if command.kind in _ORDERED else []
         for each in earlier:
@@ -75,17 +75,17 @@ class CommandDelivery:
         try:
             await (self._cancel(command) if command.kind is CommandKind.CANCEL else self.deliver(command))
         except Ended:
-            # A pause that waits for the workflow to begin would otherwise hold it for ever.
+            # Otherwise a pause that waits for the start of the workflow would hold it forever.
             if command.kind not in _WITHDRAWN or follows_pause:
                 return
             if command.kind is CommandKind.PAUSE and await self._is_pending():
-                # It waits for the workflow, which then begins paused.
+                # The command stays stored, and the workflow starts paused.
                 return
             if is_new or command.kind is CommandKind.CANCEL:
                 await self.store.withdraw(command)
                 raise
             if not await self._is_pending():
-                # An earlier attempt may have been heard.
+                # An earlier attempt may have been delivered.
                 await self.store.mark_delivered(command)
         except Refused:
             await self.store.withdraw(command)
@@ -95,22 +95,22 @@ class CommandDelivery:
         return (await self._row()).status is ExecutionStatus.PENDING
 
     async def _earlier(self, command: Command) -> list[Command]:
-        """Pauses and resumes that were accepted before this one and may not have reached the workflow.
+        """Undelivered pauses and resumes that were accepted before this command.
 
         They are delivered first. Otherwise a resume would be refused because the pause before it has not
-        arrived yet, and that pause, delivered later, would hold the execution for ever.
+        arrived yet, and that pause would be delivered later and hold the execution forever.
         """
         waiting = await self.store.undelivered(self.ref)
         before = takewhile(lambda each: each.key != command.key, waiting)
         return [each for each in before if each.kind in _ORDERED]
 
     async def cancel_pending(self, command: Command) -> bool:
-        """Carry out a cancel of an execution that has not begun; False if it has."""
+        """Cancel an execution that has not started; return False if it has."""
         never = replace(closed(self.ref, ExecutionStatus.CANCELLED), only_pending=True)
         if not await self.store.settle(never):
             return False
         await self.store.mark_delivered(command)
-        # Its workflow may have been started a moment ago; it then ends without having done anything.
+        # Its workflow may have been started a moment ago; it then ends without doing anything.
         with suppress(RPCError):
             await self.workflow.cancel()
         return True
@@ -121,15 +121,19 @@ class CommandDelivery:
         except Ended as error:
             if await self.cancel_pending(command):
                 return
-            # Another cancel may have been faster, or this very one, whose answer was lost. A workflow closes
-            # after its end is stored; one that is still there may have to store it.
+            # Another cancel may have been faster, or an earlier attempt of this one whose response was lost.
+            # A workflow closes after its end is stored; one that still runs may be about to store it.
             row = await (self._row() if isinstance(error, Gone) else self.ended())
             if row.status is not ExecutionStatus.CANCELLED:
                 raise
             await self.store.mark_delivered(command)
 
     async def ended(self) -> ExecutionRow:
-        """How an execution has ended whose workflow has no more to do than to write it down."""
+        """Wait until the end of an execution is stored, whose workflow is closing.
+
+        Raises:
+            Ending: The end is not stored in time.
+        """
         for _ in range(ENDING_LOOKS):
             row = await self._row()
             if row.status in ENDED:
@@ -138,7 +142,7 @@ class CommandDelivery:
         raise Ending
 
     async def deliver(self, command: Command) -> None:
-        """Tell the workflow of a command, and note that it knows.
+        """Send a command to the workflow, and store that it was delivered.
 
         Raises:
             Ended: The workflow has ended, or was never started.
@@ -156,21 +160,21 @@ class CommandDelivery:
 
     async def _update(self, update: str, key: str | None = None, *args: Answered) -> None:
         try:
-            # By name: one method for all updates has no one type.
+            # By name: the updates have no common type.
             workflow: Any = self.workflow
             await workflow.execute_update(update, args=args, id=key)
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             if isinstance(cause, ApplicationError) and cause.type == "NotWaiting":
-                # Somebody else's identical answer came first, and the execution has gone on.
+                # Another caller's identical answer came first, and the execution has continued.
                 return
-            # Its type, which the text of an `ApplicationError` begins with, says nothing to people.
+            # The text of an `ApplicationError` begins with its type, which means nothing to users.
             why = cause.message if isinstance(cause, ApplicationError) else str(cause or error)
             has_ended = isinstance(cause, ApplicationError) and cause.type == "AlreadyEnded"
             raise (Ended if has_ended else Refused)(why) from error
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-            # The SDK makes an ordinary exception of a cancellation. A caller that catches it would go on
-            # after its task was cancelled or its limit of time was over, and then wait without a limit.
+            # The SDK turns a cancellation into an ordinary exception. A caller that catches it would continue
+            # after its task was cancelled or its timeout expired, and then wait without a limit.
             if isinstance(error.__cause__, asyncio.CancelledError):
                 raise asyncio.CancelledError from error
             raise

@@ -1,4 +1,4 @@
-"""What sessions and messages may be about: the types that are allowed, URLs, and the application's policy."""
+"""Validation of contexts of sessions and messages: allowed types, URLs and the application's policy."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ from everstep.agent_domain.stream.session_messages import Context
 logger = logging.getLogger(__name__)
 
 POLICY_SECONDS = 5.0
-"""In which a policy has to answer."""
+"""The time limit of a policy in seconds."""
 
 
 class ContextPolicyFailed(EverstepError):
-    """The policy raised what no caller can mend; the cause says what."""
+    """The policy raised an unexpected exception, which is the cause."""
 
 
 class ContextPolicySlow(EverstepError):
@@ -31,9 +31,9 @@ class ContextPolicySlow(EverstepError):
 
 
 class _OwnLoop:
-    """An event loop in a thread of its own, so that a policy that blocks keeps no request of others waiting.
+    """An event loop in a separate thread, so that a blocking policy does not block other requests.
 
-    It is the same loop for every call: connections that the policy holds belong to it.
+    All calls use the same loop, because connections of the policy belong to it.
     """
 
     def __init__(self) -> None:
@@ -52,10 +52,10 @@ class _OwnLoop:
 
 @dataclass(frozen=True)
 class ContextRules:
-    """Checks what a session or a message is about. Without types and a policy, URLs alone may be given."""
+    """Checks the context of a session or a message. Without types and a policy, only URLs are allowed."""
 
     types: frozenset[str] = frozenset()
-    """The related types that are allowed."""
+    """The allowed related types."""
     policy: ContextPolicy | None = None
     seconds: float = POLICY_SECONDS
     _own_loop: _OwnLoop = field(default_factory=_OwnLoop, init=False, repr=False, compare=False)
@@ -63,16 +63,16 @@ class ContextRules:
     async def checked(
         self, context: Context, caller: ContextCaller, initial_context_url: str | None = None
     ) -> tuple[Context, str | None]:
-        """Check types and URLs, then ask the policy, and check what it returns.
+        """Check types and URLs, then call the policy, and check the context that it returns.
 
         Returns:
-            The context, and the URL of a session that begins with it.
+            The context, and the initial URL of a session that starts with it.
 
         Raises:
-            InvalidInput: it cannot be used.
-            ContextForbidden: the caller may not see it.
-            ContextPolicyFailed: the policy raised something else.
-            ContextPolicySlow: the policy did not answer in time.
+            InvalidInput: The context is invalid.
+            ContextForbidden: The caller may not use it.
+            ContextPolicyFailed: The policy raised another exception.
+            ContextPolicySlow: The policy did not answer in time.
         """
         asked = self._built_in(
             MessageContext(context.related_type, context.related_id, context.url, initial_context_url)
@@ -83,7 +83,7 @@ class ContextRules:
         return about, asked.initial_context_url
 
     def _built_in(self, asked: MessageContext) -> MessageContext:
-        # Its texts are bounded there.
+        # The constructor checks the lengths.
         about = Context(asked.related_type, asked.related_id, asked.context_url)
         if about.related_type is not None and about.related_type not in self.types:
             allowed = f"choose from: {', '.join(sorted(self.types))}" if self.types else "none is configured"
@@ -113,7 +113,7 @@ class ContextRules:
 async def _outcome(
     policy: ContextPolicy, asked: MessageContext, caller: ContextCaller
 ) -> MessageContext | Exception:
-    """What the policy returns or raises; anything it raises here would end the loop that it runs in."""
+    """The result or the exception of the policy; an exception must not propagate into its event loop."""
     try:
         answer = await policy.check(asked, caller)
     except Exception as error:  # noqa: BLE001 -- handed over to the caller
@@ -125,7 +125,7 @@ async def _outcome(
         failure = RuntimeError(f"it raised {type(error).__name__}")
         failure.__cause__ = error
         return failure
-    # Anybody's code: what its annotations say may not be so.
+    # User code: its annotations may be wrong.
     if not isinstance(cast("object", answer), MessageContext):
         return TypeError(
             f"it returned {type(answer).__name__}; return the context, or what replace() makes of it"

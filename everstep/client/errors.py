@@ -1,4 +1,4 @@
-"""The errors of a client.
+"""The exceptions of the client.
 
 EverstepError
 +-- Taken
@@ -14,29 +14,29 @@ from everstep.agent_domain.errors import EverstepError
 
 
 class Taken(EverstepError):
-    """The execution of this id was accepted for another request; nothing was changed."""
+    """The execution id was used for another request; nothing was changed."""
 
     def __init__(self, execution_id: UUID) -> None:
-        super().__init__(f"The execution {execution_id} was accepted for another request; draw another id")
+        super().__init__(f"The execution {execution_id} was accepted for another request; use another id")
 
 
 class Refused(EverstepError):
-    """The execution does not accept this now; the message says why. Nothing was changed."""
+    """The execution does not accept the request now; the message says why. Nothing was changed."""
 
 
 class Ended(Refused):
-    """The execution has ended, or its workflow never began."""
+    """The execution has ended, or its workflow never started."""
 
 
 class Gone(Ended):
-    """Temporal has no workflow of the execution that could hear it."""
+    """Temporal has no running workflow of the execution."""
 
     def __init__(self) -> None:
-        super().__init__("The execution has ended, or never began")
+        super().__init__("The execution has ended, or never started")
 
 
 class Ending(EverstepError):
-    """The execution is ending, and it is not stored yet how; the same request may be sent again."""
+    """The execution is ending and its result is not stored yet; the request may be repeated."""
 
     def __init__(self) -> None:
-        super().__init__("The execution is ending; ask again in a moment")
+        super().__init__("The execution is ending; try again in a moment")

@@ -1,8 +1,7 @@
-"""One execution: read it, answer its requests, steer, pause, resume and cancel it.
+"""The handle of one execution: reads it, answers its requests, steers, pauses, resumes and cancels it.
 
-What people and services say goes to the store first and is then pointed at through Temporal, so
-that no text stands in a workflow's history. Every call can be repeated: the same key and the same
-answer change nothing the second time.
+Messages and answers are stored first; Temporal receives only a reference, so that no text is in a workflow's
+history. Every call is idempotent: repeating it with the same key or answer changes nothing.
 """
 
 import asyncio
@@ -46,49 +45,53 @@ from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionResult, workflow_id
 
 if TYPE_CHECKING:
-    # The client makes executions, so it cannot be imported here when it is loaded.
+    # `client` imports this module, so importing it at run time would be circular.
     from everstep.client.client import Client
 
 PASSING_SECONDS = 1.0
-"""How long to wait before asking again."""
+"""Seconds between two attempts during an outage."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution, wherever it runs."""
+    """The handle of an execution, which may run on any worker."""
 
     client: "Client"
     ref: ExecutionRef
 
     @property
     def id(self) -> UUID:
-        """Its id."""
+        """The execution's id."""
         return self.ref.execution_id
 
     @property
     def workflow(self) -> WorkflowHandle[Any, ExecutionResult]:
-        """Its workflow, for those who know Temporal."""
+        """The handle of its workflow, for direct use of Temporal."""
         return self.client.temporal.get_workflow_handle_for(AgentExecution.run, workflow_id(self.ref))
 
     async def get(self) -> ExecutionRow:
-        """Where it stands."""
+        """Read the execution.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
         row = await self.client.store.execution(self.ref)
         if row is None:
             raise NotFound("execution", self.id)
         return row
 
     async def steps(self) -> Sequence[StepRow]:
-        """What it did, step by step."""
+        """Read all steps."""
         await self.get()
         return await self.client.store.steps(self.ref)
 
     async def steps_after(self, after: int = 0, limit: int = 50) -> Page[StepRow]:
-        """A page of what it did, from after a step; the cursor is the `after` of the next page."""
+        """Read a page of the steps after the given one; the cursor is the `after` of the next page."""
         await self.get()
         return await self.client.store.steps_after(self.ref, after, limit)
 
     async def each_step(self, after: int = 0) -> AsyncGenerator[StepRow]:
-        """What it did, step by step, from after a step; no more than a page of it is held at a time."""
+        """Iterate over the steps after the given one; at most a page of them is in memory."""
         cursor: str | None = str(after)
         while cursor is not None:
             page = await self.steps_after(int(cursor))
@@ -97,7 +100,7 @@ class Execution:
             cursor = page.cursor
 
     async def result(self) -> ExecutionResult:
-        """How it ended; waits for that, and survives outages meanwhile."""
+        """Wait until it ends, and return its result; outages of Temporal are retried."""
         await self.get()
         while True:
             try:
@@ -108,27 +111,27 @@ class Execution:
             await asyncio.sleep(PASSING_SECONDS)
 
     async def requests(self) -> Sequence[RequestRow]:
-        """The questions and approvals that people are asked for, oldest first."""
+        """Its open questions and approvals, oldest first."""
         await self.get()
         return await self.client.store.open_requests(self.ref)
 
     async def asked(self) -> Sequence[RequestRow]:
-        """What it waits for people to answer: its own requests, then those of its subagents."""
+        """All open requests: its own, then those of its subagents."""
         own = await self.requests()
         return [*own, *[each for child in await self.subagents() for each in await child.asked()]]
 
     async def all_requests(self) -> Sequence[RequestRow]:
-        """What people were asked by it and its subagents, answered or not, oldest first."""
+        """All requests of it and its subagents, answered or not, oldest first."""
         return await self.client.store.requests_within(self.ref)
 
     async def subagents(self) -> Sequence["Execution"]:
-        """The executions that work for its step under way."""
+        """The executions of subagents that its current step runs."""
         calls = [call for step in await self.client.store.steps(self.ref, last=1) for call in step.calls]
         refs = [child_ref(self.ref, call.call.id) for call in calls if call.record is None]
         rows = [await self.client.store.execution(ref) for ref in refs]
         return [Execution(self.client, row.ref) for row in rows if row]
 
-    # People.
+    # Answers to requests.
 
     async def submit_input(
         self,
@@ -141,9 +144,20 @@ class Execution:
         metadata: Mapping[str, Any] = EMPTY,
         key: str | None = None,
     ) -> RequestRow:
-        """Answer its oldest question, or the one named; an answer that does not fit changes nothing.
+        """Answer a question; an invalid answer changes nothing.
 
-        The same `key` again is the same answer.
+        Args:
+            text: The answer.
+            data: The answer to a form.
+            request_id: The question; by default the oldest open one.
+            message_id: The id of the session's message that holds the answer.
+            context: The context of that message.
+            metadata: The metadata of that message.
+            key: An idempotency key: the same key again is the same answer.
+
+        Raises:
+            InvalidInput: The answer does not fit the question.
+            Refused: There is no such question, or it has another answer.
         """
         if known := await self._resolved_under(key):
             return known
@@ -162,7 +176,7 @@ class Execution:
         return request
 
     async def _resolved_under(self, key: str | None) -> RequestRow | None:
-        """The request that this very decision has settled, once the workflow knows of it."""
+        """The request that an earlier attempt with this key resolved; delivers it to the workflow again."""
         known = None if key is None else await self.client.store.resolved_under(self.ref, key)
         if known:
             with suppress(Refused):
@@ -170,11 +184,11 @@ class Execution:
         return known
 
     async def _require_heard(self, request: RequestRow, result: object) -> None:
-        """Refuse what is not the answer that was taken; it may be that very one, whose sender was lost."""
+        """Raise `Refused` unless the stored answer is the same one, from an attempt that was interrupted."""
         taken = await self.client.store.request(self.ref, request.id)
         if taken and taken.resolution and taken.resolution.value == result:
             return
-        # Whoever gave the other one may have been lost, too, before the execution heard of it.
+        # The sender of the other answer may have crashed before it was delivered to the workflow.
         with suppress(Refused):
             await self._tell(request)
         raise Refused(str(QuestionClosed()))
@@ -187,13 +201,13 @@ class Execution:
         key: str | None = None,
         remember: bool | Mapping[str, str] = False,
     ) -> RequestRow:
-        """Let the call run with exactly the arguments that were shown.
+        """Approve a call with exactly the arguments that were shown.
 
         Args:
-            request_id: The request; without it the oldest open one.
-            args_digest: The digest of the arguments that were shown. Without it, the decision holds for the
-                arguments of the request as this call reads it.
-            key: The same key again is the same decision.
+            request_id: The request; by default the oldest open one.
+            args_digest: The digest of the arguments that were shown. Without it, the decision is for the
+                arguments that this call reads.
+            key: An idempotency key: the same key again is the same decision.
             remember: Later calls of the tool in this execution run without asking: all of them, or those
                 whose arguments match these globs.
 
@@ -212,7 +226,7 @@ class Execution:
         args_digest: str | None = None,
         key: str | None = None,
     ) -> RequestRow:
-        """Do not let the call run; the model reads why."""
+        """Deny a call; the model reads the reason. The other arguments are those of `approve`."""
         decided = {"decision": Verdict.DENY, "reason": reason}
         return await self._decide(request_id, args_digest, decided, key)
 
@@ -224,7 +238,7 @@ class Execution:
         args_digest: str | None = None,
         key: str | None = None,
     ) -> RequestRow:
-        """Let the call run with other arguments."""
+        """Approve a call with other arguments. The other parameters are those of `approve`."""
         return await self._decide(request_id, args_digest, {"decision": Verdict.EDIT, "args": args}, key)
 
     async def _decide(
@@ -239,7 +253,7 @@ class Execution:
         decision = ApprovalDecision.parse({**decided, "args_digest": bound_to})
         conflict = decision.conflict(request.args_digest, request.state is RequestState.RESOLVED)
         if request.state is RequestState.RESOLVED:
-            # Only then: what nobody decided must not be told.
+            # Only then: an undecided request must not be delivered.
             with suppress(Refused):
                 await self._tell(request, denied=is_denied(request.resolution))
         if conflict:
@@ -250,7 +264,7 @@ class Execution:
         rule = decision.remembered(request.tool, request.args)
         resolution = Resolution(decision.decision.value, value, decision.reason, key, rule)
         if not await self._resolve(request, resolution, [told]):
-            # Perhaps this very decision was faster in another process.
+            # Another attempt of this decision may have been faster.
             if known := await self._resolved_under(key):
                 return known
             raise Refused(approvals.RESOLVED)
@@ -259,7 +273,7 @@ class Execution:
         return request
 
     async def _require_usable(self, request: RequestRow, decision: ApprovalDecision) -> None:
-        """Arguments that people wrote are checked like a model's."""
+        """Check edited arguments like those of a model."""
         row = await self.get()
         definition = named(self.client.agents, row.agent)
         if decision.args is None or definition is None:
@@ -272,7 +286,7 @@ class Execution:
             raise InvalidInput(refusal)
 
     async def _open(self, need: CallNeed, request_id: UUID | None) -> RequestRow:
-        """The request that is meant: the one named, or the oldest open one."""
+        """The given request, or by default the oldest open one."""
         if request_id is not None:
             request = await self.client.store.request(self.ref, request_id)
             if request is None or request.kind is not need:
@@ -285,7 +299,7 @@ class Execution:
         return waiting[0]
 
     async def _answered(self, need: CallNeed) -> list[RequestRow]:
-        """What is answered while its call has not begun: the execution may not have been told."""
+        """Answered requests whose call has not started: their delivery may have failed."""
         steps = await self.client.store.steps(self.ref, last=1)
         begun = [row.call.id for step in steps for row in step.calls if row.attempts == 0 and not row.record]
         ids = [identity(self.id, call) for call in begun for identity in (request_id, question_id)]
@@ -293,7 +307,7 @@ class Execution:
         return [request for request in asked if request and request.kind is need]
 
     async def _tell(self, request: RequestRow, *, denied: bool = False) -> None:
-        """Let the execution know that this is answered; it may know already."""
+        """Deliver the answer of a request to the workflow; repeating it changes nothing."""
         kind = CommandKind(request.kind.value)
         await self.deliver(Command(self.ref, f"{kind}/{request.id}", kind, request.call_id, denied))
 
@@ -303,13 +317,13 @@ class Execution:
         return await self.client.store.resolve(self.ref, request.id, resolution, events)
 
     async def steer(self, message: str | Message, *, key: str | None = None) -> Steering:
-        """Say something that is heard before the next step.
+        """Send a message that the agent reads before its next step.
 
-        Once this is accepted, it is heard exactly once: by this execution, or if that ends before its next
-        step, by another one (`Steering.heard_by`). The same `key` again says nothing more.
+        An accepted message is delivered exactly once: to this execution, or if it ends before its next step,
+        to another one (`Steering.heard_by`). Repeating the call with the same `key` changes nothing.
 
         Raises:
-            ExecutionEnded: The execution has ended; nothing was said.
+            ExecutionEnded: The execution has ended; nothing was stored.
         """
         await self.get()
         key = key or str(uuid4())
@@ -320,7 +334,7 @@ class Execution:
         return await self.hear(key)
 
     async def hear(self, key: str) -> Steering:
-        """Let the execution know that a steered message waits in the store; who hears it."""
+        """Notify the workflow of a stored steering message, and return which execution receives it."""
         steering = await self.client.store.steering(self.ref, key)
         if steering is None:
             raise NotFound("steered message", key)
@@ -330,23 +344,23 @@ class Execution:
             await self.deliver(Command(self.ref, f"{CommandKind.STEER}/{key}", CommandKind.STEER))
         except Ended:
             if (await self.get()).status is not ExecutionStatus.PENDING:
-                # It has no next step.
+                # There is no next step.
                 return replace(steering, heard_by=steering.otherwise)
         return steering
 
     async def pause(self, *, key: str | None = None) -> None:
-        """Hold still once the work under way is done."""
+        """Pause the execution once its running calls are done."""
         await self._command(CommandKind.PAUSE, key)
 
     async def resume(self, *, key: str | None = None) -> None:
-        """Go on."""
+        """Resume the paused execution."""
         await self._command(CommandKind.RESUME, key)
 
     async def cancel(self, *, key: str | None = None) -> None:
-        """Stop now; the step under way is given up.
+        """Stop the execution now, and abandon its current step.
 
-        The wish is stored before the workflow hears of it, so it outlives this process. The same `key` again
-        changes nothing.
+        The command is stored before it is sent to the workflow, so it survives a crash of this process.
+        Repeating the call with the same `key` changes nothing.
 
         Raises:
             Refused: The execution ended in another way.
@@ -363,19 +377,19 @@ class Execution:
             await self.carry_out(command, is_new=is_new)
 
     async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
-        """Do what a stored command says.
+        """Carry out a stored command.
 
         Args:
             command: The command.
-            is_new: Whether no other attempt can have carried it out before.
+            is_new: Whether no earlier attempt can have carried it out.
 
         Raises:
-            Refused: It cannot be carried out; it is withdrawn, and nothing was changed.
+            Refused: It cannot be carried out. It is withdrawn, and nothing was changed.
         """
         await self._delivery.carry_out(command, is_new=is_new)
 
     async def cancel_pending(self, command: Command) -> bool:
-        """Carry out a cancel of an execution that has not begun; False if it has."""
+        """Cancel an execution that has not started; return False if it has."""
         return await self._delivery.cancel_pending(command)
 
     async def ended(self) -> ExecutionRow:
@@ -401,7 +415,7 @@ class Execution:
 
 
 def is_denied(resolution: Resolution | None) -> bool:
-    """Whether a person said no."""
+    """Whether a person denied the call."""
     return resolution is not None and resolution.kind == Verdict.DENY
 
 

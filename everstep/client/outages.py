@@ -1,4 +1,4 @@
-"""What Temporal's answers mean: for each status one row, which the API, the client and the commands go by."""
+"""The meaning of Temporal's status codes, in one table for the API, the client and the commands."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,16 +8,16 @@ from temporalio.service import RPCError, RPCStatusCode
 
 
 class Meaning(StrEnum):
-    """What becomes of a request that Temporal answered with an error."""
+    """How to treat a request that Temporal answered with an error."""
 
     PASSES = "passes"
     """The same request may succeed later."""
     NOT_NOW = "not now"
-    """The workflow is not in the state that the request needs: there is none, it has ended, or it runs."""
+    """The workflow is missing, has ended or already runs, so it cannot accept the request."""
     LOCKED = "locked"
-    """This process is not let in. It passes once an operator has changed its key."""
+    """Access is denied, until an operator changes the process's key."""
     FAULT = "fault"
-    """Everstep asked for something that no server of this version answers."""
+    """A bug: the server does not support the request."""
 
 
 MEANINGS: Final[Mapping[RPCStatusCode, Meaning]] = {
@@ -30,11 +30,11 @@ MEANINGS: Final[Mapping[RPCStatusCode, Meaning]] = {
     RPCStatusCode.ALREADY_EXISTS: Meaning.NOT_NOW,
     RPCStatusCode.PERMISSION_DENIED: Meaning.LOCKED,
     RPCStatusCode.RESOURCE_EXHAUSTED: Meaning.PASSES,
-    # The workflow's last task failed, and is tried again ("workflow task in failed state"); or the namespace
-    # moves to another cluster.
+    # The workflow's last task failed and is retried ("workflow task in failed state"), or the namespace moves
+    # to another cluster.
     RPCStatusCode.FAILED_PRECONDITION: Meaning.PASSES,
     RPCStatusCode.ABORTED: Meaning.PASSES,
-    # Like INTERNAL and DATA_LOSS: lost shards, a database that is away, streams that proxies reset.
+    # Like INTERNAL and DATA_LOSS: lost shards, an unavailable database, streams that proxies reset.
     RPCStatusCode.OUT_OF_RANGE: Meaning.PASSES,
     RPCStatusCode.UNIMPLEMENTED: Meaning.FAULT,
     RPCStatusCode.INTERNAL: Meaning.PASSES,
@@ -44,11 +44,11 @@ MEANINGS: Final[Mapping[RPCStatusCode, Meaning]] = {
 }
 
 PASSING: Final = frozenset(status for status, meaning in MEANINGS.items() if meaning is Meaning.PASSES)
-"""What Temporal answers, or its connection says, when asking again may help."""
+"""The status codes of Temporal, or of its connection, for which a retry may succeed."""
 
 
 def meaning_of(error: RPCError) -> Meaning:
-    """What an error of Temporal's means; one about the namespace is about no workflow."""
+    """The meaning of an error; NOT_FOUND for a namespace means denied access, not a missing workflow."""
     meaning = MEANINGS.get(error.status, Meaning.FAULT)
     if meaning is Meaning.NOT_NOW and "amespace" in error.message:
         return Meaning.LOCKED

@@ -1,10 +1,10 @@
-"""Mends what lost processes and operators left behind between Temporal and the store.
+"""Repairs inconsistencies between Temporal and the store, after crashes and interventions of operators.
 
-Each repair can be done twice, and by several processes at once: it is an idempotent write, or the start
-of a workflow under an id that only one can have. What was repaired is counted, and logged.
+Each repair can run twice, and in several processes at once: it is an idempotent write, or the start of a
+workflow under a unique id. Repairs are counted and logged.
 
-What cannot be repaired is left, logged and counted, and the others are repaired nevertheless. Workflows that
-are none of ours are not looked at, whatever their type is called.
+A failed repair is logged and counted, and does not prevent the others. Workflows of other applications are
+ignored, even if they have the same type.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
 log = logging.getLogger(__name__)
 
 NAME: Final = "the reconciler"
-"""As logs, metrics and the doctor call it."""
+"""The name in logs, metrics and the doctor's report."""
 
 GRACE: Final = 30.0
-"""Seconds that whoever is at work is given to do it."""
+"""Seconds for which an unfinished operation is left to the process that started it."""
 EVERY: Final = 15.0
 DELIVERIES_AT_ONCE: Final = 20
 LOOK_BACK: Final = timedelta(minutes=10)
-"""How far back ends of workflows are looked at again: visibility in Temporal may lag."""
+"""How far back ended workflows are checked again, as Temporal's visibility may lag."""
 
 ABNORMAL: Final = {
     WorkflowExecutionStatus.FAILED: (ExecutionStatus.FAILED, "Its workflow failed"),
@@ -56,18 +56,18 @@ GONE: Final = (ExecutionStatus.FAILED, "Its workflow is not there any more")
 
 @dataclass
 class Repairs:
-    """How many of each kind."""
+    """The number of repairs of each kind."""
 
     launched: int = 0
-    """Accepted executions whose workflow had never been started."""
+    """Accepted executions whose workflow was never started."""
     released: int = 0
-    """Sessions in which a message waited although nothing was under way."""
+    """Sessions with a queued message although no execution was running."""
     closed: int = 0
-    """Executions that were under way for the store, and whose workflow had ended."""
+    """Executions that were running in the store although their workflow had ended."""
     delivered: int = 0
-    """Commands of people that were stored and that workflows had not been told."""
+    """Stored commands of users that were not delivered to workflows."""
     handed_over: int = 0
-    """Ended executions to which something was said that nobody heard."""
+    """Ended executions with messages that were not delivered."""
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -76,14 +76,14 @@ class Repairs:
         return ", ".join(f"{count} {kind}" for kind, count in vars(self).items())
 
     def add(self, other: "Repairs") -> None:
-        """Count these as well."""
+        """Add the counts of other repairs."""
         for kind, count in vars(other).items():
             setattr(self, kind, getattr(self, kind) + count)
 
 
 @dataclass
 class Reconciler:
-    """Looks for what needs help, again and again."""
+    """Looks for inconsistencies periodically, and repairs them."""
 
     sessions: Sessions
     grace: float = GRACE
@@ -93,23 +93,27 @@ class Reconciler:
 
     @property
     def task_queue(self) -> str:
-        """Where whoever is helped is at work: others look after the others."""
+        """The task queue whose executions are repaired."""
         return self.sessions.client.task_queue
 
     async def run(self, stop: asyncio.Event, every: float = EVERY) -> None:
-        """Until told to stop; an outage is waited out, and so is whatever else goes wrong."""
+        """Run until `stop` is set; errors are logged and retried in the next pass."""
         while not stop.is_set():
             try:
                 await self.once()
             except (EverstepError, RPCError) as error:
                 log.warning("nothing was reconciled: %s", error)
-            except Exception as error:  # noqa: BLE001 -- the process has other work, and the next look may go well
+            except Exception as error:  # noqa: BLE001 -- the process has other work, and the next pass may succeed
                 note_failure(NAME, error, log)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), every)
 
     async def once(self, *, thorough: bool = False) -> Repairs:
-        """One look; a thorough one asks Temporal for the workflow of every execution that is under way."""
+        """Run one pass.
+
+        Args:
+            thorough: Also check the workflow of every running execution in Temporal.
+        """
         repairs = Repairs()
         async for launch in self._pending(repairs):
             with _left(launch.ref):
@@ -160,22 +164,22 @@ class Reconciler:
             await self._close(launch.ref, status, repairs)
 
     async def _deliver(self, repairs: Repairs) -> None:
-        """Tell workflows what the processes that accepted it could not tell them any more."""
+        """Deliver commands that the processes which accepted them did not deliver."""
         after: int | None = 0
         while after is not None:
             commands, after = await self.sessions.store.commands(self.task_queue, self.grace, after)
             by_execution = defaultdict[UUID, list[Command]](list)
             for command in commands:
                 by_execution[command.ref.execution_id].append(command)
-            # Several at once: each waits for a worker that may not be there.
+            # Several at once, because each waits for a worker that may not exist.
             at_once = asyncio.Semaphore(DELIVERIES_AT_ONCE)
-            told = [self._tell(each, repairs, at_once) for each in by_execution.values()]
-            for outcome in await asyncio.gather(*told, return_exceptions=True):
+            deliveries = [self._tell(each, repairs, at_once) for each in by_execution.values()]
+            for outcome in await asyncio.gather(*deliveries, return_exceptions=True):
                 if isinstance(outcome, BaseException):
                     raise outcome
 
     async def _tell(self, commands: Sequence[Command], repairs: Repairs, at_once: asyncio.Semaphore) -> None:
-        """Tell one workflow what it has to be told, in the order in which people said it."""
+        """Deliver the commands of one execution in the order in which they were accepted."""
         for command in commands:
             try:
                 async with at_once, asyncio.timeout(DELIVERY_SECONDS):
@@ -183,14 +187,14 @@ class Reconciler:
             except (Refused, Ending) as error:
                 log.info("the command %s was not carried out: %s", command.key, error)
             except UNANSWERED:
-                # No worker is there. The next look tries again, in the same order.
+                # No worker is available. The next pass retries in the same order.
                 return
             except (StoreUnavailable, RPCError):
                 raise
-            except Exception as error:  # noqa: BLE001 -- one command is no reason to leave the others
+            except Exception as error:  # noqa: BLE001 -- the other commands are independent
                 note_failure(NAME, error, log)
             else:
-                log.warning("told the execution %s: %s", command.ref.execution_id, command.kind)
+                log.warning("delivered to the execution %s: %s", command.ref.execution_id, command.kind)
                 repairs.delivered += 1
 
     async def _under_way(self) -> AsyncIterator[ExecutionRef]:
@@ -206,7 +210,7 @@ class Reconciler:
                 return
 
     async def _ended_abnormally(self) -> AsyncIterator[ExecutionRef]:
-        """Executions whose workflow did not end by itself, since a little before the last look."""
+        """Executions whose workflow ended abnormally since a little before the last pass."""
         now = datetime.now(UTC)
         since = (self.looked_at or now - timedelta(days=1)) - LOOK_BACK
         query = (
@@ -237,7 +241,7 @@ class Reconciler:
         store = self.sessions.client.store
         ends, why = GONE if status is None else ABNORMAL.get(status, (None, None))
         if ends is None:
-            # It goes on as another run.
+            # It continued as a new run.
             return
         row = await store.execution(ref)
         if row and await store.settle(closed(ref, ends, step_count=row.step_count, why=why)):
@@ -246,7 +250,7 @@ class Reconciler:
             await self.sessions.advance(ref)
 
     async def _status(self, ref: ExecutionRef) -> WorkflowExecutionStatus | None:
-        """How its workflow stands; None if there is none."""
+        """The status of its workflow; None if there is none."""
         try:
             described = await Execution(self.sessions.client, ref).workflow.describe()
         except RPCError as error:
@@ -258,11 +262,11 @@ class Reconciler:
 
 @contextmanager
 def _left(ref: ExecutionRef) -> Generator[None]:
-    """Leave an execution that cannot be repaired as it is; an outage is one for all, and ends the look."""
+    """Log the failed repair of one execution; an outage affects all, so it ends the pass."""
     try:
         yield
     except (StoreUnavailable, RPCError):
         raise
-    except Exception as error:  # noqa: BLE001 -- one execution is no reason to leave the others
+    except Exception as error:  # noqa: BLE001 -- the other executions are independent
         log.warning("the execution %s is not repaired", ref.execution_id)
         note_failure(NAME, error, log)

@@ -1,8 +1,8 @@
-"""Sessions, as services and the HTTP API use them: say something, and see what becomes of it.
+"""Sessions, for services and the HTTP API: send messages, and start, steer, fork or cancel executions.
 
-What is said is stored first, in one transaction with the execution that it begins; then the workflow is
-started, under an id that follows from the execution's. Whoever is lost in between is made up for by the
-next attempt with the same key, or by the reconciler.
+A message is stored first, in one transaction with the execution that it starts. Then the workflow is started
+under an id that derives from the execution's id. If a process crashes in between, the next attempt with the
+same key or the reconciler completes the work.
 """
 
 import asyncio
@@ -49,49 +49,49 @@ from everstep.client.titles import Titles
 log = logging.getLogger(__name__)
 
 NAMES = UUID("b7f3a1de-3b1c-4c1e-8a55-0f5c8f3a9d21")
-"""The namespace of ids that derive from senders' keys; it must never change."""
+"""The namespace of ids that derive from idempotency keys; it must never change."""
 
 TRIES = 5
-"""How often a message may find that somebody else has just answered the question that it is for."""
+"""How often a message is retried whose question another sender has just answered."""
 
 UNANSWERED = (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError)
-"""What comes of a limit of time: the second where it is one of Temporal's client, or of its server."""
+"""The exceptions of a timeout; the second is raised by Temporal's client or server."""
 
 DELIVERY_SECONDS = 5.0
-"""How long an execution that begins may take to hear what was said before."""
+"""The time limit for a starting execution to accept earlier commands."""
 
 AGENT = "agent"
-"""Where a session's metadata names the agent that its messages go to."""
+"""The key in a session's metadata for the agent that receives its messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a person says in a session. `key` makes it repeatable: the same one changes nothing."""
+    """A message of a user in a session. Sending it again with the same `key` changes nothing."""
 
     content: str
     user_id: str
     data: Any = None
     """The answer to a form."""
     request_id: UUID | None = None
-    """The question that it answers."""
+    """The question that the message answers."""
     on_busy: OnBusy = OnBusy.ENQUEUE
     context: Context = NO_CONTEXT
     agent: str | None = None
     metadata: Mapping[str, Any] = EMPTY
     debug: bool = False
-    """Whether the execution that it begins keeps the full state after each step."""
+    """Whether the new execution stores its full state after each step."""
     broadcast: BroadcastConfig | None = None
-    """How much viewers of that execution are told; else, what the agent says."""
+    """The level of detail of that execution's events; default: the agent's."""
     key: str = field(default_factory=lambda: str(uuid4()))
     initial_context_url: str | None = None
-    """The page on which a session begins that is made for it; else `context.url`."""
+    """The initial URL of a session that is created for the message; default: `context.url`."""
     caller: ContextCaller | None = None
-    """Who is asked about in the context policy; else the user, without scopes and roles."""
+    """The caller for the context policy; default: the user without scopes and roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of it."""
+    """The result of sending a message."""
 
     message: SessionMessageRow
     route: Route
@@ -100,7 +100,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions of an installation."""
+    """Sends messages to sessions and controls their executions."""
 
     client: Client
     store: SessionStore
@@ -116,13 +116,13 @@ class Sessions:
         initial_context_url: str | None = None,
         caller: ContextCaller | None = None,
     ) -> SessionRow:
-        """Make a session; its context is checked first.
+        """Create a session; its context is checked first.
 
         Args:
-            scope: whose sessions are touched.
-            new: the session. It keeps its context's URL where no other one is given.
-            initial_context_url: the page on which it begins.
-            caller: who asks, for the context policy; else the session's user.
+            scope: The tenant and user of the session.
+            new: The session. Its context's URL is the default of `initial_context_url`.
+            initial_context_url: The URL of the page on which it starts.
+            caller: The caller for the context policy; default: the session's user.
         """
         self._require_agent(new.metadata.get(AGENT))
         asks = caller or ContextCaller(new.user_id, scope.tenant_id)
@@ -130,7 +130,14 @@ class Sessions:
         return await self.store.create_session(replace(new, context=_of_session(context, initial)))
 
     async def send(self, scope: Scope, session_id: UUID, said: Said) -> Sent:
-        """Say something in a session."""
+        """Send a message to a session.
+
+        Raises:
+            NotFound: There is no such session.
+            SessionBusy: It has a running execution, and the message refuses to wait.
+            SessionNotActive: It is closed or archived.
+            Refused: The question was answered by another sender.
+        """
         session = await self.store.session(scope, session_id)
         if session is None:
             raise NotFound("session", session_id)
@@ -143,7 +150,7 @@ class Sessions:
         return sent
 
     async def begin(self, scope: Scope, said: Said, title: str | None = None) -> Sent:
-        """Say something in a session that is made for it."""
+        """Create a session and send its first message."""
         session_id = self._named(scope, said, "session")
         context, initial = await self._checked(scope, said)
         message = self._message(scope, session_id, said, said.agent or self.default_agent, context)
@@ -156,12 +163,13 @@ class Sessions:
         return sent
 
     async def cancel(self, ref: ExecutionRef, key: str | None = None) -> None:
-        """Cancel an execution, begun or not; the next of its session gets its turn.
+        """Cancel an execution, started or not, and start the next one of its session.
 
-        The wish is stored first. The same `key` again changes nothing, and one that was cancelled stays so.
+        The command is stored first. Repeating the call with the same `key`, or for a cancelled execution,
+        changes nothing.
 
         Raises:
-            Refused: It ended in another way; nothing is left stored.
+            Refused: It ended in another way; nothing is stored.
         """
         ref = await self._in_session(ref)
         named = cancel_key(key or str(uuid4()))
@@ -176,7 +184,7 @@ class Sessions:
             await self.carry_out(command, is_new=is_new)
 
     async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
-        """Do what a stored command says; see `Execution.carry_out`."""
+        """Carry out a stored command; see `Execution.carry_out`."""
         execution = Execution(self.client, command.ref)
         if command.kind is not CommandKind.CANCEL:
             await execution.carry_out(command, is_new=is_new)
@@ -186,10 +194,10 @@ class Sessions:
             await self.advance(command.ref)
 
     async def steer(self, ref: ExecutionRef, content: str, key: str | None = None) -> Steering:
-        """Say something to an execution that has not ended.
+        """Send a message to an execution that has not ended.
 
-        Once this is accepted, it is heard exactly once: by the execution before its next step, or if there
-        is no such step, by another one (`Steering.heard_by`), which begins after it.
+        An accepted message is delivered exactly once: to the execution before its next step, or if there is
+        no such step, to its successor (`Steering.heard_by`).
 
         Raises:
             ExecutionEnded: It has ended; nothing is stored.
@@ -201,13 +209,24 @@ class Sessions:
         return await self._hear(ref, key)
 
     async def delete(self, scope: Scope, session_id: UUID) -> bool:
-        """Remove a session; `SessionBusy` while an execution of it is under way."""
+        """Delete a session; return whether there was one.
+
+        Raises:
+            SessionBusy: An execution of it is running.
+        """
         return await self.store.delete_session(scope, session_id)
 
     async def fork(
         self, ref: ExecutionRef, step: int, content: str | None = None, key: str | None = None
     ) -> Execution:
-        """Another execution that shares this one's conversation up to a step, and runs no tool again."""
+        """Start an execution that copies the conversation up to a step, without running tools again.
+
+        Args:
+            ref: The execution to copy.
+            step: The last step that both share.
+            content: Replaces the last message of the user.
+            key: An idempotency key.
+        """
         ref = await self._in_session(ref)
         new = replace(ref, execution_id=uuid5(ref.execution_id, f"fork/{key or uuid4()}"))
         launch = await self.store.fork(ref, step, new, content)
@@ -215,7 +234,7 @@ class Sessions:
         return await self.launch(launch) if launch else Execution(self.client, new)
 
     async def launch(self, launch: Launch) -> Execution:
-        """Start the workflow of a pending execution whose turn it is; again changes nothing."""
+        """Start the workflow of a pending execution that is next in its session; repeating it is safe."""
         with reading("the execution's plan"):
             plan = ExecutionPlan.model_validate(launch.plan)
         execution = await self.client.launch(launch.ref, plan, launch.task_queue, clocks=launch.clocks)
@@ -224,20 +243,23 @@ class Sessions:
         return execution
 
     async def _deliver_early(self, execution: Execution) -> None:
-        """What people said before it began; without a worker the reconciler does this later."""
+        """Deliver commands that were stored earlier; without a worker the reconciler does it later."""
         try:
             async with asyncio.timeout(DELIVERY_SECONDS):
                 for command in await self.client.store.undelivered(execution.ref):
                     with suppress(Refused):
                         await self.carry_out(command)
         except UNANSWERED:
-            log.warning("the execution %s has not heard yet what was said to it", execution.id)
+            log.warning("commands of the execution %s are not delivered yet", execution.id)
 
     async def advance(self, ref: ExecutionRef) -> bool:
-        """Let what comes after an execution begin, if it has ended; whether there is anything.
+        """Start the successor of an execution that has ended.
 
-        In a session that is the next execution in the queue. What an execution without a session, or a
-        subagent, did not hear begins an execution that follows it, or is said to the one it worked for.
+        In a session, this is the next execution in the queue. Undelivered messages of an execution without a
+        session start a new execution; those of a subagent are delivered to its parent.
+
+        Returns:
+            Whether there was a successor.
         """
         handed = await self.store.hand_over(ref)
         if handed and handed.parent:
@@ -249,7 +271,7 @@ class Sessions:
         try:
             following = await self.store.release(ref.tenant_id, ref.session_id)
         except NotFound:
-            # The session was deleted meanwhile.
+            # The session was deleted in the meantime.
             return False
         launch = following and await self.store.launch(following)
         if launch:
@@ -257,13 +279,13 @@ class Sessions:
         return launch is not None
 
     async def _in_session(self, ref: ExecutionRef) -> ExecutionRef:
-        """The execution with the session that it belongs to."""
+        """The reference of the execution, including its session."""
         row = await self.client.store.execution(ref)
         if row is None:
             raise NotFound("execution", ref.execution_id)
         return row.ref
 
-    # What becomes of a message.
+    # Handling of a message.
 
     def _entitle(self, message: NewMessage) -> None:
         if self.titles:
@@ -279,9 +301,9 @@ class Sessions:
                 self.strike(Failpoint.API_BEFORE_ANSWER)
                 return Sent(posted.message, posted.route, posted.execution.execution_id)
             await self._answer(posted, message, said)
-            # Now it is stored; or somebody was quicker, and it answers nothing any more.
+            # Now the answer is stored, or another sender was faster and the question is closed.
             posted = await self.store.post(message)
-        raise Refused("The question is being answered by somebody else; send the message again")
+        raise Refused("Another user is answering the question; send the message again")
 
     async def _answer(self, posted: Posted, message: NewMessage, said: Said) -> None:
         with suppress(Refused):
@@ -295,7 +317,7 @@ class Sessions:
             )
 
     async def _carry_out(self, posted: Posted, message: NewMessage, said: Said) -> Posted:
-        """What has to be done outside of the store, and what came of it; again changes nothing."""
+        """Apply a stored message: start, steer, interrupt or answer; repeating it changes nothing."""
         match posted.route:
             case Route.STEER:
                 steering = await self._hear(posted.execution, str(message.id))
@@ -307,7 +329,7 @@ class Sessions:
                 with suppress(Refused):
                     await self.carry_out(Command(posted.cancels, key, CommandKind.CANCEL))
             case Route.ANSWER:
-                # Whoever stored it may have been lost before the execution heard of it.
+                # The process that stored it may have crashed before it was delivered.
                 await self._answer(posted, message, said)
                 return posted
             case _:
@@ -319,8 +341,8 @@ class Sessions:
         return posted
 
     async def _hear(self, ref: ExecutionRef, key: str) -> Steering:
-        """Let an execution know what waits for it in the store; who hears it."""
-        # One whose turn it is may not have been started yet. One that waits for its turn is told then.
+        """Notify an execution of a stored steering message, and return which execution receives it."""
+        # A pending execution may have to be started first. A queued one receives the message when it starts.
         if launch := await self.store.launch(ref):
             await self.launch(launch)
         steering = await Execution(self.client, ref).hear(key)
@@ -328,7 +350,7 @@ class Sessions:
         return steering
 
     async def _hear_for(self, parent: ExecutionRef) -> None:
-        """Tell an execution what a subagent did not hear before it ended."""
+        """Deliver the messages to a parent that its subagent did not receive before it ended."""
         for command in await self.client.store.undelivered(parent):
             await Execution(self.client, parent).carry_out(command)
         await self.advance(parent)
@@ -363,14 +385,14 @@ class Sessions:
         return self.client.agent(name or self.default_agent)
 
     def _named(self, scope: Scope, said: Said, what: str) -> UUID:
-        """An id that follows from the sender's key, the same each time."""
+        """An id that derives from the message's idempotency key."""
         whose = f"{scope.tenant_id}/{said.user_id}"
         if whose.count("/") > 1:
-            # Two names with a slash may read like two others.
+            # Names with a slash would be ambiguous.
             whose = json_text([scope.tenant_id, said.user_id])
         return uuid5(NAMES, f"{whose}/{said.key}/{what}")
 
 
 def _of_session(context: Context, initial_url: str | None) -> Context:
-    """A session keeps the page on which it began."""
+    # A session keeps the URL of the page on which it started.
     return replace(context, url=initial_url or context.url)

@@ -1,4 +1,4 @@
-"""The client for programs without an event loop."""
+"""A blocking client for programs without an event loop."""
 
 import asyncio
 import threading
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 class SyncClient:
-    """A `Client` whose calls block. It has an event loop of its own, in a thread of its own.
+    """A `Client` whose calls block. It runs its own event loop in a thread.
 
         with SyncClient(open_client) as client:
             row = client.run("travel", "Book me a trip")
 
-    `open_client` opens a client in that loop, and closes it at the end.
+    `open_client` opens a client in that loop and closes it on exit.
     """
 
     def __init__(self, open_client: Callable[[], AbstractAsyncContextManager[Client]]) -> None:

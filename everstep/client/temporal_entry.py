@@ -1,6 +1,6 @@
-"""Everstep for services that have a Temporal client and nothing else.
+"""Everstep for services that have only a Temporal client.
 
-A worker answers these as activities of their own, which belong to no workflow:
+A worker serves these as standalone activities, which need no workflow:
 
     await temporal.execute_activity(
         "everstep.start", StartRequest(agent="travel", message="Book me a trip"),
@@ -8,8 +8,8 @@ A worker answers these as activities of their own, which belong to no workflow:
         result_type=Standing,
     )
 
-Texts do travel through Temporal this way, though never into a workflow's history: give both sides
-a payload codec, or use the client or the HTTP API, if Temporal must not see them.
+This sends texts through Temporal, though never into a workflow's history. If Temporal must not see them,
+configure a payload codec on both sides, or use the client or the HTTP API.
 """
 
 from typing import Any, Literal
@@ -29,49 +29,53 @@ from everstep.client.execution import Execution
 
 
 class _Contract(BaseModel):
-    """Sent by others: what is not known is refused."""
+    """The base of arguments: unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class StartRequest(_Contract):
-    """Start an execution; the same `execution_id` again starts nothing new."""
+    """Start an execution; a repeated `execution_id` starts nothing new."""
 
     agent: str
     message: str
     execution_id: UUID | None = None
     session_id: UUID | None = None
     debug: bool = False
-    """Keep the full state after each step."""
+    """Store the full state after each step."""
     broadcast: Literal["minimal", "standard", "debug"] | None = None
-    """How much viewers are told; else, what the agent says."""
+    """The level of detail of the events; default: the agent's."""
 
 
 class ActRequest(_Contract):
-    """Do something to an execution that was started."""
+    """Act on an existing execution."""
 
     execution_id: UUID
     act: Literal["show", "answer", "approve", "deny", "edit", "steer", "pause", "resume", "cancel"]
     text: str = ""
-    """The answer, the message to steer with, or why a call is denied."""
+    """The answer, the steering message, or the reason for a denial."""
     data: Any = None
-    """The answer to a form, or the arguments to run with instead."""
+    """The answer to a form, or the edited arguments."""
     request_id: UUID | None = None
     args_digest: Digest | None = None
-    """What a decision about a call is bound to; required by `approve`, `deny` and `edit`."""
+    """The digest of the call; required by `approve`, `deny` and `edit`."""
 
     @property
     def required_digest(self) -> str:
-        """The digest of a decision about a call."""
+        """The digest.
+
+        Raises:
+            InvalidInput: There is none.
+        """
         if self.args_digest is None:
             raise InvalidInput(
-                f"{self.act} needs an args_digest; send that of the request, which `show` lists"
+                f"{self.act} needs an args_digest; send the one of the request, which `show` lists"
             )
         return self.args_digest
 
 
 class OpenRequest(BaseModel):
-    """What an execution waits for."""
+    """An open request of an execution."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -82,7 +86,7 @@ class OpenRequest(BaseModel):
 
 
 class Standing(BaseModel):
-    """Where an execution stands."""
+    """The status of an execution, with its open requests."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -93,11 +97,11 @@ class Standing(BaseModel):
     response: str | None = None
     error: str | None = None
     requests: tuple[OpenRequest, ...] = ()
-    """What it waits for people to answer, oldest first."""
+    """The open requests, oldest first."""
 
     @classmethod
     async def of(cls, execution: Execution) -> "Standing":
-        """Where an execution stands now."""
+        """Read the status of an execution."""
         row = await execution.get()
         waits = row.status is ExecutionStatus.PAUSED
         requests = await execution.requests() if waits else ()
@@ -116,7 +120,7 @@ class Standing(BaseModel):
 
 
 class FrontDoor:
-    """The activities that stand in for a client."""
+    """The activities that services call instead of a client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -124,7 +128,7 @@ class FrontDoor:
     @activity.defn(name="everstep.start")
     async def start(self, request: StartRequest) -> Standing:
         """Accept a message and start an execution for it."""
-        # A second attempt must not start a second execution: the activity's id names this one.
+        # A retry must not start a second execution: the id derives from the activity's id.
         named = request.execution_id or self.client.derived_id(activity.info().activity_id)
         try:
             execution = await self.client.start(
@@ -141,7 +145,7 @@ class FrontDoor:
 
     @activity.defn(name="everstep.act")
     async def act(self, request: ActRequest) -> Standing:
-        """Do what is asked, and say where the execution stands."""
+        """Act on an execution, and return its status."""
         execution = self.client.execution(request.execution_id)
         try:
             await _acted(execution, request)
@@ -173,13 +177,14 @@ async def _acted(execution: Execution, request: ActRequest) -> None:
         case "pause" | "resume" | "cancel":
             await getattr(execution, request.act)(key=key)
         case "show":
-            """Nothing to do but to look."""
+            """Only return the status."""
 
 
 def _key() -> str:
-    """What names the act: a second attempt, or the same activity again, is the same act and not another one.
+    """The idempotency key of the act, the same for every attempt of the activity.
 
-    Callers name the activities that belong to no workflow. In a workflow their ids are numbers.
+    Callers choose the ids of standalone activities. In a workflow the ids are numbers, so the key includes
+    the workflow and its run.
     """
     info = activity.info()
     named = (
@@ -191,8 +196,8 @@ def _key() -> str:
 
 
 def _refusal(error: EverstepError) -> ApplicationError:
-    """What the service did wrong, or what stands against it; trying again would not help."""
-    # Benign: the worker did what it should, and its log needs no stack trace.
+    # Not retryable: the request is invalid, or conflicts with the state of the execution. Benign: the worker
+    # worked correctly, and its log needs no stack trace.
     return ApplicationError(
         str(error),
         type=type(error).__name__,

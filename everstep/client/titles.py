@@ -1,4 +1,4 @@
-"""Titles of sessions, by a model: asked beside everything else, and missed by nobody if there is none."""
+"""Titles of sessions, written by a model in the background. A session works without one."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from everstep.agent_domain.storage.sessions import MAX_TITLE, SessionStore, titl
 log = logging.getLogger(__name__)
 
 PRESET: Final = "fast"
-"""The preset whose model is asked."""
+"""The preset of the model."""
 
 PROMPT: Final = (
     "You name conversations. Answer with a title of at most six words for the conversation that begins "
@@ -25,31 +25,34 @@ PROMPT: Final = (
     "the message itself."
 )
 READS: Final = 2_000
-"""Characters of the message that the model reads."""
+"""The limit of the message that is sent to the model, in characters."""
 PATIENCE: Final = 20.0
-"""Seconds until the first words stay the title."""
+"""The time limit in seconds; without an answer, the first words stay the title."""
 
 
 @dataclass
 class Titles:
-    """Replaces the first words, which are a session's title until then, and only those."""
+    """Replaces the default title, the first words of a session, with one by a model.
+
+    A title that a user has changed is kept.
+    """
 
     model: Model
     store: SessionStore
     _asked: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     def ask(self, scope: Scope, session_id: UUID, content: str) -> None:
-        """Ask for one; whoever calls does not wait."""
+        """Start a background task that asks for a title."""
         task = asyncio.create_task(self._entitle(scope, session_id, content))
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
     async def settled(self) -> None:
-        """Come back once nobody is being asked."""
+        """Wait until all running tasks are done."""
         await asyncio.gather(*self._asked)
 
     async def aclose(self) -> None:
-        """Ask no longer."""
+        """Cancel all running tasks."""
         for task in self._asked:
             task.cancel()
         await asyncio.gather(*self._asked, return_exceptions=True)
@@ -61,9 +64,7 @@ class Titles:
             if title:
                 await self.store.retitle(scope, session_id, title_of(content), title)
         except (EverstepError, TimeoutError) as error:
-            log.info(
-                "the session %s keeps its first words as its title: %s", session_id, type(error).__name__
-            )
+            log.info("the session %s keeps its default title: %s", session_id, type(error).__name__)
         except Exception as error:  # noqa: BLE001 -- anyone's model; nothing depends on a title
             note_failure("the titles of sessions", error, log)
 
@@ -74,4 +75,4 @@ class Titles:
 
 
 def _unheard(_text: str) -> None:
-    """Nobody watches a title being written."""
+    """Ignore streamed text."""

@@ -1,8 +1,8 @@
-"""Answers HTTP: sessions, executions and the people who answer them, for applications and browsers.
+"""The HTTP API: sessions, executions and their open requests, for applications and browsers.
 
-A route checks who asks and what was sent, calls one use case and renders the answer; it decides nothing
-about agents and knows no tables.
+A route authenticates the caller, validates the request, calls one use case and renders the response. It
+makes no decisions about agents and knows no tables.
 
-May import ``everstep.client`` and what lies below; never the packages that implement the store: it is
-given one. It does not know the gateway.
+May import ``everstep.client`` and the layers below it; never the packages that implement the store, which is
+passed in. It does not know the gateway.
 """

@@ -1,4 +1,4 @@
-"""What the HTTP API is made of, and given."""
+"""The dependencies of the routes."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,34 +19,34 @@ from everstep.http_api.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that the API cannot do without, and whether it is there."""
+    """The result of a readiness check of one dependency."""
 
     name: str
     is_good: bool
     detail: str = ""
-    """What to do if it is not."""
+    """How to fix a failed check."""
 
 
 Checks = Callable[[], Awaitable[Sequence[Check]]]
 
 
 Feed = Callable[[UUID, bool, Position | None, Admission], Awaitable[AsyncGenerator[bytes]]]
-"""Given a stream, whether it is a session's, where a viewer was, and how long it may watch: its events."""
+"""Opens the events of a stream; its arguments: id, whether of a session, position, admission."""
 
 
 def nowhere() -> str | None:
-    """Where no gateway is known."""
+    """The gateway URL of an API without a gateway: None."""
     return None
 
 
 async def nothing_to_check() -> Sequence[Check]:
-    """Where nothing else is needed."""
+    """The readiness checks of an API without dependencies: none."""
     return ()
 
 
 @dataclass(frozen=True)
 class Api:
-    """Everything that a route needs."""
+    """The dependencies of the routes."""
 
     sessions: Sessions
     keys: KeyStore
@@ -54,19 +54,19 @@ class Api:
     streams: StreamStore
     authenticate: Authenticate
     signer: Signer | None = None
-    """Lets browsers into channels of the gateway."""
+    """Signs subscriptions of browsers to channels of the gateway."""
     feed: Feed | None = None
-    """Lets others watch without a gateway."""
+    """Serves events over HTTP, for viewers without a gateway connection."""
     gateway_url: Callable[[], str | None] = nowhere
-    """Where viewers reach the gateway; one of a local installation comes and goes."""
+    """The URL at which viewers reach the gateway; it may change in a local installation."""
     checks: Checks = nothing_to_check
     allowed_origins: Sequence[str] = ()
     allowed_hosts: AllowedHosts | None = None
-    """The names that are answered to; None where whoever serves the application checks them."""
+    """The accepted host names; None if the server in front of the application checks them."""
     metrics: Metrics = field(default_factory=Metrics)
 
     def client_for(self, caller: Caller) -> Client:
-        """The client of the caller's tenant."""
+        """A client for the caller's tenant."""
         return replace(self.sessions.client, tenant_id=caller.tenant_id)
 
     def sessions_for(self, caller: Caller) -> Sessions:

@@ -12,21 +12,21 @@ from everstep.agent_domain.storage.keys import ApiKey, KeyStore
 from everstep.http_api.callers import KEY_USER, Caller, grants_of, require_person, valid_name
 
 PREFIX = "esk_"
-"""How a key begins, so that people and scanners recognise one."""
+"""The prefix of every key, so that people and secret scanners recognise one."""
 
 _LENGTH = len(PREFIX) + 43
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made, and the only sight of its secret."""
+    """A new key with its secret, which is not stored."""
 
     key: ApiKey
     secret: str
 
 
 def digest_of(secret: str) -> str:
-    """What is stored of a key: nobody guesses 256 random bits, so that no slower digest is needed."""
+    """The stored digest of a key. 256 random bits cannot be guessed, so a fast hash is sufficient."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -38,7 +38,18 @@ async def create_key(
     user_id: str | None = None,
     scopes: Sequence[str] = (),
 ) -> NewKey:
-    """Make a key; without a user it acts as itself."""
+    """Create a key.
+
+    Args:
+        store: Where the key is stored.
+        name: A name for people.
+        tenant_id: The tenant that the key gives access to.
+        user_id: The user that the key acts for; by default a user of the key.
+        scopes: The key's scopes, of `Grant`.
+
+    Raises:
+        InvalidInput: A name or a scope is invalid.
+    """
     for what, value in (
         ("name", name),
         ("tenant", tenant_id),
@@ -53,7 +64,7 @@ async def create_key(
 
 
 async def caller_of(store: KeyStore, secret: str) -> Caller | None:
-    """Whose key this is; None for one that opens nothing."""
+    """The caller that a key identifies; None if the key is unknown or revoked."""
     if len(secret) != _LENGTH or not secret.isascii():
         return None
     key = await store.key(digest_of(secret))

@@ -1,4 +1,4 @@
-"""The application: routes, the edge that every request passes, and the pages that explain it."""
+"""The ASGI application: routes, middleware and the pages of the documentation."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -16,21 +16,26 @@ from everstep.http_api.routes import broadcasting, catalogue, executions, health
 
 _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "The body cannot be read."},
-    401: {"model": Problem, "description": "Nobody knows who asks."},
-    403: {"model": Problem, "description": "Whoever asks may not."},
-    404: {"model": Problem, "description": "There is none, or it is somebody else's."},
+    401: {"model": Problem, "description": "Authentication is missing or invalid."},
+    403: {"model": Problem, "description": "The caller lacks the permission."},
+    404: {"model": Problem, "description": "It does not exist, or belongs to another user."},
     408: {"model": Problem, "description": "The body did not arrive in time."},
-    409: {"model": Problem, "description": "Something stands against it now."},
+    409: {"model": Problem, "description": "The current state does not allow it."},
     413: {"model": Problem, "description": "The body is too large."},
-    422: {"model": Problem, "description": "What was sent has to be changed."},
+    422: {"model": Problem, "description": "The request is invalid."},
     431: {"model": Problem, "description": "The request line and the headers are too large."},
-    500: {"model": Problem, "description": "A fault of the server."},
-    503: {"model": Problem, "description": "Try again."},
+    500: {"model": Problem, "description": "An internal error."},
+    503: {"model": Problem, "description": "Temporarily unavailable; send the same request again."},
 }
 
 
 def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
-    """The HTTP API, as an ASGI application."""
+    """Create the HTTP API as an ASGI application.
+
+    Args:
+        api: The dependencies of the routes.
+        max_body: The limit of a request body in bytes.
+    """
     app = FastAPI(
         title="Everstep",
         version=version("everstep"),
@@ -45,7 +50,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(health.routes)
     pages.install(app)
-    # The last one added is the first one passed.
+    # The middleware that is added last runs first.
     app.add_middleware(Origins, allowed=api.allowed_origins)
     if api.allowed_hosts is not None:
         app.add_middleware(Hosts, allowed=api.allowed_hosts)

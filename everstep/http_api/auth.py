@@ -1,4 +1,4 @@
-"""Who is let in."""
+"""Authentication of requests."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -18,46 +18,50 @@ from everstep.http_api.tokens import Tokens
 logger = logging.getLogger(__name__)
 
 Authenticate = Callable[[str | None], Awaitable[Caller]]
-"""Given an `Authorization` header: who asks."""
+"""Returns the caller that an `Authorization` header identifies."""
 
 ANYBODY = Caller(
     "anybody", DEFAULT_TENANT, frozenset({Grant.ALL_SESSIONS}), scopes=(str(Grant.ALL_SESSIONS),)
 )
-"""Who everybody is where nobody is asked."""
+"""The caller of every request where authentication is off."""
 
-HOW = "send `Authorization: Bearer` with a token, or with a key made by `everstep keys create`"
+HOW = "send `Authorization: Bearer` with a token or with a key from `everstep keys create`"
 
 
 @dataclass(frozen=True)
 class Doorkeeper:
-    """Lets in whoever has a token or a key."""
+    """Authenticates requests that have a token or a key."""
 
     tokens: Tokens | None
     keys: KeyStore
 
     async def __call__(self, header: str | None) -> Caller:
-        """Who asks; `Refusal` if nobody knows."""
+        """Return the caller.
+
+        Raises:
+            Refusal: The credentials are missing or invalid.
+        """
         if header is None:
-            raise unauthorized(f"Nobody knows who you are; {HOW}")
+            raise unauthorized(f"Authentication required: {HOW}")
         scheme, _, credential = header.partition(" ")
         credential = credential.strip()
         if scheme.lower() != "bearer" or not credential:
-            raise unauthorized(f"The Authorization header cannot be used; {HOW}")
+            raise unauthorized(f"The Authorization header is invalid; {HOW}")
         if credential.startswith(api_keys.PREFIX):
             caller = await api_keys.caller_of(self.keys, credential)
             if caller is None:
-                raise unauthorized("This key opens nothing, or not any more; make one: everstep keys create")
+                raise unauthorized("The key is unknown or revoked; create one with `everstep keys create`")
             return caller
         if self.tokens is None:
-            raise unauthorized("Tokens are not accepted here; send a key made by `everstep keys create`")
+            raise unauthorized("Tokens are not accepted here; send a key from `everstep keys create`")
         return await self.tokens.caller(credential)
 
 
 def open_door() -> Authenticate:
-    """Lets in everybody, and says so."""
+    """Accept every request without authentication, and log a warning."""
     logger.warning(
-        "EVERSTEP_AUTH=off: whoever reaches this port may see and do everything; "
-        "never do this where others reach it"
+        "EVERSTEP_AUTH=off: every client that reaches this port has full access; "
+        "never use this on a port that others can reach"
     )
 
     async def let_in(header: str | None) -> Caller:
@@ -69,38 +73,46 @@ def open_door() -> Authenticate:
 
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 READ = "x-everstep-reads"
-"""What marks a POST that changes nothing."""
+"""The OpenAPI extension that marks a POST which changes nothing."""
 
 
 async def admitted(request: Request, authenticate: Authenticate, *, is_read: bool) -> Caller:
-    """Who asks, known to everything that answers."""
+    """Authenticate a request and store the caller in its state.
+
+    Raises:
+        Refusal: The caller is unknown, or is read-only and this is a write.
+    """
     caller = await authenticate(request.headers.get("authorization"))
     request.state.caller = caller
     request.state.tenant_id = caller.tenant_id
     if not is_read and not caller.may_write:
-        raise forbidden("A read-only token or key changes nothing; use another one")
+        raise forbidden("This token or key is read-only; use another one")
     return caller
 
 
 async def _caller(request: Request) -> Caller:
-    # Set by the route before anything else is looked at: without it there is no way here.
+    # `ApiRoute` sets it before it resolves any dependency.
     return cast("Caller", request.state.caller)
 
 
 Who = Annotated[Caller, Depends(_caller)]
-"""The caller, in a route."""
+"""The type of a route's parameter for the caller."""
 
 
 def acting(caller: Caller, named: str | None) -> Scope:
-    """Whose things somebody touches while acting for somebody else."""
+    """The scope of a request, which may name another user to act for."""
     return caller.scope if named is None else Scope(caller.tenant_id, user_of(caller, named))
 
 
 def user_of(caller: Caller, named: str | None) -> str:
-    """For whom something is made."""
+    """The user that a request acts for.
+
+    Raises:
+        Refusal: The caller may not act for the named user.
+    """
     if named != caller.user_id:
         require_person("user_id", named)
     user_id = caller.acts_for(named)
     if user_id is None:
-        raise forbidden(f"Only the scope '{Grant.ALL_SESSIONS}' may act for somebody else; leave out user_id")
+        raise forbidden(f"Acting for another user needs the scope '{Grant.ALL_SESSIONS}'; omit user_id")
     return user_id

@@ -1,10 +1,10 @@
-"""Who asks: a person with a token of an identity provider, or a service with a key of ours.
+"""Callers: a person with a token of an identity provider, or a service with one of our keys.
 
-Everything that a caller is shown belongs to the caller's tenant, and to the caller as a person, unless a
-scope says otherwise. There are two:
+A caller sees only data of its tenant, and within the tenant only its own, unless a scope changes this:
 
-- `sessions:all` opens the things of everybody in the tenant, and lets a service name the person it acts for;
-- `read-only` closes everything that changes something.
+- `sessions:all` gives access to the data of all users of the tenant, and lets a service name the user it
+  acts for;
+- `read-only` forbids every change.
 """
 
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ from everstep.agent_domain.storage.sessions import bounded
 from everstep.agent_domain.values import listed
 
 LEEWAY = 30
-"""Seconds that two clocks may be apart."""
+"""Seconds by which two clocks may differ."""
 
 MAX_NAME = 200
-"""Characters of a tenant's and of a user's name."""
+"""The limit for names of tenants and users, in characters."""
 
 
 OWN_USERS = frozenset({"anybody", "local"})
-"""Users of an installation itself: of an API without authentication, and of the command line. They see all of
-a tenant, so a token that sees all may name them."""
+"""Users of the installation itself: of an API without authentication, and of the command line. They see all
+data of a tenant, so only a token with that permission may name them."""
 
 
 class Grant(StrEnum):
-    """What a token or a key may do beside the usual."""
+    """The scopes of tokens and keys that change permissions."""
 
     ALL_SESSIONS = "sessions:all"
     READ_ONLY = "read-only"
@@ -40,18 +40,18 @@ class Grant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever sent a request."""
+    """The authenticated sender of a request."""
 
     user_id: str
     tenant_id: str = DEFAULT_TENANT
     grants: frozenset[Grant] = field(default_factory=frozenset[Grant])
     expires_at: float | None = field(default=None, compare=False)
-    """When the token is no good any more, in seconds since 1970; None for never. Who asks does not change."""
+    """When the token expires, in seconds since 1970; None for never. Not part of the identity."""
     scopes: tuple[str, ...] = field(default=(), compare=False)
-    """All that the token or key names, also those that mean nothing here."""
+    """All scopes of the token or key, including those that have no meaning here."""
     roles: tuple[str, ...] = field(default=(), compare=False)
     key_id: UUID | None = field(default=None, compare=False)
-    """The API key that it sent, if it did."""
+    """The id of the API key, if one was sent."""
 
     @classmethod
     def named(
@@ -62,28 +62,34 @@ class Caller:
         expires_at: float | None = None,
         roles: object = (),
     ) -> "Caller":
-        """A caller as a token or a key says; scopes that are none of ours are for others."""
+        """Build a caller from the claims of a token or a key; unknown scopes are kept but grant nothing."""
         names = _words(scopes, "scope")
         grants = frozenset(Grant(name) for name in names if name in tuple(Grant))
         user, tenant = valid_name("sub", user_id), valid_name("tenant", tenant_id)
         return cls(user, tenant, grants, expires_at, names, _words(roles, "roles"))
 
     def in_context(self, user_id: str) -> ContextCaller:
-        """The same for a policy about contexts, acting for this user."""
+        """The caller as context policies see it, acting for this user."""
         return ContextCaller(user_id, self.tenant_id, self.scopes, self.roles)
 
     def as_person(self) -> Self:
-        """The caller of a token, whose issuer chose the name: reserved ones are refused."""
+        """Check the caller of a token, whose issuer chose the name.
+
+        Raises:
+            InvalidInput: The name is reserved.
+        """
         require_person("sub", self.user_id)
         if self.user_id in OWN_USERS and not self.sees_all:
-            raise InvalidInput(f"sub is '{self.user_id}', a user of the installation; choose another name")
+            raise InvalidInput(
+                f"sub is '{self.user_id}', which is reserved for the installation; choose another name"
+            )
         return self
 
     def may_watch_until(self, now: float) -> float | None:
-        """When a viewer has to show a newer token; None for never.
+        """The time until which a viewer may watch without a newer token; None for no limit.
 
-        That is when the token says, and not so much later as clocks may be apart. A token that is shown after
-        that is good for the rest of this time.
+        This is the token's exact expiry, without the leeway for clocks. A token that is presented after its
+        exact expiry is valid for the rest of the leeway.
         """
         if self.expires_at is None:
             return None
@@ -92,21 +98,21 @@ class Caller:
 
     @property
     def may_write(self) -> bool:
-        """Whether anything may be changed."""
+        """Whether the caller may change anything."""
         return Grant.READ_ONLY not in self.grants
 
     @property
     def sees_all(self) -> bool:
-        """Whether the things of everybody in the tenant may be seen."""
+        """Whether the caller sees the data of all users of its tenant."""
         return Grant.ALL_SESSIONS in self.grants
 
     @property
     def scope(self) -> Scope:
-        """Whose things may be seen."""
+        """The data that the caller may see."""
         return Scope(self.tenant_id, None if self.sees_all else self.user_id)
 
     def acts_for(self, user_id: str | None) -> str | None:
-        """The person whose things are made: the caller, or whom a service names; None if it may not."""
+        """The user to act for: the caller, or the named user; None if the caller may not act for it."""
         if user_id is None or user_id == self.user_id:
             return self.user_id
         return user_id if self.sees_all else None
@@ -117,11 +123,11 @@ def _words(value: object, what: str) -> tuple[str, ...]:
 
 
 KEY_USER = "key:"
-"""What the user of a key begins with that acts as itself."""
+"""The prefix of the user of a key that acts as itself."""
 
 
 def require_person(what: str, user_id: object) -> None:
-    """Refuse a name that only a key can have: whoever chose it would own the key's things."""
+    """Refuse a user name that is reserved for keys: such a user would own the key's data."""
     if isinstance(user_id, str) and user_id.startswith(KEY_USER):
         raise InvalidInput(
             f"{what} begins with '{KEY_USER}', which is reserved for keys; choose another name"
@@ -129,15 +135,15 @@ def require_person(what: str, user_id: object) -> None:
 
 
 def valid_name(what: str, value: object) -> str:
-    """The name of a tenant, a person or a key."""
+    """Validate the name of a tenant, a user or a key."""
     if not isinstance(value, str) or not value.strip():
-        raise InvalidInput(f"{what} has to be text that is not empty")
+        raise InvalidInput(f"{what} must be non-empty text")
     return bounded(what, value, MAX_NAME)
 
 
 def grants_of(names: Sequence[str]) -> tuple[str, ...]:
-    """The scopes that a key is to have."""
+    """Validate the scopes of a new key; duplicates are removed."""
     unknown = [name for name in names if name not in tuple(Grant)]
     if unknown:
-        raise InvalidInput(f"there is no scope '{unknown[0]}'; use: {', '.join(Grant)}")
+        raise InvalidInput(f"unknown scope '{unknown[0]}'; use: {', '.join(Grant)}")
     return tuple(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Which channels of the gateway a browser may join, in the words of Pusher's protocol."""
+"""Authorisation of browsers for channels of the gateway, in Pusher's protocol."""
 
 import re
 from dataclasses import dataclass
@@ -8,13 +8,17 @@ from everstep.agent_domain.stream.channels import Channel, channel_signature
 from everstep.http_api.problems import unusable
 
 CHANNELS = ("agent.session.{session_id}", "agent.execution.{execution_id}")
-"""What may be watched."""
+"""The patterns of channel names."""
 
 _SOCKET = re.compile(r"[0-9]{1,20}\.[0-9]{1,20}")
 
 
 def private_channel(name: str) -> Channel:
-    """The channel that a browser wants to join."""
+    """Parse the name of a private channel.
+
+    Raises:
+        Refusal: It is not the name of one.
+    """
     try:
         channel = Channel.named(name)
     except InvalidInput:
@@ -22,22 +26,26 @@ def private_channel(name: str) -> Channel:
     if channel and channel.is_private:
         return channel
     raise unusable(
-        "channel_name is no channel of ours; "
-        "join private-agent.session.{session_id} or private-agent.execution.{execution_id}"
+        "channel_name is unknown; "
+        "use private-agent.session.{session_id} or private-agent.execution.{execution_id}"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs who may join; the gateway knows the same secret."""
+    """Signs subscriptions with the secret that it shares with the gateway."""
 
     key: str
     secret: str
 
     def signature(self, socket_id: str, channel: str, data: str | None = None) -> str:
-        """What a client shows to the gateway, together with the data that are signed along."""
+        """The signature that a client sends to the gateway, for a socket, a channel and optional data.
+
+        Raises:
+            Refusal: `socket_id` is invalid.
+        """
         if not _SOCKET.fullmatch(socket_id):
             raise unusable(
-                "socket_id is none: it is two numbers with a dot, as the gateway's greeting names it"
+                "socket_id is invalid; send the two numbers with a dot from the gateway's first message"
             )
         return f"{self.key}:{channel_signature(self.secret, socket_id, channel, data)}"

@@ -1,4 +1,4 @@
-"""An answer that goes on: server-sent events, for as long as somebody reads them."""
+"""A streaming response of server-sent events."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,11 +8,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 PATIENCE = 10.0
-"""Seconds in which somebody has to take what was sent."""
+"""Seconds within which a client must read an event."""
 
 
 class EventStream(Response):
-    """Sends what an iterator yields; who does not take it is cut off, and may come back."""
+    """Sends the items of an iterator; a client that reads too slowly is disconnected and may reconnect."""
 
     media_type = "text/event-stream"
 
@@ -24,9 +24,9 @@ class EventStream(Response):
         self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer until there is nothing more, or nobody."""
+        """Send events until the iterator ends or the client disconnects."""
         del scope
-        # A proxy that gathers an answer before it passes it on would gather this one for ever.
+        # A proxy that buffers whole responses would buffer this one forever.
         headers = [
             (b"content-type", b"text/event-stream"),
             (b"cache-control", b"no-store"),

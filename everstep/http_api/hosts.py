@@ -1,4 +1,4 @@
-"""Answers requests only to the names that the API is meant to have."""
+"""Middleware that accepts requests only for the configured host names."""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -10,18 +10,18 @@ from everstep.agent_domain.hosts import AllowedHosts
 from everstep.http_api import problems
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
-"""Asked by address, by what runs the process, and they tell nothing that a stranger may not know."""
+"""Supervisors request these by address, and the responses hold nothing confidential."""
 
 
 class Hosts:
-    """Refuses what is addressed to another name, before anything else looks at it."""
+    """Refuses requests for other host names before any other code sees them."""
 
     def __init__(self, app: ASGIApp, allowed: AllowedHosts) -> None:
         self.app = app
         self.allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is meant for this server."""
+        """Pass on requests for an allowed host."""
         detail = self._refusal(scope) if scope["type"] in {"http", "websocket"} else None
         if detail is None:
             await self.app(scope, receive, send)
@@ -33,7 +33,7 @@ class Hosts:
         path: str = scope["path"]
         if path in PROBES:
             return None
-        # A target may name its host as well: `GET http://host/path`.
+        # A request target may contain a host, too: `GET http://host/path`.
         named = [] if path.startswith("/") else [urlsplit(path).netloc]
         for hosts in (Headers(scope=scope).getlist("host"), *([each] for each in named if each)):
             if detail := self.allowed.refusal(hosts):

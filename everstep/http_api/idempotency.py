@@ -1,8 +1,8 @@
-"""`Idempotency-Key`: the same request again gets the same answer, whatever became of the first.
+"""`Idempotency-Key`: a repeated request gets the same response, even if the first attempt was interrupted.
 
-The ids of all that a request makes follow from tenant, user and key. So whoever is lost between the work
-and the answer finds, with the next attempt, what the first had made. The answer is kept for those after
-that. What was refused is not kept: nothing was made, and the same request may be accepted later.
+The ids of everything that a request creates derive from tenant, user and key. If a process crashes between
+the work and the response, the next attempt therefore finds what the first one created. The response is stored
+for later attempts. A refusal is not stored: nothing was created, and the request may be accepted later.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ _NAMESPACE = UUID("b0a4bb1c-31f2-4b3a-8d0c-6f7a2f2f5d11")
 """The namespace of ids that derive from requests; it must never change."""
 
 PATIENCE = 15.0
-"""Seconds in which a request is answered."""
+"""The time limit of a request in seconds."""
 
 CLAIM_SECONDS = 2.0
-"""How long a request stays claimed by a process that was lost."""
+"""Seconds after which the claim of a crashed process expires."""
 
 _WAITS = (0.01, 0.02, 0.05, 0.1)
-"""Seconds between two looks at a request that another process works on."""
+"""Seconds between two polls of a request that another process has claimed."""
 
 _USABLE = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -58,13 +58,13 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """What names a request: its key, or without one something that nobody sends again."""
+    """The identity of a request: its idempotency key, or a random value if it has none."""
 
     caller: Caller
     key: str
 
     def id(self, kind: str) -> UUID:
-        """The id of what the request makes."""
+        """The id of an object of this kind that the request creates."""
         return uuid5(_NAMESPACE, json_text([self.caller.tenant_id, self.caller.user_id, self.key, kind]))
 
 
@@ -74,8 +74,8 @@ async def _key(
         str | None,
         Header(
             max_length=200,
-            description="A name for this request, such as a UUID. Send the same request with the same key as "
-            "often as you like: it is carried out once and answered alike.",
+            description="A unique name for this request, such as a UUID. A request that is repeated with the "
+            "same key is carried out once, and gets the same response each time.",
             examples=["7c9e6679-7425-40de-944b-e07fc1f90ae7"],
         ),
     ] = None,
@@ -84,20 +84,20 @@ async def _key(
 
 
 Key = Annotated[RequestKey, Depends(_key)]
-"""The request's name, in a route: every POST takes it."""
+"""The type of a route's parameter for the request's key; every POST has one."""
 
 
 def reused() -> Refusal:
-    """The key names another request."""
-    detail = "This Idempotency-Key was used for another request; draw a new one for each request"
-    return Refusal(422, "key-reused", "Idempotency-Key was used before", detail)
+    """The refusal of a key that was used for another request."""
+    detail = "This Idempotency-Key was used for a different request; use a new key for each request"
+    return Refusal(422, "key-reused", "Idempotency-Key already used", detail)
 
 
 class ApiRoute(APIRoute):
-    """A route that knows who asks before anything else is looked at, and answers a repeated POST alike."""
+    """A route that authenticates before it reads the request, and makes POST requests idempotent."""
 
     def get_route_handler(self) -> Handler:
-        """The route's own handler, behind the door."""
+        """Wrap the route's handler in authentication and idempotency."""
         answer = super().get_route_handler()
         known = {parameter.alias for parameter in self.dependant.query_params}
         is_read = set[str](self.methods or ()) <= READS or READ in (self.openapi_extra or {})
@@ -106,14 +106,14 @@ class ApiRoute(APIRoute):
             api = cast("Api", request.app.state.api)
             caller = await admitted(request, api.authenticate, is_read=is_read)
             if unknown := [name for name in request.query_params if name not in known]:
-                raise unusable(f"query.{unknown[0]} is nothing that this address knows; leave it out")
-            # Nothing of the body is read before the caller is known.
+                raise unusable(f"query.{unknown[0]} is not a parameter of this route; remove it")
+            # The body is read only after the caller is authenticated.
             await request.body()
             key = request.headers.get(HEADER) if request.method == "POST" else None
             if key is None:
                 return await _patiently(answer, request)
             if not _USABLE.fullmatch(key):
-                raise unusable("An Idempotency-Key has 1 to 200 visible ASCII characters; a UUID does well")
+                raise unusable("An Idempotency-Key has 1 to 200 visible ASCII characters; use a UUID")
             once = _Once(api, caller, key, await _digest(request), self.response_model)
             return await once.response(request, answer)
 
@@ -121,20 +121,20 @@ class ApiRoute(APIRoute):
 
 
 async def _patiently(answer: Handler, request: Request) -> Response:
-    """Wait for the answer, but not for ever: an execution that is told something may have no worker."""
+    """Run the handler with a time limit: an execution may have no worker to accept an update."""
     limit = asyncio.timeout(PATIENCE)
     try:
         async with limit:
             return await answer(request)
     except Exception:
-        # What is interrupted may say so in its own words.
+        # The interrupted code may raise another error than a timeout.
         if limit.expired():
             raise unavailable("The execution's worker, or a server behind this one,") from None
         raise
 
 
 async def _digest(request: Request) -> str:
-    """What tells two requests apart."""
+    """A digest of method, URL and body, which identifies the content of a request."""
     url = request.url
     named = json_text([request.method, url.path, url.query]).encode()
     return hashlib.sha256(named + b"\n" + await request.body()).hexdigest()
@@ -142,12 +142,12 @@ async def _digest(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Once:
-    """A request with a key, of which one process at a time carries out one.
+    """A request with a key, which at most one process carries out at a time.
 
-    The request is claimed with its digest before anything is made, and the claim ends with the answer that
-    is kept. So another request under the key is refused even if the answer was lost, and whoever sends the
-    same request meanwhile waits for its answer. The claim of a process that was lost expires soon, and the
-    next attempt finds what that one had made.
+    The process claims the key with the digest of the request before it creates anything, and the claim ends
+    when the response is stored. So a different request with the same key is refused even if the response was
+    lost, and a concurrent attempt of the same request waits for its response. The claim of a crashed process
+    expires soon, and the next attempt finds what that process created.
     """
 
     api: Api
@@ -155,7 +155,7 @@ class _Once:
     key: str
     digest: str
     kind: object
-    """What it is answered with."""
+    """The type of the response."""
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -179,7 +179,7 @@ class _Once:
             answered = self._answered(response)
             kept = await self.api.keys.remember(*self.name, answered)
         except Exception as error:
-            # Perhaps another process carried the same request out meanwhile.
+            # Another process may have carried out the same request in the meantime.
             if before := await self.api.keys.answered(*self.name):
                 return self._again(before)
             await self._give_up(owner, error)
@@ -191,7 +191,7 @@ class _Once:
         return response if kept == answered else self._again(kept)
 
     async def _claimed(self, owner: UUID) -> Answered | None:
-        """The answer that was given before; None once this process may carry the request out."""
+        """Claim the request; return the stored response if there is one."""
         deadline = monotonic() + PATIENCE
         for wait in chain(_WAITS, repeat(_WAITS[-1])):
             found = await self.api.keys.claim(*self.name, owner, digest=self.digest, seconds=CLAIM_SECONDS)
@@ -204,23 +204,23 @@ class _Once:
             if monotonic() > deadline:
                 break
             await asyncio.sleep(wait)
-        raise unavailable("The process that works on the same request")
+        raise unavailable("Another process that handles the same request")
 
     async def _give_up(self, owner: UUID, error: Exception) -> None:
-        """What was refused made nothing. What failed may have, so the key stays that of this request."""
+        """Release the claim; its digest is kept unless the request was refused, so created nothing."""
         try:
             await self.api.keys.unclaim(*self.name, owner, forget=is_refusal(error))
         except EverstepError as failure:
-            logger.warning("the claim of a request stays until it expires: %s", failure)
+            logger.warning("the claim of a request was not released and will expire: %s", failure)
 
     async def _renewed(self, owner: UUID) -> None:
-        """Keep the claim while the request is worked on."""
+        """Renew the claim until the request is done."""
         while True:
             await asyncio.sleep(CLAIM_SECONDS / 3)
             try:
                 await self.api.keys.renew(*self.name, owner, seconds=CLAIM_SECONDS)
             except EverstepError as error:
-                # It may expire. Whoever takes the request over does nothing twice.
+                # If it expires, another process repeats the work, safely: ids derive from the key.
                 logger.warning("the claim of a request was not renewed: %s", error)
 
     def _answered(self, response: Response) -> Answered:

@@ -1,8 +1,8 @@
-"""The keys of an identity provider, which changes them when it likes.
+"""The signing keys of an identity provider (JWKS), which rotate at any time.
 
-They are fetched when they are first needed, again after a while, and at once when a token names a key that
-is not known, but not more often than every few seconds: anybody can send tokens that name unknown keys.
-While the provider cannot be reached, the keys that are known go on opening.
+Keys are fetched on first use, again after a while, and at once when a token names an unknown key, but at most
+every few seconds: any client can send tokens that name unknown keys. While the provider is unavailable, the
+cached keys stay valid.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ logger = logging.getLogger(__name__)
 BY_PROVIDER = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
 
 LIFESPAN = 3600.0
-"""Seconds after which the keys are fetched again, so that one that was withdrawn opens nothing for ever."""
+"""Seconds after which the keys are fetched again, so that a revoked key does not stay valid."""
 COOLDOWN = 10.0
-"""Seconds between two fetches."""
+"""The minimum number of seconds between two fetches."""
 TIMEOUT = 5.0
 
 Fetch = Callable[[str], Awaitable[bytes]]
 
 
 async def fetched(url: str) -> bytes:
-    """The provider's document."""
+    """Fetch the provider's document."""
     async with httpx2.AsyncClient(timeout=TIMEOUT) as client:
         response = await client.get(url)
         response.raise_for_status()
@@ -40,7 +40,7 @@ async def fetched(url: str) -> bytes:
 
 
 class KeySet:
-    """The keys behind a URL."""
+    """The cached keys of a JWKS URL."""
 
     def __init__(self, url: str, fetch: Fetch = fetched, clock: Callable[[], float] = monotonic) -> None:
         self.url = url
@@ -51,17 +51,22 @@ class KeySet:
         self._lock = asyncio.Lock()
 
     async def key(self, key_id: object) -> jwt.PyJWK:
-        """The key of that id."""
+        """Return the key of this id.
+
+        Raises:
+            jwt.InvalidKeyError: There is no such key.
+            Refusal: No keys are cached, and the provider is unavailable.
+        """
         if self._is_missing(key_id):
             async with self._lock:
-                # Whoever waited finds what the first one fetched.
+                # Another task may have fetched the keys while this one waited.
                 if self._is_missing(key_id) and self._clock() - self._tried_at >= COOLDOWN:
                     await self._refresh()
         if isinstance(key_id, str) and (found := self._keys.get(key_id)):
             return found
         if not self._keys:
             raise unavailable("The identity provider")
-        raise jwt.InvalidKeyError("no key of this id")
+        raise jwt.InvalidKeyError("no key with this id")
 
     def _is_missing(self, key_id: object) -> bool:
         return str(key_id) not in self._keys or self._clock() - self._fetched_at >= LIFESPAN
@@ -76,12 +81,16 @@ class KeySet:
 
 
 def read_keys(document: bytes) -> Mapping[str, jwt.PyJWK]:
-    """The keys of a document (RFC 7517) that sign tokens, by id; what it does not know is left out."""
+    """Parse the signing keys of a JWKS document (RFC 7517), by id; unknown kinds of keys are skipped.
+
+    Raises:
+        InvalidInput: It is not a JWKS document.
+    """
     try:
         entries: Any = json.loads(document)["keys"]
         found = [key for entry in entries if (key := _read_key(entry))]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise InvalidInput("the document holds no keys; check EVERSTEP_AUTH_JWKS_URL") from None
+        raise InvalidInput("this is not a JWKS document; check EVERSTEP_AUTH_JWKS_URL") from None
     return {str(key.key_id): key for key in found}
 
 

@@ -1,4 +1,4 @@
-"""What is counted, for Prometheus. No label names a tenant or a person."""
+"""Prometheus metrics of the API. No label contains a tenant or a user."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -21,7 +21,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 Repairs = Callable[[], Mapping[str, int]]
-"""How many of each kind the reconciler of this process has made."""
+"""Returns the number of repairs by kind that the reconciler of this process has made."""
 
 
 class Metrics:
@@ -30,7 +30,7 @@ class Metrics:
     def __init__(self, repairs: Repairs | None = None) -> None:
         self.registry = CollectorRegistry()
         self.in_progress = Gauge(
-            "everstep_http_requests_in_progress", "Requests being answered", registry=self.registry
+            "everstep_http_requests_in_progress", "Requests in progress", registry=self.registry
         )
         self._requests = Counter(
             "everstep_http_requests",
@@ -40,19 +40,19 @@ class Metrics:
         )
         self._seconds = Histogram(
             "everstep_http_request_seconds",
-            "How long answers took",
+            "Duration of requests in seconds",
             ("method", "route"),
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._replayed = Counter(
             "everstep_http_answers_replayed",
-            "Answers given again for the same Idempotency-Key",
+            "Responses that were replayed for an Idempotency-Key",
             registry=self.registry,
         )
         self._accepted = Counter(
             "everstep_messages_accepted",
-            "Messages of people, by what they did",
+            "Accepted messages of users, by route",
             ("route",),
             registry=self.registry,
         )
@@ -61,42 +61,42 @@ class Metrics:
             self.registry.register(_Repairs(repairs))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """Count a finished request."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def replayed(self) -> None:
-        """An answer was given again."""
+        """Count a replayed response."""
         self._replayed.inc()
 
     def accepted(self, route: str) -> None:
-        """A message was taken."""
+        """Count an accepted message."""
         self._accepted.labels(route).inc()
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
 class _Repairs(Collector):
-    """Counted elsewhere."""
+    """Exports the reconciler's own counters."""
 
     def __init__(self, repairs: Repairs) -> None:
         self.repairs = repairs
 
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily("everstep_repairs", "What the reconciler put right", labels=("repair",))
+        family = CounterMetricFamily("everstep_repairs", "Repairs of the reconciler", labels=("repair",))
         for repair, count in self.repairs().items():
             family.add_metric((repair,), count)
         yield family
 
 
 class _BackgroundFailures(Collector):
-    """Counted where they happen."""
+    """Exports the counters of failed background tasks."""
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
-            "everstep_background_failures", "What failed in the background of this process", labels=("task",)
+            "everstep_background_failures", "Failures of background tasks in this process", labels=("task",)
         )
         for task, count in FAILURES.counts.items():
             family.add_metric((task,), count)

@@ -1,8 +1,8 @@
-"""The edge of the API: what every request passes before anything looks at it.
+"""ASGI middleware for every request: ids, size and time limits, error responses, logging and CORS.
 
-A request gets an id and one line of the log, and errors become answers. A body is read when the application
-asks for it, which is after it knows the caller: until then only the head of a request is in memory.
-Pure ASGI: a class of Starlette's would cost a task for each request.
+Each request gets an id and one log line, and exceptions become responses. A body is read when the application
+asks for it, which is after authentication: until then only the head of a request is in memory.
+Pure ASGI, because Starlette's base class would create a task for each request.
 """
 
 import asyncio
@@ -25,25 +25,25 @@ from everstep.http_api.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 256 * 1024
-"""Bytes of a request. Temporal is never given one, and still: a body of megabytes is a mistake here."""
+"""The limit of a request body in bytes. Not sent to Temporal, but megabytes are a mistake."""
 
 PATIENCE = 30.0
-"""Seconds in which a body has to arrive."""
+"""Seconds within which a body must arrive."""
 
 MAX_BODIES = 32 * 1024 * 1024
-"""Bytes of all bodies that are in memory at once."""
+"""The limit of all request bodies in memory together, in bytes."""
 
 MAX_HEAD = 64 * 1024
-"""Bytes of the request line and all headers."""
+"""The limit of the request line and all headers, in bytes."""
 
 MAX_HEADERS = 200
 
 LINGER = 2.0
-"""Seconds in which a client that is still sending may read a refusal before the connection is closed: closing
-with unread bytes resets it, and the answer would be lost."""
+"""Seconds for which a client that is still sending may read a refusal before the connection is closed.
+Closing with unread bytes resets the connection, and the response would be lost."""
 
 MAX_LINGER = 1024 * 1024
-"""Bytes that are read and dropped in that time."""
+"""The limit of bytes that are read and discarded in that time."""
 
 REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -59,23 +59,27 @@ class Bodies:
         self.held = 0
 
     def take(self, size: int) -> None:
-        """Count more bytes; a `Refusal` if that is too much at once."""
+        """Count more bytes.
+
+        Raises:
+            Refusal: The limit is exceeded.
+        """
         if self.held + size > self.limit:
             raise problems.overloaded()
         self.held += size
 
     def release(self, size: int) -> None:
-        """Count fewer."""
+        """Count fewer bytes."""
         self.held -= size
 
 
 class Edge:
-    """The outermost middleware: ids, limits, errors and the log.
+    """The outermost middleware: request ids, limits, error responses and the request log.
 
     Args:
-        max_body: the bytes of one body.
-        patience: the seconds in which a body has to arrive, from when the application asks for it.
-        max_bodies: the bytes of all bodies in memory at once.
+        max_body: The limit of one body in bytes.
+        patience: Seconds within which a body must arrive, counted from the first read.
+        max_bodies: The limit of all bodies in memory, in bytes.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Edge:
         self.bodies = Bodies(max_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -125,7 +129,7 @@ class Edge:
             await problems.rendered(refusal, send.request_id)(scope, body, send)
 
     def _tell(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
-        # The pattern, not the path: what people look for stands in a URL, too.
+        # The route's pattern, not the path: URLs can contain search terms of users.
         route = getattr(scope.get("route"), "path", None) or "unknown"
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self.metrics.answered(method, route, status, seconds)
@@ -141,7 +145,7 @@ class Edge:
 
 
 def _head_is_too_large(scope: Scope) -> bool:
-    # The server stops a head that is incomplete at the limit; one that is complete may be a little larger.
+    # The server refuses an incomplete head at the limit; a complete one may be slightly larger.
     headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
     line = len(scope.get("raw_path") or b"") + len(scope["query_string"])
     return (
@@ -161,12 +165,12 @@ async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class _Body:
-    """A request's body, read when it is asked for, and only up to the limits."""
+    """A request's body, which is read on demand and only up to the limits."""
 
     def __init__(self, receive: Receive, headers: Headers, edge: Edge) -> None:
         announced = headers.get("content-length", "")
         self.is_complete = announced in ("", "0") and "transfer-encoding" not in headers
-        """Whether the client has nothing more to send."""
+        """Whether the body has arrived completely."""
         self._is_too_large = announced.isdecimal() and (
             len(announced) > 12 or int(announced) > edge.max_body  # noqa: PLR2004 -- digits
         )
@@ -176,7 +180,7 @@ class _Body:
         self._deadline: float | None = None
 
     async def __call__(self) -> Message:
-        """The next part; a `Refusal` if it is too large or too slow."""
+        """Receive the next part; raises `Refusal` if the body is too large or too slow."""
         if self.is_complete:
             return await self._receive()
         if self._is_too_large:
@@ -190,7 +194,7 @@ class _Body:
             raise problems.too_slow() from None
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        # A chunked body says nowhere how long it is.
+        # A chunked body has no declared length.
         size = len(message.get("body", b""))
         if self._size + size > self._edge.max_body:
             raise problems.too_large(self._edge.max_body)
@@ -200,12 +204,12 @@ class _Body:
         return message
 
     def release(self) -> None:
-        """The request is answered: its body is no longer in memory."""
+        """Stop counting the body: the request is finished."""
         self._edge.bodies.release(self._size)
         self._size = 0
 
     async def drop(self) -> None:
-        """Read what the client is still sending, for a moment, and keep nothing of it."""
+        """Read and discard what the client is still sending, within limits."""
         size = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER):
@@ -217,9 +221,10 @@ class _Body:
 
 
 class _Passing:
-    """Sees what is sent, and marks it.
+    """Observes the response and adds headers to it.
 
-    An answer to a request whose body was not read closes the connection, a moment later.
+    If the request's body was not read completely, the response ends after a short delay and closes the
+    connection.
     """
 
     def __init__(self, send: Send, request_id: str, body: _Body) -> None:
@@ -244,21 +249,21 @@ class _Passing:
         await self._send(message)
 
     async def finish(self) -> None:
-        """End an answer that was held open."""
+        """End a response that was held open."""
         if self._is_held_open:
             await self._body.drop()
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class Origins:
-    """Answers browsers only where their page comes from here, or from where the settings allow."""
+    """Accepts requests of browsers only from pages of this origin and of the allowed ones (CORS)."""
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
         self.app = app
         self.allowed = frozenset(origin.rstrip("/").lower() for origin in allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what no browser sent, and what one sent from a known page."""
+        """Pass on requests without an origin and those of allowed origins."""
         if scope["type"] != "http" or (origin := Headers(scope=scope).get("origin")) is None:
             await self.app(scope, receive, send)
             return
@@ -266,7 +271,7 @@ class Origins:
         if _host(origin) == host:
             await self.app(scope, receive, send)
         elif origin not in self.allowed:
-            detail = "Pages of this origin may not use the API; add it to EVERSTEP_ALLOWED_ORIGINS"
+            detail = "This origin is not allowed; add it to EVERSTEP_ALLOWED_ORIGINS"
             refusal = problems.forbidden(detail)
             await problems.rendered(refusal, scope["state"]["request_id"])(scope, receive, send)
         elif scope["method"] == "OPTIONS":
@@ -297,7 +302,7 @@ def _preflight(origin: str) -> list[tuple[bytes, bytes]]:
 
 
 class _Shared:
-    """Lets the browser show the answer to the page."""
+    """Adds the CORS headers that let a page read the response."""
 
     def __init__(self, send: Send, origin: str) -> None:
         self._send = send

@@ -1,4 +1,4 @@
-"""What is open to everybody: `/openapi.json`, `/docs`, which loads nothing from elsewhere, and our client."""
+"""Public pages: `/openapi.json`, `/docs`, which loads nothing from other hosts, and the browser client."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -24,18 +24,18 @@ _ASSETS: Mapping[str, str] = {
 CLIENT = "everstep-client.js"
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Where nobody is asked who he is."""
+"""The routes without authentication."""
 
 _DESCRIPTION = """Sessions with durable agents, over HTTP.
 
-Every request names its sender: `Authorization: Bearer` with a token (JWT) or with a key that
-`everstep keys create` made. Every POST takes an `Idempotency-Key`: send the same request with the same key as
-often as you like. Errors are problem documents (RFC 9457) that say what to do.
+Every request needs authentication: `Authorization: Bearer` with a token (JWT) or with a key from
+`everstep keys create`. Every POST accepts an `Idempotency-Key`, which makes it safe to repeat. Errors are
+problem documents (RFC 9457) that say how to fix the request.
 """
 
 
 def install(app: FastAPI) -> None:
-    """Serve the pages."""
+    """Add the pages to the application."""
     app.openapi = _described(app)
 
     async def docs(request: Request) -> Response:
@@ -59,8 +59,8 @@ def install(app: FastAPI) -> None:
     tag = f'"{hashlib.sha256(script).hexdigest()[:32]}"'
 
     async def client(request: Request) -> Response:
-        # Its address never changes, so it is asked for each time: a page must not talk to today's gateway
-        # with the client of last week. What has not changed is not sent again.
+        # The URL never changes, so browsers must revalidate: a page must not connect to a new gateway with an
+        # old client. An unchanged file is answered with 304.
         headers = {"Cache-Control": "no-cache", "ETag": tag}
         known = {
             each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")
@@ -88,11 +88,11 @@ def _described(app: FastAPI) -> Callable[[], dict[str, Any]]:
 
 
 def _complete(document: dict[str, Any]) -> None:
-    """What FastAPI cannot know: who is let in, and in which form errors come."""
+    """Add what FastAPI cannot know: authentication and the media type of errors."""
     scheme = {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token (JWT), or a key of `everstep keys`.",
+        "description": "A token (JWT), or a key from `everstep keys create`.",
     }
     document.setdefault("components", {})["securitySchemes"] = {"bearer": scheme}
     for path, operations in document["paths"].items():
@@ -100,6 +100,6 @@ def _complete(document: dict[str, Any]) -> None:
             if path not in OPEN:
                 operation["security"] = [{"bearer": []}]
             for status, response in operation["responses"].items():
-                for told in response.get("content", {}).copy().values():
-                    if status >= "4" and told.get("schema", {}).get("$ref", "").endswith("/Problem"):
-                        response["content"] = {problems.MEDIA_TYPE: told}
+                for media in response.get("content", {}).copy().values():
+                    if status >= "4" and media.get("schema", {}).get("$ref", "").endswith("/Problem"):
+                        response["content"] = {problems.MEDIA_TYPE: media}

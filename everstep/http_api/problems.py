@@ -1,7 +1,7 @@
-"""Every answer that says no: a problem document (RFC 9457), titled and saying what to do.
+"""Error responses: problem documents (RFC 9457) with a title and a detail that says what to do.
 
-What is told is chosen here, error by error. What nobody foresaw, and whatever names a server, a statement
-or a line of code, goes to the log and never into an answer.
+This module chooses the text for each error. Unexpected errors, and texts that name a server, a statement or
+a line of code, are logged and never sent.
 """
 
 import logging
@@ -37,18 +37,18 @@ logger = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 
 LONGEST = 1000
-"""Characters of a detail: some quote what was sent."""
+"""The limit of a detail in characters: some quote the request."""
 
 
 class Fault(BaseModel):
-    """One thing that is wrong with a request."""
+    """One invalid part of a request."""
 
     at: str = Field(examples=["body.on_busy"])
     message: str = Field(examples=["Input should be 'enqueue', 'steer', 'interrupt' or 'reject'"])
 
 
 class Problem(BaseModel):
-    """Why a request was not answered as asked, and what to do."""
+    """Why a request failed, and what to do."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -61,7 +61,16 @@ class Problem(BaseModel):
 
 
 class Refusal(EverstepError):
-    """An answer that says no."""
+    """An error response.
+
+    Args:
+        status: The HTTP status.
+        slug: The last part of the problem's type.
+        title: A short summary of the problem.
+        detail: What the caller should do.
+        headers: Additional headers.
+        errors: The invalid parts of the request.
+    """
 
     def __init__(
         self,
@@ -79,93 +88,94 @@ class Refusal(EverstepError):
 
 
 def unauthorized(detail: str) -> Refusal:
-    """Nobody knows who asks."""
+    """401: authentication is missing or invalid."""
     headers = {"WWW-Authenticate": 'Bearer realm="everstep"'}
     return Refusal(401, "unauthorized", "Unauthorized", detail, headers=headers)
 
 
 def forbidden(detail: str) -> Refusal:
-    """Whoever asks may not."""
+    """403: the caller lacks the permission."""
     return Refusal(403, "forbidden", "Forbidden", detail)
 
 
 def unusable(detail: str, errors: Sequence[Mapping[str, str]] = ()) -> Refusal:
-    """What was sent has to be changed."""
+    """422: the request is invalid."""
     return Refusal(422, "unusable", "The request cannot be used", detail, errors=errors)
 
 
 def unavailable(what: str) -> Refusal:
-    """The same request may be sent again."""
-    detail = f"{what} cannot serve this now; send the same request again, with the same Idempotency-Key"
+    """503: a dependency is unavailable, and the same request may be sent again."""
+    detail = f"{what} is unavailable; send the same request again, with the same Idempotency-Key"
     return Refusal(503, "unavailable", "Try again", detail, headers={"Retry-After": "1"})
 
 
 def missing(kind: str, name: object) -> Refusal:
-    """There is none, or it is somebody else's."""
+    """404: it does not exist, or belongs to another user."""
     return Refusal(404, "not-found", "Not found", f"There is no {kind} {name}; check its id")
 
 
 def no_gateway() -> Refusal:
-    """Nobody can watch here."""
+    """503: no gateway is configured."""
     detail = "No gateway is configured here; set EVERSTEP_BROADCAST_SECRET"
     return Refusal(503, "no-gateway", "No gateway", detail)
 
 
 def too_large(limit: int) -> Refusal:
-    """The body is over the limit."""
+    """413: the body is over the limit."""
     return Refusal(
-        413, "too-large", "The request is too large", f"A request's body has at most {limit} bytes; send less"
+        413,
+        "too-large",
+        "The request is too large",
+        f"The limit of a request's body is {limit} bytes; send less",
     )
 
 
 def head_too_large(limit: int, count: int) -> Refusal:
-    """The request line and the headers are over the limit."""
-    detail = (
-        f"The request line and the headers have at most {limit} bytes, in at most {count} headers; send less"
-    )
+    """431: the request line and the headers are over the limit."""
+    detail = f"The limit of the request line and the headers is {limit} bytes in {count} headers; send less"
     headers = {"Connection": "close"}
     return Refusal(431, "head-too-large", "The request's head is too large", detail, headers=headers)
 
 
 def too_slow(what: str = "body") -> Refusal:
-    """The request does not arrive."""
+    """408: the request did not arrive in time."""
     detail = f"The request's {what} did not arrive in time; send the same request again"
     return Refusal(408, "too-slow", "The request took too long", detail)
 
 
 def overloaded() -> Refusal:
-    """More is in memory than there is room for."""
+    """503: the memory for request bodies is used up."""
     detail = "Too many requests are being read at once; send the same request again"
     return Refusal(503, "overloaded", "Try again", detail, headers={"Retry-After": "1"})
 
 
 def crowded() -> Refusal:
-    """There are too many connections."""
-    detail = "There are too many connections, in all or from this address; close some, or try again later"
+    """503: there are too many connections."""
+    detail = "Too many connections, in total or from this address; close some, or try again later"
     return Refusal(503, "crowded", "Try again", detail, headers={"Retry-After": "5"})
 
 
 def malformed() -> Refusal:
-    """What was sent is not HTTP."""
-    return Refusal(400, "malformed", "Bad Request", "This is no HTTP/1.1 request; check what sent it")
+    """400: the data is not HTTP."""
+    return Refusal(400, "malformed", "Bad Request", "This is not an HTTP/1.1 request; check the client")
 
 
 _CONFLICTS: Mapping[str, tuple[str, str]] = {
-    MISMATCH: ("approval-mismatch", "Read the request again and send the args_digest of what it shows"),
-    RESOLVED: ("approval-resolved", "Somebody has decided already; read the execution to see what follows"),
+    MISMATCH: ("approval-mismatch", "Read the request again and send the args_digest that it has now"),
+    RESOLVED: ("approval-resolved", "The request is already decided; read the execution to see its status"),
 }
-"""Refusals that a text names: what to do about them."""
+"""Refusals by their text: the slug, and what to do."""
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """What an exception means to whoever sent the request."""
+    """The error response for an exception."""
     match error:
         case Refusal():
             return error
         case ContextForbidden():
-            return forbidden(str(error) or "You may not speak about this; choose something else")
+            return forbidden(str(error) or "This context is not allowed; choose another one")
         case InvalidInput():
-            return unusable(str(error) or "What was sent cannot be used; change it and send it again")
+            return unusable(str(error) or "The request is invalid; correct it and send it again")
         case NotFound():
             return Refusal(404, "not-found", "Not found", f"{error}; check its id")
         case _:
@@ -173,7 +183,7 @@ def refusal_of(error: Exception) -> Refusal:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a request was refused before anything was made; false if it was broken off."""
+    """Whether a request was refused before anything was created; False if it failed midway."""
     match error:
         case Refusal() | HTTPException():
             status = error.status if isinstance(error, Refusal) else error.status_code
@@ -185,13 +195,10 @@ def is_refusal(error: Exception) -> bool:
 
 
 def _conflict(error: Exception) -> Refusal | None:
-    """What stands against it now."""
     match error:
         case SessionBusy():
-            # Sessions are deleted and forked as well.
-            detail = (
-                "Wait for the execution under way, or cancel it; messages may be sent with another on_busy"
-            )
+            # Deleting and forking a session raise it as well as sending a message.
+            detail = "Wait for the running execution or cancel it; a message may use another on_busy"
             return Refusal(409, "session-busy", str(error), detail)
         case SessionNotActive():
             return Refusal(409, "session-not-active", "Session is not active", str(error))
@@ -199,14 +206,13 @@ def _conflict(error: Exception) -> Refusal | None:
             slug, what_to_do = _CONFLICTS[str(error)]
             return Refusal(409, slug, str(error), what_to_do)
         case Refused() | ExecutionEnded() | QuestionClosed():
-            detail = f"{error}; read the execution to see where it stands"
+            detail = f"{error}; read the execution to see its status"
             return Refusal(409, "not-now", "The execution does not accept this now", detail)
         case _:
             return None
 
 
 def _outage(error: Exception) -> Refusal | None:
-    """What passes by itself."""
     match error:
         case ContextPolicySlow():
             logger.warning("%s", error)
@@ -215,7 +221,7 @@ def _outage(error: Exception) -> Refusal | None:
             logger.warning("the store is unavailable: %s", error)
             return unavailable("The database")
         case Ending():
-            return unavailable("The execution is ending, so it")
+            return unavailable("The execution is ending and")
         case WorkflowUpdateRPCTimeoutOrCancelledError():
             return unavailable("The execution's worker")
         case RPCError():
@@ -225,20 +231,19 @@ def _outage(error: Exception) -> Refusal | None:
 
 
 def _of_temporal(error: RPCError) -> Refusal | None:
-    """None for what no request could bring about."""
     match meaning_of(error):
         case Meaning.PASSES:
             logger.warning("Temporal is unavailable (%s): %s", error.status.name, error)
             return unavailable("Temporal")
         case Meaning.LOCKED:
             logger.error(
-                "Temporal does not let this process in: %s; check TEMPORAL_API_KEY and TEMPORAL_NAMESPACE",
+                "Temporal denies access: %s; check TEMPORAL_API_KEY and TEMPORAL_NAMESPACE",
                 error,
             )
             return unavailable("Temporal")
         case Meaning.NOT_NOW:
             logger.warning("Temporal refuses (%s): %s", error.status.name, error)
-            detail = "Its workflow is not there, or has ended; read the execution to see where it stands"
+            detail = "Its workflow does not exist or has ended; read the execution to see its status"
             return Refusal(409, "not-now", "The execution does not accept this now", detail)
         case Meaning.FAULT:
             return None
@@ -246,12 +251,12 @@ def _of_temporal(error: RPCError) -> Refusal | None:
 
 def _unforeseen(error: Exception) -> Refusal:
     logger.error("a request failed", exc_info=error)
-    detail = "This is a fault of the server, which its log tells about under this request's id"
+    detail = "The server failed; its log has the details under this request's id"
     return Refusal(500, "fault", "Internal error", detail)
 
 
 def rendered(refusal: Refusal, request_id: str | None) -> JSONResponse:
-    """The document."""
+    """Render a refusal as a response with a problem document."""
     document: dict[str, Any] = {
         "type": f"urn:everstep:problem:{refusal.slug}",
         "title": refusal.title,
@@ -265,18 +270,18 @@ def rendered(refusal: Refusal, request_id: str | None) -> JSONResponse:
 
 
 def of_validation(error: RequestValidationError) -> Refusal:
-    """What is wrong with what was sent, place by place; what was sent is not repeated."""
+    """The refusal for invalid input, with each invalid place; the input itself is not repeated."""
     faults = [
         {"at": storable(".".join(map(str, fault["loc"]))), "message": storable(_said(fault))}
         for fault in cast("Sequence[Mapping[str, Any]]", error.errors())
     ]
     first = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults[:3])
-    return unusable(f"Change what is named here and send it again: {first}", faults[:20])
+    return unusable(f"Correct these parts of the request: {first}", faults[:20])
 
 
 def _said(fault: Mapping[str, Any]) -> str:
     match fault:
-        # What pydantic says of text that is checked before it is measured.
+        # Pydantic reports this for text that is validated before its length is checked.
         case {"type": "too_long", "input": str(), "ctx": {"max_length": limit, "actual_length": length}}:
             return f"it has {length} characters; send at most {limit}"
         case _:
@@ -284,14 +289,14 @@ def _said(fault: Mapping[str, Any]) -> str:
 
 
 def of_http(error: HTTPException) -> Refusal:
-    """What the router found."""
+    """The refusal for an error of the router."""
     status = HTTPStatus(error.status_code)
     match status:
         case HTTPStatus.NOT_FOUND:
-            detail = "There is nothing at this address; /docs lists what there is"
+            detail = "There is no such route; /docs lists all routes"
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            allowed = (error.headers or {}).get("Allow") or "what /docs lists"
-            detail = f"This address does not know the method; use {allowed}"
+            allowed = (error.headers or {}).get("Allow") or "one that /docs lists"
+            detail = f"The route does not support this method; use {allowed}"
         case HTTPStatus.BAD_REQUEST:
             detail = "The body could not be read; send JSON in UTF-8"
         case _:
@@ -301,7 +306,7 @@ def of_http(error: HTTPException) -> Refusal:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error with a problem document."""
+    """Add exception handlers that render problem documents."""
 
     def answer(request: Request, error: Exception) -> JSONResponse:
         match error:

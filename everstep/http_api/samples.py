@@ -1,4 +1,4 @@
-"""Examples of what clients are told, for the pages that explain the API: one conversation, throughout."""
+"""Example responses for the documentation of the API, all from one conversation."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,7 +14,7 @@ _ABOUT: Final[Mapping[str, Any]] = {"related_type": None, "related_id": None, "c
 
 
 def example(sample: Mapping[str, Any]) -> ConfigDict:
-    """The configuration of a model that has an example."""
+    """The configuration of a response model with this example."""
     return ConfigDict(frozen=True, json_schema_extra={"examples": [{**sample}]})
 
 

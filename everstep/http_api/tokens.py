@@ -1,7 +1,7 @@
-"""Signed tokens (JWT) of people: by a secret that both sides know, or by an identity provider's keys.
+"""Signed tokens (JWT) of users: signed with a shared secret, or with an identity provider's keys.
 
-Which algorithms are accepted is fixed here and follows from where a key comes from, never from what a
-token says of itself: a provider's public key is no secret to sign with.
+The accepted algorithms are fixed here and follow from the origin of the key, never from the token's own
+header: otherwise an attacker could sign a token with a provider's public key as the secret.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,26 +20,26 @@ from everstep.http_api.problems import unauthorized
 BY_SECRET = "HS256"  # noqa: S105 -- an algorithm
 
 ANY = "any"
-"""Instead of an issuer or an audience: every one is accepted."""
+"""As an issuer or an audience: accept any."""
 MIN_SECRET = 32
-"""Bytes. A shorter secret can be guessed from a single token."""
+"""The minimum length of a secret in bytes. A shorter one can be guessed from a single token."""
 MAX_TOKEN = 8192
 LATEST = 2**53
-"""Seconds since 1970: whatever expires later comes to the same."""
+"""The latest expiry in seconds since 1970; later ones are treated like it."""
 
 _SEND_ANOTHER = "send a new one as `Authorization: Bearer ...`"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Reads tokens; what signs them is given, one or both."""
+    """Verifies tokens with a shared secret, a provider's keys, or both."""
 
     secret: str | None = None
     keys: KeySet | None = None
     issuer: str | None = None
-    """What `iss` has to be. Required with keys of a provider; `ANY` for any."""
+    """The required `iss`. Needed with keys of a provider; `ANY` accepts any."""
     audience: str | None = None
-    """What `aud` has to be, likewise: a provider signs tokens for other applications, too."""
+    """The required `aud`, likewise: a provider also signs tokens for other applications."""
 
     def __post_init__(self) -> None:
         if self.keys is not None:
@@ -47,17 +47,21 @@ class Tokens:
             _require(self.audience, "EVERSTEP_AUTH_AUDIENCE")
         if self.secret is not None and len(self.secret.encode()) < MIN_SECRET:
             raise InvalidInput(
-                f"the secret that signs tokens is shorter than {MIN_SECRET} bytes; draw a longer one"
+                f"the secret that signs tokens is shorter than {MIN_SECRET} bytes; use a longer one"
             )
 
     async def caller(self, token: str) -> Caller:
-        """Whose token this is; `Refusal` if it is no good."""
+        """Return the caller that a token identifies.
+
+        Raises:
+            Refusal: The token is invalid or expired, or its key is unavailable.
+        """
         if len(token) > MAX_TOKEN:
             raise unauthorized(f"The token is longer than {MAX_TOKEN} characters; {_SEND_ANOTHER}")
         try:
             claims = await self._claims(token)
             tenant = claims.get("tenant", DEFAULT_TENANT)
-            # What has no place in a float is as good as never.
+            # A larger integer has no exact float; such a token never expires in practice.
             expires_at = float(min(int(claims["exp"]), LATEST) + LEEWAY)
             scopes, roles = claims.get("scope"), claims.get("roles")
             return Caller.named(claims["sub"], tenant, scopes, expires_at, roles).as_person()
@@ -98,8 +102,8 @@ class Tokens:
 def _require(value: str | None, setting: str) -> None:
     if not value:
         raise InvalidInput(
-            f"EVERSTEP_AUTH_JWKS_URL is set without {setting}, so tokens for other applications would open "
-            f"this one; set it, or {setting}={ANY} to accept any"
+            f"EVERSTEP_AUTH_JWKS_URL is set without {setting}, so tokens for other applications would be "
+            f"accepted; set it, or {setting}={ANY} to accept any"
         )
 
 
@@ -117,7 +121,7 @@ def signed(
     issuer: str | None = None,
     audience: str | None = None,
 ) -> str:
-    """A token for a local installation, whose secret is at hand."""
+    """Sign a token with the secret of a local installation."""
     now = datetime.now(UTC)
     named = {"iss": _exactly(issuer), "aud": _exactly(audience)}
     claims = {

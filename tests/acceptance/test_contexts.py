@@ -120,7 +120,7 @@ async def test_the_policy_decides_at_every_address_that_takes_a_context(ann: Per
         forbidden = await ann.post(path, 403, **said, **about("theirs"))
         assert forbidden["detail"] == "ann may not see this order"
         wordless = await ann.post(path, 422, **said, **about("wordless"))
-        assert wordless["detail"] == "What was sent cannot be used; change it and send it again"
+        assert wordless["detail"] == "The request is invalid; correct it and send it again"
         unusable = await ann.post(path, 422, **said, **about("unknown"))
         assert unusable["detail"] == "there is no such order; check its number"
         # After the built-in check.

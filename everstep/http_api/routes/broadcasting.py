@@ -1,4 +1,4 @@
-"""Who may join which channel of the gateway."""
+"""Routes about the gateway: its URL, and authorisation for its channels."""
 
 from time import time
 from typing import Annotated, Any
@@ -33,7 +33,7 @@ _FORMS = {
 
 
 async def _sent(request: Request) -> ChannelSent:
-    """What was sent: pusher-js sends a form, others send JSON."""
+    # pusher-js sends a form, other clients send JSON.
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind == "application/x-www-form-urlencoded":
@@ -42,18 +42,18 @@ async def _sent(request: Request) -> ChannelSent:
         data: Any = await request.json()
         return ChannelSent.model_validate(data)
     except ValidationError as error:
-        raise unusable(f"Change what is named here and send it again: {faults(error)}") from None
+        raise unusable(f"Correct these parts of the request: {faults(error)}") from None
     except (ValueError, RecursionError):
         raise unusable("The body cannot be read; send JSON or a form, in UTF-8") from None
 
 
 @routes.get("/agent/gateway")
 async def read_gateway(api: Given, caller: Who) -> Gateway:
-    """Read where the gateway is, which tells what happens as it happens."""
+    """Read the URL of the gateway, which streams events in real time."""
     del caller
     url = api.gateway_url()
     if url is None:
-        raise Refusal(404, "no-gateway", "No gateway", "No gateway is known here; set EVERSTEP_GATEWAY_URL")
+        raise Refusal(404, "no-gateway", "No gateway", "No gateway is configured; set EVERSTEP_GATEWAY_URL")
     return Gateway(url=url, key=api.signer and api.signer.key, channels=[*CHANNELS])
 
 
@@ -61,7 +61,7 @@ async def read_gateway(api: Given, caller: Who) -> Gateway:
 async def authorise_channel(
     body: Annotated[ChannelSent, Depends(_sent)], api: Given, caller: Who, key: Key
 ) -> ChannelAuth:
-    """Let a browser join the channel of a session or an execution that its user may read."""
+    """Authorise a browser for the channel of a session or an execution that its user may read."""
     del key
     if api.signer is None:
         raise no_gateway()
@@ -70,5 +70,5 @@ async def authorise_channel(
     signature = api.signer.signature(body.socket_id, body.channel_name, data)
     if await api.streams.stream(channel, caller.scope) is None:
         kind = "session" if channel.is_session else "execution"
-        raise forbidden(f"This channel belongs to no {kind} that you may read")
+        raise forbidden(f"The {kind} of this channel does not exist, or you may not read it")
     return ChannelAuth(auth=signature, channel_data=data)

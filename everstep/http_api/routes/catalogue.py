@@ -1,4 +1,4 @@
-"""What there is to do, and with whom."""
+"""Routes for the inbox of open requests and the list of agents."""
 
 from everstep.http_api.auth import Who
 from everstep.http_api.routes.router import Given, router

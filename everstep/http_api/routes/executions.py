@@ -1,4 +1,4 @@
-"""Executions: what they did, and what is done to them."""
+"""Routes about executions."""
 
 from functools import partial
 from typing import Annotated
@@ -35,7 +35,7 @@ from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("executions")
 
-After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only what comes after this step.")]
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only items after this step.")]
 
 
 @routes.post("/agent/executions", status_code=201)
@@ -75,14 +75,14 @@ async def list_executions(
 
 @routes.get("/agent/executions/{execution_id}")
 async def read_execution(execution_id: ExecutionId, api: Given, caller: Who) -> Execution:
-    """Read where an execution stands."""
+    """Read the status of an execution."""
     row, _ = await execution_of(api, caller, execution_id)
     return Execution.of(row, in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions/{execution_id}/requests")
 async def list_requests(execution_id: ExecutionId, api: Given, caller: Who) -> Listed[Request]:
-    """List what an execution waits for people to answer, oldest first."""
+    """List the open questions and approvals of an execution, oldest first."""
     _, execution = await execution_of(api, caller, execution_id)
     return listed(Page(tuple(await execution.requests())), Request.of)
 
@@ -91,7 +91,7 @@ async def list_requests(execution_id: ExecutionId, api: Given, caller: Who) -> L
 async def list_steps(
     execution_id: ExecutionId, api: Given, caller: Who, after: After = 0, limit: Limit = 50
 ) -> Listed[Step]:
-    """List what an execution did, step by step. `next_cursor` is the `after` of the next page."""
+    """List the steps of an execution. `next_cursor` is the `after` of the next page."""
     return listed(
         await _steps(api, caller, execution_id, after, limit), partial(Step.of, in_full=caller.sees_all)
     )
@@ -101,7 +101,7 @@ async def list_steps(
 async def read_trace(
     execution_id: ExecutionId, api: Given, caller: Who, after: After = 0, limit: Limit = 50
 ) -> Listed[Decision]:
-    """List why each step was followed by another. `next_cursor` is the `after` of the next page."""
+    """List the decision after each step. `next_cursor` is the `after` of the next page."""
     return listed(
         await _steps(api, caller, execution_id, after, limit), partial(Decision.of, in_full=caller.sees_all)
     )
@@ -116,7 +116,7 @@ async def _steps(api: Api, caller: Caller, execution_id: UUID, after: int, limit
 async def list_snapshots(
     execution_id: ExecutionId, api: Given, caller: Who, cursor: Cursor = None, limit: Limit = 50
 ) -> Listed[Snapshot]:
-    """List the stored states of an execution, newest first."""
+    """List the snapshots of an execution, newest first."""
     row, _ = await execution_of(api, caller, execution_id)
     page = await api.sessions.store.snapshots(row.ref, cursor=cursor, limit=limit)
     return listed(page, partial(Snapshot.of, in_full=caller.sees_all))
@@ -126,7 +126,7 @@ async def list_snapshots(
 async def answer_question(
     execution_id: ExecutionId, body: AnswerSent, api: Given, caller: Who, key: Key
 ) -> Request:
-    """Answer the oldest question of an execution, or the one that is named."""
+    """Answer a question of an execution, by default the oldest open one."""
     _, execution = await execution_of(api, caller, execution_id)
     await _require_request(execution, body.request_id, CallNeed.INPUT)
     request = await execution.submit_input(
@@ -144,7 +144,7 @@ async def decide(
     caller: Who,
     key: Key,
 ) -> Request:
-    """Let a call run, with its arguments or with others, or not."""
+    """Approve a call, approve it with other arguments, or deny it."""
     _, execution = await execution_of(api, caller, execution_id)
     await _require_request(execution, request_id, CallNeed.APPROVAL)
     bound = {"args_digest": body.args_digest, "key": str(key.id("decision"))}
@@ -163,7 +163,7 @@ async def decide(
 async def steer(
     execution_id: ExecutionId, body: SteerSent, api: Given, caller: Who, key: Key
 ) -> ExecutionSteered:
-    """Say something that is heard before the next step, or by the execution that comes after this one."""
+    """Send a message that the agent reads before its next step; if there is none, its successor reads it."""
     row, execution = await execution_of(api, caller, execution_id)
     content = require_words(body.content)
     steering = await api.sessions_for(caller).steer(row.ref, content, str(key.id("steer")))
@@ -172,7 +172,7 @@ async def steer(
 
 @routes.post("/agent/executions/{execution_id}/pause")
 async def pause(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
-    """Hold an execution still once the work under way is done."""
+    """Pause an execution once its running calls are done."""
     _, execution = await execution_of(api, caller, execution_id)
     await execution.pause(key=str(key.id("pause")))
     return Execution.of(await execution.get(), in_full=caller.sees_all)
@@ -180,7 +180,7 @@ async def pause(execution_id: ExecutionId, api: Given, caller: Who, key: Key) ->
 
 @routes.post("/agent/executions/{execution_id}/resume")
 async def resume(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
-    """Let a paused execution go on."""
+    """Resume a paused execution."""
     _, execution = await execution_of(api, caller, execution_id)
     await execution.resume(key=str(key.id("resume")))
     return Execution.of(await execution.get(), in_full=caller.sees_all)
@@ -188,7 +188,7 @@ async def resume(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -
 
 @routes.post("/agent/executions/{execution_id}/cancel")
 async def cancel(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
-    """Stop an execution now; the step under way is given up. One that was stopped before stays so."""
+    """Stop an execution now and abandon its current step. Cancelling it again changes nothing."""
     row, execution = await execution_of(api, caller, execution_id)
     await api.sessions_for(caller).cancel(row.ref, str(key.id("cancel")))
     return Execution.of(await execution.get(), in_full=caller.sees_all)
@@ -196,7 +196,7 @@ async def cancel(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -
 
 @routes.post("/agent/executions/{execution_id}/fork", status_code=201)
 async def fork(execution_id: ExecutionId, body: ForkSent, api: Given, caller: Who, key: Key) -> Execution:
-    """Begin another execution that shares this one's conversation up to a step, and runs no tool again."""
+    """Start an execution that copies the conversation up to a step, without running tools again."""
     row, _ = await execution_of(api, caller, execution_id)
     if body.content is not None:
         require_words(body.content)

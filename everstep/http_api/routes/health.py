@@ -1,4 +1,4 @@
-"""Whether the API lives, whether it can work, and what it counted. Nobody is asked who he is here."""
+"""Liveness, readiness and metrics, without authentication."""
 
 from fastapi import APIRouter, Response
 
@@ -11,21 +11,21 @@ routes = APIRouter(tags=["operations"])
 
 @routes.get("/healthz")
 async def healthz() -> Health:
-    """Say that the process answers."""
+    """Report that the process is alive."""
     return Health()
 
 
-@routes.get("/readyz", responses={503: {"model": Readiness, "description": "Something is missing."}})
+@routes.get("/readyz", responses={503: {"model": Readiness, "description": "A dependency is unavailable."}})
 async def readyz(api: Given, response: Response) -> Readiness:
-    """Say whether requests can be served: the database with its tables, Temporal, a worker."""
+    """Report whether the database with its tables, Temporal and a worker are available."""
     checks = await api.checks()
     is_ready = all(check.is_good for check in checks)
     response.status_code = 200 if is_ready else 503
-    told = [CheckTold(name=check.name, ok=check.is_good, detail=check.detail) for check in checks]
-    return Readiness(status="ready" if is_ready else "not ready", checks=told)
+    results = [CheckTold(name=check.name, ok=check.is_good, detail=check.detail) for check in checks]
+    return Readiness(status="ready" if is_ready else "not ready", checks=results)
 
 
 @routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(api: Given) -> Response:
-    """Tell Prometheus what was counted."""
+    """Export metrics in the text format of Prometheus."""
     return Response(api.metrics.text(), media_type=CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""What the routes have in common."""
+"""What all routes share: the router class, dependencies and lookups."""
 
 from typing import Annotated, cast
 from uuid import UUID
@@ -17,24 +17,28 @@ from everstep.http_api.problems import missing
 
 
 def router(tag: str) -> APIRouter:
-    """Routes that know who asks."""
+    """Create a router for authenticated, idempotent routes."""
     return APIRouter(route_class=ApiRoute, tags=[tag])
 
 
 async def _api(request: Request) -> Api:
-    # Like all of them a coroutine, though nothing is waited for: others are given to a thread.
+    # A coroutine although it awaits nothing: FastAPI runs other functions in a thread.
     return cast("Api", request.app.state.api)
 
 
 Given = Annotated[Api, Depends(_api)]
-"""What the API is made of, in a route."""
+"""The type of a route's parameter for the dependencies of the API."""
 
 SessionId = Annotated[UUID, Path(description="The session's id.")]
 ExecutionId = Annotated[UUID, Path(description="The execution's id.")]
 
 
 async def session_of(api: Api, caller: Caller, session_id: UUID) -> SessionRow:
-    """A session that the caller may see."""
+    """Load a session that the caller may see.
+
+    Raises:
+        Refusal: There is none.
+    """
     row = await api.sessions.store.session(caller.scope, session_id)
     if row is None:
         raise missing("session", session_id)
@@ -42,7 +46,11 @@ async def session_of(api: Api, caller: Caller, session_id: UUID) -> SessionRow:
 
 
 async def execution_of(api: Api, caller: Caller, execution_id: UUID) -> tuple[ExecutionRow, Execution]:
-    """An execution that the caller may see, and what acts on it."""
+    """Load an execution that the caller may see, and a client for it.
+
+    Raises:
+        Refusal: There is none.
+    """
     client = api.client_for(caller)
     row = await client.store.execution(ExecutionRef(execution_id, caller.tenant_id))
     if row is None or not caller.scope.covers(row.user_id):

@@ -1,4 +1,4 @@
-"""Sessions and what is said in them."""
+"""Routes about sessions and their messages."""
 
 from typing import Annotated
 from uuid import UUID
@@ -42,12 +42,12 @@ from everstep.http_api.schemas.text import Cursor, Limit, Text
 routes = router("sessions")
 
 PAUSED_AT_ONCE = 200
-"""Executions of a session that are looked at for the question that a blank message would answer."""
+"""The limit of executions that are searched for the question that a blank message would answer."""
 
 
 @routes.post("/agent/sessions", status_code=201)
 async def create_session(body: NewSessionSent, api: Given, caller: Who, key: Key) -> Session:
-    """Make a session, in which nothing is said yet."""
+    """Create a session without messages."""
     new = NewSession(
         key.id("session"),
         caller.tenant_id,
@@ -69,7 +69,7 @@ async def list_sessions(
     related_type: Text | None = None,
     related_id: Text | None = None,
     search: Annotated[
-        Text | None, Query(max_length=200, description="Words of the title; the last may be a beginning.")
+        Text | None, Query(max_length=200, description="Words of the title; the last one may be a prefix.")
     ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
@@ -88,7 +88,7 @@ async def read_session(session_id: SessionId, api: Given, caller: Who) -> Sessio
 
 @routes.patch("/agent/sessions/{session_id}")
 async def change_session(session_id: SessionId, body: SessionChangesSent, api: Given, caller: Who) -> Session:
-    """Give a session another title, archive, close or reopen it, note something."""
+    """Change the title, status, agent or metadata of a session."""
     metadata = body.metadata
     if body.agent is not None:
         metadata = _with_agent(api, metadata or EMPTY, body.agent)
@@ -98,7 +98,7 @@ async def change_session(session_id: SessionId, body: SessionChangesSent, api: G
 
 @routes.delete("/agent/sessions/{session_id}", status_code=204)
 async def delete_session(session_id: SessionId, api: Given, caller: Who) -> Response:
-    """Remove a session with everything that was said and done in it."""
+    """Delete a session with all its messages and executions."""
     if not await api.sessions_for(caller).delete(caller.scope, session_id):
         raise missing("session", session_id)
     return Response(status_code=204)
@@ -108,7 +108,7 @@ async def delete_session(session_id: SessionId, api: Given, caller: Who) -> Resp
 async def list_messages(
     session_id: SessionId, api: Given, caller: Who, cursor: Cursor = None, limit: Limit = 50
 ) -> Listed[Message]:
-    """List what was said in a session, newest first."""
+    """List the messages of a session, newest first."""
     page = await api.sessions.store.messages(caller.scope, session_id, cursor=cursor, limit=limit)
     return listed(page, Message.of)
 
@@ -117,11 +117,11 @@ async def list_messages(
 async def send_message(
     session_id: SessionId, body: MessageSent, api: Given, caller: Who, key: Key
 ) -> MessageAccepted:
-    """Say something in a session: begin an execution, answer its open question, steer or interrupt it."""
+    """Send a message: start an execution, answer its open question, steer or interrupt it."""
     if body.data is None and not body.content.strip():
         await _refuse_blank(api, caller, session_id, body)
     scope = acting(caller, body.user_id)
-    # A service that names nobody speaks for whoever the session belongs to.
+    # A service that names no user acts for the owner of the session.
     user_id = scope.user_id or (await session_of(api, caller, session_id)).user_id
     asks = caller.in_context(user_id)
     said = _said(body, user_id, key, asks, data=body.data, request_id=body.request_id)
@@ -130,7 +130,7 @@ async def send_message(
 
 @routes.post("/agent/messages", status_code=201)
 async def begin_session(body: FirstMessageSent, api: Given, caller: Who, key: Key) -> MessageAccepted:
-    """Say something in a session that is made for it."""
+    """Create a session and send its first message."""
     require_words(body.content)
     user_id = user_of(caller, body.user_id)
     said = _said(body, user_id, key, caller.in_context(user_id), initial=body.initial_context_url)
@@ -139,9 +139,9 @@ async def begin_session(body: FirstMessageSent, api: Given, caller: Who, key: Ke
 
 
 async def _refuse_blank(api: Api, caller: Caller, session_id: UUID, body: MessageSent) -> None:
-    """Say what is wrong about saying nothing: where it would be an answer, that it is none."""
+    # If the blank text would answer a question, the error is that of the question.
     waiting = ExecutionFilter(session_id, status=ExecutionStatus.PAUSED)
-    # Beside what asks, those are paused that wait for their subagents.
+    # Executions that wait for their subagents are paused as well.
     page = await api.sessions.store.executions_of(caller.scope, waiting, limit=PAUSED_AT_ONCE)
     asked: list[RequestRow] = []
     if body.on_busy is not OnBusy.INTERRUPT:
@@ -183,14 +183,14 @@ def _said(
 
 def _accepted(api: Api, said: Said, sent: Accepted) -> MessageAccepted:
     if said.content and sent.message.content != said.content:
-        # The key named another message, whose sender was lost before its answer was kept.
+        # The key was used for another message, whose process crashed before it stored the response.
         raise reused()
     api.metrics.accepted(sent.route)
     return MessageAccepted.of(sent)
 
 
 def _with_agent(api: Api, metadata: FrozenDict, agent: str | None) -> FrozenDict:
-    """Metadata that names the agent; one that nobody knows is refused before anybody talks to it."""
+    # An unknown agent is refused here, before the first message.
     if agent is None:
         return metadata
     if agent not in api.sessions.client.agents:

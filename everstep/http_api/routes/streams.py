@@ -1,4 +1,4 @@
-"""What happens in a stream, as it happens."""
+"""The route that streams events of a session or an execution."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,27 +22,31 @@ from everstep.http_api.routes.router import Given, router
 routes = router("streams")
 
 PATIENCE = 10.0
-"""Seconds in which it has to be found out whether a viewer may still watch."""
+"""The time limit for checking whether a viewer may still watch."""
 
 StreamId = Annotated[UUID, Path(description="The id of a session, or of an execution.")]
 LastEventId = Annotated[
     str | None,
     Header(
         max_length=200,
-        description="The id of the last event that was read, as browsers show it when they come back: what "
-        "came after it is sent first. `0` for all that is kept; without one, from now on.",
+        description="The id of the last received event, which browsers send when they reconnect: later "
+        "events are sent first. `0` for all stored events; without it, only new events are sent.",
     ),
 ]
 Since = Annotated[
     str | None,
-    Query(max_length=200, description="The same, for whoever cannot send that header the first time."),
+    Query(
+        max_length=200, description="The same, for clients that cannot set the header on the first request."
+    ),
 ]
 
 
 @routes.get(
     "/agent/streams/{stream_id}",
     response_class=EventStream,
-    responses={200: {"content": {"text/event-stream": {}}, "description": "Events, until you hang up."}},
+    responses={
+        200: {"content": {"text/event-stream": {}}, "description": "Events, until the client disconnects."}
+    },
 )
 async def stream_events(
     stream_id: StreamId,
@@ -52,11 +56,11 @@ async def stream_events(
     last_event_id: LastEventId = None,
     since: Since = None,
 ) -> Response:
-    """Follow a session, or an execution, as server-sent events.
+    """Follow a session or an execution as server-sent events.
 
-    The first event is `joined`: where `recovered` is false, load the history over the API first. Then come
-    envelopes, each as an event of its type; `bye` is the last one, and asks you to come back, with a newer
-    token where its reason says so.
+    The first event is `joined`: if `recovered` is false, load the history over the API first. Envelopes
+    follow, each as an event of its type. The last event is `bye`, which asks the client to reconnect, with a
+    newer token if its reason requires one.
     """
     shown = last_event_id or since
     try:
@@ -76,7 +80,6 @@ async def stream_events(
 
 
 def _still_good(api: Api, request: Request) -> Callable[[], Awaitable[bool]]:
-    """Whether the caller would still be let in."""
     header = request.headers.get("authorization")
 
     async def is_good() -> bool:
@@ -86,7 +89,7 @@ def _still_good(api: Api, request: Request) -> Callable[[], Awaitable[bool]]:
         except Refusal as refusal:
             return refusal.status != HTTPStatus.UNAUTHORIZED
         except (StoreUnavailable, TimeoutError):
-            # Where it cannot be found out now, nothing is taken away.
+            # While it cannot be checked, the viewer keeps its access.
             return True
         return True
 

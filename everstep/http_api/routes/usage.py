@@ -1,4 +1,4 @@
-"""What was consumed."""
+"""The route that reports token usage."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -20,10 +20,10 @@ USUAL = timedelta(days=30)
 async def read_usage(
     api: Given,
     caller: Who,
-    since: Annotated[Instant | None, Query(description="30 days before `until`, unless it is given.")] = None,
-    until: Annotated[Instant | None, Query(description="Now, unless it is given.")] = None,
+    since: Annotated[Instant | None, Query(description="Default: 30 days before `until`.")] = None,
+    until: Annotated[Instant | None, Query(description="Default: now.")] = None,
 ) -> Usage:
-    """Add up what the executions consumed that began in a span of time, agent by agent."""
+    """Report the usage of executions that started in a time span, by agent."""
     end = until or datetime.now(UTC)
     span = Span(since or end - USUAL, end)
     return Usage.of(span, await api.accounts.accounts(caller.scope, span))

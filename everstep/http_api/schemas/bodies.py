@@ -1,4 +1,4 @@
-"""What clients send."""
+"""Request models."""
 
 import hashlib
 from typing import Annotated, Any, Literal
@@ -16,27 +16,26 @@ from everstep.http_api.schemas.text import Json, Map, Sent, Text
 
 Title = Annotated[Text, Field(max_length=MAX_TITLE)]
 Content = Annotated[Text, Field(max_length=MAX_CONTENT)]
-AgentName = Annotated[Text, Field(max_length=MAX_NAME, description="One of GET /agent/agents.")]
+AgentName = Annotated[
+    Text, Field(max_length=MAX_NAME, description="The name of an agent of GET /agent/agents.")
+]
 UserName = Annotated[
     Text | None,
-    Field(max_length=MAX_NAME, description="For services with the scope `sessions:all`: for whom they act."),
+    Field(max_length=MAX_NAME, description="The user to act for; requires the scope `sessions:all`."),
 ]
-Debug = Annotated[
-    bool, Field(description="Whether the execution that begins keeps its full state after each step.")
-]
+Debug = Annotated[bool, Field(description="Whether the new execution stores its full state after each step.")]
 Broadcast = Annotated[
     Literal["minimal", "standard", "debug"] | None,
     Field(
-        description="How much viewers of the execution that begins are told, instead of what its agent says: "
-        "`minimal` leaves out the text while it is written, `debug` adds the arguments of tools and the "
-        "votes after each step."
+        description="The level of detail of the new execution's events, instead of its agent's: `minimal` "
+        "omits the streamed text, `debug` adds the arguments of tools and the votes after each step."
     ),
 ]
 ContextText = Annotated[Text | None, Field(max_length=MAX_CONTEXT)]
 
 
 def _id_text(value: object) -> object:
-    """An id may be a whole number; it is kept as text."""
+    # A number is stored as text.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if value is None or isinstance(value, str):
@@ -51,61 +50,61 @@ RelatedId = Annotated[
 
 
 class _AboutSomething(Sent):
-    """What names the thing that it is about."""
+    """Base of models with a context."""
 
-    related_type: ContextText = Field(default=None, description="Which kind of thing it is about.")
+    related_type: ContextText = Field(default=None, description="The type of the object that this is about.")
     related_id: RelatedId = Field(
-        default=None, description="Which one: text, or a whole number; needs a `related_type`."
+        default=None, description="The id of the object: text or an integer; requires `related_type`."
     )
     context_url: ContextText = Field(
         default=None,
-        description="The page on which it was said: http(s), or a path that begins with one `/`.",
+        description="The URL of the current page: http(s), or a path that begins with one `/`.",
     )
 
     @property
     def context(self) -> Context:
-        """What it is about."""
+        """The context of the request."""
         return Context(self.related_type, self.related_id, self.context_url)
 
 
 class _BeginsSession(_AboutSomething):
-    """What makes a session."""
+    """Base of models that create a session."""
 
     initial_context_url: ContextText = Field(
-        default=None, description="The page on which the session begins; without one, `context_url`."
+        default=None, description="The URL of the page on which the session starts; default: `context_url`."
     )
 
 
 class NewSessionSent(_BeginsSession):
-    """A session to be made."""
+    """A new session."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"title": "A trip to Bergen", "agent": "assistant"}]}
     )
 
-    title: Title | None = Field(
-        default=None, description="Without one, the first words of the first message."
-    )
-    agent: AgentName | None = Field(default=None, description="Whom messages go to that name no agent.")
+    title: Title | None = Field(default=None, description="Default: the first words of the first message.")
+    agent: AgentName | None = Field(default=None, description="The agent for messages that name none.")
     metadata: Map = EMPTY
     user_id: UserName = None
 
 
 class SessionChangesSent(Sent):
-    """What is to be different about a session; what is left out stays."""
+    """Changes of a session; omitted fields stay unchanged."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "archived"}]})
 
     title: Title | None = None
     status: SessionStatus | None = None
     agent: AgentName | None = None
-    metadata: Map | None = Field(default=None, description="Merged into what is there; a null removes a key.")
+    metadata: Map | None = Field(
+        default=None, description="Merged into the existing metadata; null removes a key."
+    )
 
 
 class _MessageSent(_AboutSomething):
     content: Content = Field(examples=["Book me a train to Bergen"])
     on_busy: OnBusy = Field(
-        default=OnBusy.ENQUEUE, description="What to do while an execution of the session is under way."
+        default=OnBusy.ENQUEUE, description="What to do while an execution of the session is running."
     )
     agent: AgentName | None = None
     metadata: Map = EMPTY
@@ -115,7 +114,7 @@ class _MessageSent(_AboutSomething):
 
 
 class MessageSent(_MessageSent):
-    """Something said in a session: the beginning of an execution, or the answer to a question."""
+    """A message of a session: starts an execution, or answers a question."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -128,11 +127,11 @@ class MessageSent(_MessageSent):
 
     content: Content = ""
     data: Json = Field(default=None, description="The answer to a form.")
-    request_id: UUID | None = Field(default=None, description="The question that it answers.")
+    request_id: UUID | None = Field(default=None, description="The id of the question that this answers.")
 
 
 class FirstMessageSent(_MessageSent, _BeginsSession):
-    """Something said in a session that is made for it."""
+    """The first message of a new session."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Book me a train to Bergen"}]})
 
@@ -155,7 +154,7 @@ class NewExecutionSent(Sent):
 
     @property
     def digest(self) -> str:
-        """What tells it from another one; fields that later versions add do not change it."""
+        """A digest of the content; fields that later versions add do not change it."""
         return hashlib.sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()
 
 
@@ -165,12 +164,14 @@ class AnswerSent(Sent):
     model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Friday"}]})
 
     text: Content = ""
-    data: Json = Field(default=None, description="The answer to a form; its text may then be left out.")
-    request_id: UUID | None = Field(default=None, description="Which question; without it the oldest.")
+    data: Json = Field(default=None, description="The answer to a form; `text` is then optional.")
+    request_id: UUID | None = Field(
+        default=None, description="The id of the question; default: the oldest open one."
+    )
 
 
 class SteerSent(Sent):
-    """Something to be heard before the next step."""
+    """A message for the next step of an execution."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Rather on Friday"}]})
 
@@ -178,18 +179,18 @@ class SteerSent(Sent):
 
 
 class ForkSent(Sent):
-    """From where on another execution is to go its own way."""
+    """Where to fork an execution."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"step": 2, "content": "And if I fly instead?"}]}
     )
 
-    step: int = Field(ge=0, le=1_000_000, description="The last step that both share.")
-    content: Content | None = Field(default=None, description="What is said instead of the last words.")
+    step: int = Field(ge=0, le=1_000_000, description="The last step that both executions share.")
+    content: Content | None = Field(default=None, description="Replaces the last message of the user.")
 
 
 def _position(since: Any) -> Position | None:
-    """A form has text only, and an empty one for nothing."""
+    # A form sends the position as JSON text, or as an empty text.
     read = parse_json(since or "null", "since") if isinstance(since, str) else since
     return None if read is None else Position.from_dict(read)
 
@@ -218,7 +219,7 @@ _SINCE = {"anyOf": [_POSITION, {"type": "string", "contentMediaType": "applicati
 
 
 class ChannelSent(Sent):
-    """A browser that wants to join a channel of the gateway."""
+    """A request of a browser to join a channel of the gateway."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -235,12 +236,16 @@ class ChannelSent(Sent):
     channel_name: Text = Field(max_length=200)
     since: Annotated[Any, AfterValidator(_position), WithJsonSchema(_SINCE)] = Field(
         default=None,
-        description="The position to go on from, or its JSON as text; without it from now on.",
+        description="The position to resume from, as an object or as JSON text; default: only new events.",
     )
 
 
 def require_words(content: str, what: str = "content") -> str:
-    """Text that says something."""
+    """Return the text.
+
+    Raises:
+        InvalidInput: It is blank.
+    """
     if not content.strip():
         raise InvalidInput(f"{what} is empty; say something")
     return content

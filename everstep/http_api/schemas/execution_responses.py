@@ -1,4 +1,4 @@
-"""What clients are told of executions."""
+"""Response models about executions."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Self
@@ -35,13 +35,13 @@ class Request(Told):
     state: RequestState
     tool: str
     args: Mapping[str, Any]
-    args_digest: str = Field(description="What an approval has to send back.")
-    request: Mapping[str, Any] = Field(description="Of a question: its prompt, choices and schema.")
+    args_digest: str = Field(description="The digest that a decision must send back.")
+    request: Mapping[str, Any] = Field(description="For a question: its prompt, choices and schema.")
     created_at: Moment
 
     @classmethod
     def of(cls, row: RequestRow) -> Self:
-        """What a row says."""
+        """Convert a stored row."""
         return cls(
             id=row.id,
             execution_id=row.ref.execution_id,
@@ -68,16 +68,17 @@ class Execution(Told):
     agent: str
     definition_hash: str | None = Field(
         default=None,
-        description="SHA-256 of the agent's definition as it was when this was accepted; told of single "
-        "executions only, null in lists.",
+        description="SHA-256 of the agent's definition when the execution was accepted; null in lists.",
     )
     status: ExecutionStatus
     stop_reason: StopReason | None
     step_count: int
     usage: Mapping[str, Any]
-    output: Mapping[str, Any] | None = Field(description="`response` and `stop_reason`, once it has ended.")
+    output: Mapping[str, Any] | None = Field(
+        description="`response` and `stop_reason` of an ended execution."
+    )
     error_message: str | None
-    last_snapshot_id: UUID | None = Field(default=None, description="The latest of its stored states.")
+    last_snapshot_id: UUID | None = Field(default=None, description="The latest snapshot of the execution.")
     metadata: Mapping[str, Any]
     created_at: Moment
     started_at: Moment | None
@@ -85,8 +86,8 @@ class Execution(Told):
 
     @classmethod
     def of(cls, row: ExecutionRow, *, in_full: bool = False) -> Self:
-        """What a row says; the words of errors to those who may see everything."""
-        told = row.error_told or (row.error_message and NOT_TOLD)
+        """Convert a stored row; `in_full` includes the texts of errors."""
+        public_message = row.error_told or (row.error_message and NOT_TOLD)
         return cls(
             id=row.ref.execution_id,
             session_id=row.ref.session_id,
@@ -99,7 +100,7 @@ class Execution(Told):
             step_count=row.step_count,
             usage=row.usage,
             output=row.output,
-            error_message=row.error_message if in_full else told,
+            error_message=row.error_message if in_full else public_message,
             last_snapshot_id=row.last_snapshot_id,
             metadata=row.metadata,
             created_at=row.created_at,
@@ -109,28 +110,28 @@ class Execution(Told):
 
 
 class ExecutionSteered(Execution):
-    """An execution to which something was said, and who hears it."""
+    """An execution that was sent a message, and the execution that receives it."""
 
     route: Literal["steer", "queue"] = Field(
-        description="`steer`: the execution hears it before its next step, or if a guard forbids another "
-        "step, the execution that comes after it. `queue`: it is ending, and `heard_by` comes after it."
+        description="`steer`: the execution reads the message before its next step, or its successor if a "
+        "guard forbids another step. `queue`: the execution is ending, and `heard_by` is its successor."
     )
-    heard_by: UUID = Field(description="The execution that hears it.")
+    heard_by: UUID = Field(description="The execution that receives the message.")
 
     @classmethod
     def told(cls, row: ExecutionRow, steering: Steering) -> Self:
-        """Where the execution stands, and who hears what was said."""
+        """Convert an execution and the result of steering it."""
         route = "queue" if steering.is_moved else "steer"
         heard_by = steering.heard_by.execution_id
         return cls(**Execution.of(row).model_dump(), route=route, heard_by=heard_by)
 
 
 NOT_TOLD = "Failed"
-"""What is told of errors that an older release stored."""
+"""The public text of errors that an older release stored."""
 
 
 class ErrorTold(Told):
-    """Something that went wrong in a step."""
+    """An error in a step."""
 
     message: str
     type: str | None
@@ -138,9 +139,9 @@ class ErrorTold(Told):
 
     @classmethod
     def of(cls, error: StepError, *, in_full: bool = False) -> Self:
-        """What a step's error says; its words to those who may see everything."""
-        words = error.message if in_full else error.told
-        return cls(message=words, type=error.type, tool=error.tool_name)
+        """Convert an error of a step; `in_full` includes its text."""
+        message = error.message if in_full else error.told
+        return cls(message=message, type=error.type, tool=error.tool_name)
 
 
 class Call(Told):
@@ -148,14 +149,14 @@ class Call(Told):
 
     id: str
     tool: str
-    args: Mapping[str, Any] = Field(description="What it runs with.")
+    args: Mapping[str, Any] = Field(description="The arguments that the call runs with.")
     requested_args: Mapping[str, Any] | None = Field(
-        default=None, description="What the model asked for, where a person edited the arguments."
+        default=None, description="The arguments of the model, if a person edited them."
     )
     state: str
     attempts: int
     result: Any = None
-    text: str | None = Field(default=None, description="What the model reads.")
+    text: str | None = Field(default=None, description="The text that the model reads.")
     success: bool | None = None
     error: ErrorTold | None = None
     started_at: Moment | None = None
@@ -163,7 +164,7 @@ class Call(Told):
 
     @classmethod
     def of(cls, row: CallRow, *, in_full: bool = False) -> Self:
-        """What a row says; the words of errors to those who may see everything."""
+        """Convert a stored row; `in_full` includes the texts of errors."""
         call = cls(
             id=row.call.id,
             tool=row.call.name,
@@ -175,7 +176,7 @@ class Call(Told):
         record = row.record
         if record is None:
             return call
-        told = {
+        outcome = {
             "result": record.result,
             "text": record.text if in_full else _told_text(record),
             "success": record.success,
@@ -183,7 +184,7 @@ class Call(Told):
             "started_at": record.started_at,
             "completed_at": record.completed_at,
         }
-        return call.model_copy(update=told)
+        return call.model_copy(update=outcome)
 
 
 def _told_text(record: CallRecord) -> str:
@@ -192,7 +193,7 @@ def _told_text(record: CallRecord) -> str:
 
 
 class Waits(Told):
-    """Why the model is not asked at the moment, and when it is asked again."""
+    """The delay of a model call, and the time of the next attempt."""
 
     detail: str
     since: Moment
@@ -200,24 +201,24 @@ class Waits(Told):
 
     @classmethod
     def of(cls, wait: RetryWait) -> Self:
-        """What is told of a wait: not what the provider said."""
+        """Convert a wait, without the text of the provider."""
         return cls(detail=wait.told, since=wait.since, next_attempt_at=wait.until)
 
 
 class Step(Told):
-    """One exchange with the model, and the tool calls that followed from it."""
+    """One exchange with the model, and its tool calls."""
 
     number: int
     attempt: int
-    type: str | None = Field(description="Null while the model answers.")
+    type: str | None = Field(description="Null until the model has answered.")
     finish_reason: str | None
     usage: Mapping[str, int] | None
     errors: list[ErrorTold]
     messages: list[dict[str, Any]]
     calls: list[Call]
-    partial_text: str = Field(description="What was said so far of an answer that is under way.")
+    partial_text: str = Field(description="The text of an unfinished answer so far.")
     waits: Waits | None = Field(
-        default=None, description="Set while the model is not asked because its provider is unavailable."
+        default=None, description="Set while the model call is delayed because the provider is unavailable."
     )
     started_at: Moment
     completed_at: Moment | None
@@ -225,7 +226,7 @@ class Step(Told):
 
     @classmethod
     def of(cls, row: StepRow, *, in_full: bool = False) -> Self:
-        """What a row says; the words of errors to those who may see everything."""
+        """Convert a stored row; `in_full` includes the texts of errors."""
         facts = row.facts
         messages = [message.to_dict() for message in row.messages]
         return cls(
@@ -246,26 +247,26 @@ class Step(Told):
 
 
 class Decision(Told):
-    """Why a step was followed by another, or by none: all votes, and what they came to."""
+    """The decision after a step: all votes, and the outcome."""
 
     number: int
-    outcome: Mapping[str, Any] | None = Field(description="Null while the step is under way.")
+    outcome: Mapping[str, Any] | None = Field(description="Null until the step is complete.")
 
     @classmethod
     def of(cls, row: StepRow, *, in_full: bool = False) -> Self:
-        """What a row says; the words of errors to those who may see everything."""
+        """Convert a stored row; `in_full` includes the texts of errors."""
         return cls(number=row.number, outcome=row.outcome if in_full else veiled(row.outcome))
 
 
 class Snapshot(Told):
-    """A stored state of an execution."""
+    """A stored state (snapshot) of an execution."""
 
     id: UUID
     execution_id: UUID
     parent_snapshot_id: UUID | None = Field(
-        description="Of a subagent's: the latest snapshot of the agent that it works for."
+        description="For a subagent: the latest snapshot of its parent agent."
     )
-    previous_snapshot_id: UUID | None = Field(description="The one before it of the same execution.")
+    previous_snapshot_id: UUID | None = Field(description="The previous snapshot of the same execution.")
     agent_name: str | None
     step_number: int | None
     is_final: bool
@@ -275,7 +276,7 @@ class Snapshot(Told):
 
     @classmethod
     def of(cls, row: SnapshotRow, *, in_full: bool = False) -> Self:
-        """What a row says; the words of errors to those who may see everything."""
+        """Convert a stored row; `in_full` includes the texts of errors."""
         return cls(
             id=row.id,
             execution_id=row.execution_id,

@@ -1,4 +1,4 @@
-"""What clients are told."""
+"""Response models, except those about executions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -32,17 +32,17 @@ class Listed(Told, Generic[T]):
 
     items: list[T]
     next_cursor: str | None = Field(
-        default=None, description="Where the next page begins; null: this is the last."
+        default=None, description="The cursor of the next page; null on the last page."
     )
 
 
 def listed(page: Page[RowT], of: Callable[[RowT], T]) -> Listed[T]:
-    """A page of rows, as clients see them."""
+    """Convert a page of rows to a page of response models."""
     return Listed(items=[of(row) for row in page.rows], next_cursor=page.cursor)
 
 
 class Session(Told):
-    """A conversation over many executions."""
+    """A conversation of one or more executions."""
 
     model_config = example(samples.SESSION)
 
@@ -54,7 +54,7 @@ class Session(Told):
     related_type: str | None
     related_id: str | None
     context_url: str | None
-    initial_context_url: str | None = Field(description="The page on which it began.")
+    initial_context_url: str | None = Field(description="The URL of the page on which the session started.")
     metadata: Mapping[str, Any]
     last_execution_id: UUID | None
     last_snapshot_id: UUID | None
@@ -63,7 +63,7 @@ class Session(Told):
 
     @classmethod
     def of(cls, row: SessionRow) -> Self:
-        """What a row says."""
+        """Convert a stored row."""
         agent = row.metadata.get(AGENT)
         return cls(
             id=row.id,
@@ -84,7 +84,7 @@ class Session(Told):
 
 
 class Message(Told):
-    """A stored message. What has the role `info` or `notification` may be folded away."""
+    """A stored message. User interfaces may collapse those with the role `info` or `notification`."""
 
     model_config = example(samples.MESSAGE)
 
@@ -101,7 +101,7 @@ class Message(Told):
 
     @classmethod
     def of(cls, row: SessionMessageRow) -> Self:
-        """What a row says."""
+        """Convert a stored row."""
         return cls(
             id=row.id,
             session_id=row.session_id,
@@ -117,18 +117,20 @@ class Message(Told):
 
 
 class MessageAccepted(Told):
-    """A message was taken, and what it does."""
+    """An accepted message, and its effect."""
 
     model_config = example(samples.ACCEPTED)
 
     session_id: UUID
-    execution_id: UUID = Field(description="The execution that it begins, that hears it, or that had asked.")
-    route: Route = Field(description="Whether it begins an execution, waits, interrupts, steers or answers.")
+    execution_id: UUID = Field(description="The execution that the message starts, steers or answers.")
+    route: Route = Field(
+        description="Whether the message starts an execution, is queued, interrupts, steers or answers."
+    )
     message: Message
 
     @classmethod
     def of(cls, sent: Accepted) -> Self:
-        """What became of it."""
+        """Convert the result of sending a message."""
         message = Message.of(sent.message)
         return cls(
             session_id=message.session_id, execution_id=sent.execution_id, route=sent.route, message=message
@@ -145,7 +147,7 @@ _TELLS_OF: Mapping[object, tuple[str, str]] = {
 
 
 def told_of(kind: object, body: Any) -> dict[str, UUID]:
-    """What an answer of this kind tells of, and is erased with: a session, or an execution."""
+    """The session or execution that a response is about, which erases the stored response with itself."""
     if kind not in _TELLS_OF:
         return {}
     what, field = _TELLS_OF[kind]
@@ -161,22 +163,22 @@ class Agent(Told):
     capabilities: list[str]
     source: str = Field(
         default="",
-        description="Where the process of the API found it: a file, or `module:attribute`.",
+        description="Where the API process found the agent: a file, or `module:attribute`.",
         examples=["agents/reviewer.md"],
     )
     definition_hash: str = Field(
-        default="", description="What a new execution of it would have as `definition_hash`."
+        default="", description="The `definition_hash` of new executions of the agent."
     )
 
     @classmethod
     def of(cls, agent: AgentDefinition) -> Self:
-        """What others are told about it."""
-        told = agent.descriptor
+        """Convert an agent definition."""
+        descriptor = agent.descriptor
         return cls(
-            name=told.name,
-            description=told.description,
-            tools=[*told.tools],
-            capabilities=[*told.capabilities],
+            name=descriptor.name,
+            description=descriptor.description,
+            tools=[*descriptor.tools],
+            capabilities=[*descriptor.capabilities],
             source=agent.source,
             definition_hash=agent.digest,
         )
@@ -186,11 +188,11 @@ class Agents(Told):
     """The agents of an installation."""
 
     items: list[Agent]
-    default: str = Field(description="Whom a message goes to that names none.")
+    default: str = Field(description="The agent for messages that name none.")
 
 
 class AgentUsage(Told):
-    """What the executions of one agent consumed; tokens are counted once each."""
+    """The usage of one agent's executions; each token is counted once."""
 
     agent: str
     executions: int
@@ -204,7 +206,7 @@ class AgentUsage(Told):
 
 
 class Usage(Told):
-    """What was consumed in a span of time."""
+    """The usage in a time span."""
 
     since: Moment
     until: Moment
@@ -213,7 +215,7 @@ class Usage(Told):
 
     @classmethod
     def of(cls, span: Span, accounts: Sequence[Account]) -> Self:
-        """What was added up."""
+        """Sum up the accounts of a time span."""
         return cls(
             since=span.since,
             until=span.until,
@@ -223,47 +225,47 @@ class Usage(Told):
 
 
 class ChannelAuth(Told):
-    """What a browser shows to the gateway."""
+    """The authorisation that a browser sends to the gateway."""
 
     auth: str = Field(examples=["everstep:4f6a..."])
     channel_data: str | None = Field(
         default=None,
-        description="Where the viewer was, signed along: pass it on to the gateway as it is. "
+        description="The signed position of the viewer; send it to the gateway unchanged. "
         "Absent if no `since` was sent.",
         examples=['{"since":{"epoch":"5d41","seq":7}}'],
     )
 
 
 class Gateway(Told):
-    """Where what happens is told as it happens: docs/streaming.md."""
+    """The gateway, which streams events; see docs/streaming.md."""
 
     url: str = Field(
-        description="Its address. `/v1` below it speaks `everstep.v1`, `/app/{key}` Pusher's protocol.",
+        description="Its URL. The path `/v1` serves `everstep.v1`, `/app/{key}` serves Pusher's protocol.",
         examples=["wss://watch.example"],
     )
-    key: str | None = Field(description="The application's name in Pusher's protocol.", examples=["everstep"])
+    key: str | None = Field(description="The application key in Pusher's protocol.", examples=["everstep"])
     channels: list[str] = Field(
-        description="What may be watched; Pusher's clients put `private-` before it.",
+        description="The patterns of channel names; Pusher's clients prefix them with `private-`.",
         examples=[["agent.session.{session_id}", "agent.execution.{execution_id}"]],
     )
 
 
 class CheckTold(Told):
-    """One thing that the API cannot do without."""
+    """The result of a readiness check."""
 
     name: str
     ok: bool
-    detail: str = Field(default="", description="What to do if it is missing.")
+    detail: str = Field(default="", description="How to fix a failed check.")
 
 
 class Readiness(Told):
-    """Whether requests can be served."""
+    """Whether the API can serve requests."""
 
     status: str = Field(examples=["ready"])
     checks: list[CheckTold]
 
 
 class Health(Told):
-    """That the process answers."""
+    """The process is alive."""
 
     status: str = "ok"

@@ -1,4 +1,4 @@
-"""The forms in which values cross the API."""
+"""Field types and base classes of request and response models."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Plain
 from everstep.agent_domain.values import FrozenDict, freeze, moment, valid_text
 
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
-"""What lies further away comes to the same."""
+"""Times outside of this range are clamped to it."""
 
 _MOMENT = {"type": "string", "format": "date-time", "examples": ["2026-01-16T10:05:00.123456Z"]}
 
@@ -20,7 +20,7 @@ Moment: TypeAlias = Annotated[
 """UTC with microseconds, ending in `Z`."""
 
 Instant: TypeAlias = Annotated[AwareDatetime, AfterValidator(lambda at: max(EARLIEST, min(at, LATEST)))]
-"""A moment that somebody names; it needs a time zone."""
+"""A time in a request; it needs a time zone."""
 
 Text: TypeAlias = Annotated[str, AfterValidator(partial(valid_text, where="the text"))]
 """Text that every store can hold."""
@@ -33,19 +33,19 @@ Map: TypeAlias = FrozenDict
 
 
 class Sent(BaseModel):
-    """What clients send: a field that nobody knows is refused."""
+    """The base of request models: unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Told(BaseModel):
-    """What clients are told; later versions tell more."""
+    """The base of response models; later versions may add fields."""
 
     model_config = ConfigDict(frozen=True)
 
 
 Cursor: TypeAlias = Annotated[
-    Text | None, Query(max_length=500, description="Where the last page ended: its `next_cursor`.")
+    Text | None, Query(max_length=500, description="The `next_cursor` of the previous page.")
 ]
 
-Limit: TypeAlias = Annotated[int, Query(ge=1, le=200, description="How many at most.")]
+Limit: TypeAlias = Annotated[int, Query(ge=1, le=200, description="The maximum number of items.")]

@@ -263,9 +263,9 @@ async def test_a_call_is_decided_with_its_shown_digest(room: Room, decision: str
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("yes please", "type a, or d and perhaps a reason"),
-        ("a little later", "type a, or d and perhaps a reason"),
-        ("e", "type a, or d and perhaps a reason"),
+        ("yes please", "type a, or d and an optional reason"),
+        ("a little later", "type a, or d and an optional reason"),
+        ("e", "type a, or d and an optional reason"),
         ("e {", "what follows is not valid JSON"),
         ("e [1]", "what follows"),
         ("e {}", "Required arguments are missing: euros"),
@@ -304,7 +304,7 @@ async def test_an_open_request_is_reported_when_the_input_ends(room: Room) -> No
 
     session = session_in(result.output)
     assert result.exit_code == 1
-    assert result.output.splitlines()[-1] == f"It goes on without you. Come back: everstep chat {session}"
+    assert result.output.splitlines()[-1] == f"The execution continues. To return: everstep chat {session}"
 
 
 # Resuming.
@@ -348,9 +348,9 @@ async def test_an_archived_session_says_why_it_accepts_no_message(
 @pytest.mark.parametrize(
     ("on_busy", "taken", "statuses"),
     [
-        ("enqueue", "it waits for its turn", ["completed", "completed"]),
-        ("steer", "it is heard before the next step", ["completed"]),
-        ("interrupt", "what was under way is cancelled", ["completed", "cancelled"]),
+        ("enqueue", "queued behind the running execution", ["completed", "completed"]),
+        ("steer", "the agent reads it before its next step", ["completed"]),
+        ("interrupt", "the running execution is cancelled", ["completed", "cancelled"]),
     ],
 )
 async def test_a_busy_session_handles_the_line_as_requested(
@@ -381,7 +381,7 @@ async def test_leaving_prints_the_command_to_resume(room: Room, http: httpx2.Asy
     process.send_signal(signal.SIGINT)
 
     assert await process.wait() == 130
-    assert log.read_text().splitlines()[-1] == f"It goes on without you. Come back: everstep chat {session}"
+    assert log.read_text().splitlines()[-1] == f"The execution continues. To return: everstep chat {session}"
     assert "Traceback" not in log.read_text()
     assert await status_of(http, sent["execution_id"], "pending", "running")()
     following = asyncio.create_task(room.shows("chat", session))
@@ -401,7 +401,7 @@ async def test_a_restarted_api_loses_no_line(room: Room) -> None:
         process.stdin.write(b"hello\n")
         await room.shown(log, "Hello!")
     process.stdin.write(b"choose\n")
-    await room.shown(log, f"nobody answers at {room.url}")
+    await room.shown(log, f"no answer from {room.url}")
     async with room.answering() as http:
         await room.shown(log, "choices: high, low")
         process.stdin.write(b"high\n")
@@ -441,7 +441,7 @@ async def test_a_line_with_a_lost_response_is_stored_once(room: Room) -> None:
         shown = await room.shows("chat", typed="choose\nhigh\n")
         assert await spoken(http, session_in(shown)) == ["choose", "high"]
     assert len(lost) == 2
-    assert "cannot serve this now (503); trying again" in shown
+    assert "is unavailable (503); trying again" in shown
 
 
 async def test_a_permanent_outage_ends_the_command(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,8 +467,8 @@ async def test_a_permanent_outage_ends_the_command(room: Room, monkeypatch: pyte
 
     assert result.exit_code == 1
     *_, trying, given_up = result.stderr.splitlines()
-    assert trying.endswith("cannot serve this now (502); trying again")
-    assert given_up.endswith(f"It goes on without you. Come back: everstep chat {session_in(result.output)}")
+    assert trying.endswith("is unavailable (502); trying again")
+    assert given_up.endswith(f"The execution continues. To return: everstep chat {session_in(result.output)}")
 
 
 # Invalid input.
@@ -485,8 +485,8 @@ async def test_without_a_server_the_error_says_how_to_start_one(
     away = await room.complains(*here, *command, EVERSTEP_API_URL=NOWHERE)
     none = await room.complains(*here, *command, EVERSTEP_API_URL=None)
 
-    assert away.startswith(f"nobody answers at {NOWHERE} (")
-    assert none.startswith("no API is known here: ")
+    assert away.startswith(f"no answer from {NOWHERE} (")
+    assert none.startswith("no API is configured: ")
     assert all("start a local installation with `everstep up`" in said for said in (away, none))
 
 
@@ -497,8 +497,8 @@ async def test_without_a_server_the_error_says_how_to_start_one(
     [
         (signed("another secret, which opens nothing here", "ann"), "The token is not valid"),
         ("esk_nothing", "This key opens nothing"),
-        (None, "Nobody knows who you are"),
-        ("two words\x7f", "the token has characters that no token has"),
+        (None, "Authentication required"),
+        ("two words\x7f", "the token has invalid characters"),
     ],
 )
 async def test_a_refused_token_is_reported(
@@ -511,11 +511,11 @@ async def test_a_refused_token_is_reported(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("chat", "7"), "'7' is no session id; `everstep sessions` lists them"),
+        (("chat", "7"), "'7' is not a session id; `everstep sessions` lists them"),
         (("chat", NO_SESSION), "check its id; `everstep sessions` lists them"),
         (("chat", "--agent", "nobody"), "No agent named 'nobody'. Choose from: broken, clerk, hesitant"),
-        (("chat", "--url", "here"), "'here' is no URL of an API; write it like http://127.0.0.1:8080"),
-        (("sessions", "--url", "http://"), "'http://' is no URL of an API"),
+        (("chat", "--url", "here"), "'here' is not the URL of an API; write it like http://127.0.0.1:8080"),
+        (("sessions", "--url", "http://"), "'http://' is not the URL of an API"),
         (("sessions", "--cursor", "xx"), "the cursor cannot be read"),
     ],
 )
@@ -534,7 +534,7 @@ async def test_a_server_that_is_not_the_api_is_reported(room: Room) -> None:
     async with room.answering(lambda _: page):
         complaint = await room.complains("sessions")
 
-    assert complaint.startswith(f"{room.url}/agent/sessions?limit=20 does not answer as Everstep's API does")
+    assert complaint.startswith(f"{room.url}/agent/sessions?limit=20 is not an Everstep API")
 
 
 async def test_input_that_is_not_utf_8_is_not_sent(room: Room, http: httpx2.AsyncClient) -> None:
@@ -570,7 +570,7 @@ async def test_a_local_installation_needs_neither_url_nor_token(room: Room, tmp_
     assert secret
     assert ours.startswith("The token is not valid")
     assert local.exit_code == 0, local.output
-    assert other.startswith("Nobody knows who you are")
+    assert other.startswith("Authentication required")
 
 
 # Terminals.
@@ -591,7 +591,7 @@ async def test_a_terminal_has_a_prompt_and_ctrl_d_ends_it(room: Room, http: http
         await until("it is heard", thinks)
         # A line is sent while the agent works.
         os.write(ours, b"Never mind\n")
-        await room.shown(log, "it waits for its turn")
+        await room.shown(log, "queued behind the running execution")
         hesitant.go_on.set()
         await room.shown(log, "Fine.\n> ")
         os.write(ours, b"\x04")
@@ -600,7 +600,7 @@ async def test_a_terminal_has_a_prompt_and_ctrl_d_ends_it(room: Room, http: http
     finally:
         os.close(ours)
         os.close(theirs)
-    assert log.read_text().endswith(f"Fine.\n> \nCome back: everstep chat {session}\n")
+    assert log.read_text().endswith(f"Fine.\n> \nTo return: everstep chat {session}\n")
 
 
 # The gateway.

@@ -297,11 +297,11 @@ async def test_invalid_arguments_approve_nothing(desk: Desk, given: tuple[str, .
     ("given", "complaint"),
     [
         (("--deny", "--args", "{}"), "exclude each other"),
-        (("--reason", "too much"), "give --deny, too"),
-        (("--deny", "--remember"), "give neither --deny nor --args"),
-        (("--args", "{}", "--remember"), "give neither --deny nor --args"),
-        (("--where", "euros=8*"), "give --remember, too"),
-        (("--remember", "--where", "euros"), "'euros' is no ARG=GLOB"),
+        (("--reason", "too much"), "--reason requires --deny"),
+        (("--deny", "--remember"), "omit --deny and --args"),
+        (("--args", "{}", "--remember"), "omit --deny and --args"),
+        (("--where", "euros=8*"), "--where requires --remember"),
+        (("--remember", "--where", "euros"), "'euros' is not ARG=GLOB"),
     ],
 )
 async def test_contradictory_options_decide_nothing(
@@ -385,11 +385,11 @@ async def test_without_a_worker_no_command_waits_for_ever(
 
     for act in (("pause",), ("steer", "Hurry")):
         complaint = await desk.complains(act[0], execution.id, *act[1:])
-        assert complaint.startswith("no worker heard this within 0.5 seconds: `everstep doctor` says")
-        assert complaint.endswith("do not give the command again")
+        assert complaint.startswith("no worker answered within 0.5 seconds: `everstep doctor` checks")
+        assert complaint.endswith("do not repeat the command")
     cancelled = await desk.says("cancel", execution.id)
 
-    assert cancelled == "no worker is there; it stops as soon as one is\n"
+    assert cancelled == "no worker is available; the execution stops as soon as one is\n"
     async with desk.at_work():
         await execution.result()
     row = await execution.get()
@@ -413,7 +413,7 @@ async def test_an_invalid_id_is_refused_before_any_request(desk: Desk, command: 
 
     for text in ("12", "", "x" * 100_000):
         complaint = await desk.complains(name, text, *rest, **nowhere)
-        assert "is no execution id; `everstep executions` lists them" in complaint
+        assert "is not an execution id; `everstep executions` lists them" in complaint
         assert len(complaint) < 200
 
 
@@ -421,10 +421,10 @@ async def test_an_invalid_id_is_refused_before_any_request(desk: Desk, command: 
     ("arguments", "complaint"),
     [
         (("run", "hello", "--agent", "nobody"), "No agent named 'nobody'. Choose from: clerk"),
-        (("run", ""), "the message is empty; say something"),
-        (("run", " \n "), "the message is empty; say something"),
+        (("run", ""), "the message is empty; write some text"),
+        (("run", " \n "), "the message is empty; write some text"),
         (("run", "\ud800"), "message text contains half of a surrogate pair; send valid Unicode"),
-        (("steer", UNKNOWN, ""), "the message is empty; say something"),
+        (("steer", UNKNOWN, ""), "the message is empty; write some text"),
         (("answer", UNKNOWN, "--data", "{"), "--data is not valid JSON"),
         (("answer", UNKNOWN, "--data", ""), "--data is not valid JSON"),
         (("answer", UNKNOWN, "--data", "[" * 100_000), "--data is not valid JSON"),

@@ -73,11 +73,11 @@ async def test_traces_of_an_operator_are_repaired(nursery: Nursery, services: Em
             await execution.workflow.terminate("by an operator")
 
             async def is_mended() -> bool:
-                return "mended  0 launched, 0 released, 1 closed" in await desk.says("doctor", "--repair")
+                return "repaired  0 launched, 0 released, 1 closed" in await desk.says("doctor", "--repair")
 
             await until("Temporal tells that it has ended", is_mended)
             assert (await execution.get()).error_message == "Its workflow was terminated"
-            assert "nothing was left behind" in await desk.says("doctor", "--repair")
+            assert "nothing to repair" in await desk.says("doctor", "--repair")
 
 
 async def test_a_working_installation_has_no_problems(desk: Desk) -> None:

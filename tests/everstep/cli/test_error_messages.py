@@ -11,7 +11,7 @@ from everstep.cli.error_messages import complaint
     ("error", "said"),
     [
         (InvalidInput("the cursor cannot be read"), "the cursor cannot be read"),
-        (RPCError("busy", RPCStatusCode.RESOURCE_EXHAUSTED, b""), "not do this now: busy; try again"),
+        (RPCError("busy", RPCStatusCode.RESOURCE_EXHAUSTED, b""), "is unavailable: busy; try again"),
         (RPCError("no entry", RPCStatusCode.UNAUTHENTICATED, b""), "no entry; check TEMPORAL_API_KEY"),
         (RPCError("no entry", RPCStatusCode.PERMISSION_DENIED, b""), "no entry; check TEMPORAL_API_KEY"),
         (
@@ -20,8 +20,8 @@ from everstep.cli.error_messages import complaint
         ),
         (RPCError("missing queue", RPCStatusCode.INVALID_ARGUMENT, b""), "Temporal refuses: missing queue"),
         (OSError(13, "Permission denied", "/data"), "/data: Permission denied"),
-        (OSError("all gone"), "this was not foreseen (OSError): all gone; --traceback says where"),
-        (ValueError("two\nlines"), "(ValueError): two lines; --traceback says where it happened"),
+        (OSError("all gone"), "unexpected error (OSError): all gone; run again with --traceback"),
+        (ValueError("two\nlines"), "(ValueError): two lines; run again with --traceback to see where"),
     ],
 )
 def test_a_message_is_one_line_that_says_what_to_do(error: Exception, said: str) -> None:

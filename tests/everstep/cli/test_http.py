@@ -27,16 +27,16 @@ async def test_a_key_is_created_listed_and_revoked(desk: Desk) -> None:
     assert await desk.says("keys", "list") == ""
 
     assert "no key" in await desk.complains("keys", "revoke", key_id)
-    assert await desk.says("keys", "revoke", key_id, "--tenant", "acme") == "it opens nothing any more\n"
+    assert await desk.says("keys", "revoke", key_id, "--tenant", "acme") == "the key is revoked\n"
     assert "  revoked 20" in await desk.says("keys", "list", "--tenant", "acme")
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("create", "x", "--scope", "all"), "there is no scope 'all'; use: sessions:all, read-only"),
+        (("create", "x", "--scope", "all"), "unknown scope 'all'; use: sessions:all, read-only"),
         (("create", "x" * 201), "name has 201 characters; send at most 200"),
-        (("revoke", "7"), "'7' is no key id; `everstep keys list` lists them"),
+        (("revoke", "7"), "'7' is not a key id; `everstep keys list` lists them"),
     ],
 )
 async def test_the_limits_of_keys_are_reported(
@@ -97,7 +97,7 @@ async def test_a_gateway_serves_until_it_is_stopped(desk: Desk, nursery: Nursery
     assert httpx2.get(f"http{url}/healthz").json() == {"status": "ok"}
     process.signal(signal.SIGTERM)
     assert await process.death() == 0, log.read_text()
-    assert log.read_text().splitlines()[-1] == "stopping; viewers are sent elsewhere"
+    assert log.read_text().splitlines()[-1] == "stopping; viewers are asked to reconnect"
 
 
 async def test_a_gateway_without_a_secret_names_the_setting(

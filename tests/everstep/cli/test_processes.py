@@ -44,7 +44,7 @@ async def test_stopping_follow_prints_the_command_to_resume(
 
     assert await process.death() == 130
     said = process.log.read_text()
-    assert said.startswith("step 1\n  model   Let me think\nIt goes on without you. Come back: ")
+    assert said.startswith("step 1\n  model   Let me think\nThe execution continues. To follow it again: ")
     back = re.search(r"everstep (follow) (\S+)\n$", said)
     assert back
     execution = desk.client.execution(UUID(back[2]))
@@ -66,7 +66,7 @@ async def test_an_execution_without_a_worker_is_reported(
     assert await process.death() == 130
     back = re.search(rf"everstep --data {tmp_path} follow (\S+)\n$", process.log.read_text())
     assert back
-    assert "no worker has picked it up; `everstep doctor` says" in await desk.says("show", back[1])
+    assert "no worker has picked it up; `everstep doctor` checks" in await desk.says("show", back[1])
     await desk.client.execution(back[1]).workflow.terminate()
 
 
@@ -93,7 +93,7 @@ async def test_a_worker_that_cannot_start_says_why(desk: Desk, nursery: Nursery,
     said = worker.log.read_text()
     # Temporal's core may have logged a warning before.
     assert said.splitlines()[-1] == (
-        "Error: Temporal knows no such namespace, or does not show it here; check TEMPORAL_NAMESPACE"
+        "Error: the Temporal namespace does not exist or is not visible; check TEMPORAL_NAMESPACE"
     )
     assert "Traceback" not in said
 

@@ -22,5 +22,5 @@ async def test_an_operator_reports_that_the_database_was_restored(desk: Desk) ->
 
     said = await desk.says("db", "restored")
 
-    assert said == "the journal has a new epoch: viewers who come back read everything anew\n"
+    assert said == "the journal has a new epoch: viewers that reconnect reload everything\n"
     assert number(desk) != before

@@ -56,7 +56,7 @@ async def test_an_id_is_for_one_request() -> None:
     client = a_client(temporal)
     await client.start("agent", "Hello", execution_id=execution_id, request="a")
 
-    with pytest.raises(Taken, match="draw another id"):
+    with pytest.raises(Taken, match="use another id"):
         await client.start("agent", "Bye", execution_id=execution_id, request="b")
     await client.start("agent", "Hello", execution_id=execution_id, request="a")
     await client.start("agent", "Hello", execution_id=execution_id)
