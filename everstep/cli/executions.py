@@ -24,7 +24,7 @@ from everstep.runtime.viewing import gateway_url
 
 T = TypeVar("T")
 
-HEARING_SECONDS = 10.0
+WORKER_SECONDS = 10.0
 """The time limit for a worker to accept an update of an execution."""
 
 
@@ -287,7 +287,7 @@ class Unheard(EverstepError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"no worker answered within {HEARING_SECONDS:g} seconds: `everstep doctor` checks whether one "
+            f"no worker answered within {WORKER_SECONDS:g} seconds: `everstep doctor` checks whether one "
             "runs. The request is stored and will be carried out later; do not repeat the command"
         )
 
@@ -295,7 +295,7 @@ class Unheard(EverstepError):
 async def _heard(told: Awaitable[T]) -> T:
     """Await an update of an execution, with a time limit: Temporal waits forever for a worker."""
     try:
-        async with asyncio.timeout(HEARING_SECONDS):
+        async with asyncio.timeout(WORKER_SECONDS):
             return await told
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
         # Temporal's client and its server have time limits too, which raise the second one.

@@ -32,8 +32,16 @@ from everstep.runtime.worker import armed
 @click.command()
 @click.option("--temporal-port", default=7233, show_default=True, help="If 0 or busy: a free one.")
 @click.option("--ui-port", default=8233, show_default=True, help="If 0 or busy: a free one.")
-@click.option("--http-port", type=click.IntRange(0, 65535), help="Default: EVERSTEP_HTTP_PORT or 8080.")
-@click.option("--gateway-port", type=click.IntRange(0, 65535), help="Default: EVERSTEP_GATEWAY_PORT or 6001.")
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    help="Default: EVERSTEP_HTTP_PORT or 8080; if 0 or busy: a free one.",
+)
+@click.option(
+    "--gateway-port",
+    type=click.IntRange(0, 65535),
+    help="Default: EVERSTEP_GATEWAY_PORT or 6001; if 0 or busy: a free one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 @click.option("--debug", is_flag=True, help="Show viewers the full texts of errors (EVERSTEP_ERROR_DETAILS).")
 @with_agents
@@ -125,7 +133,10 @@ def db() -> None:
 @click.pass_obj
 @command
 async def db_upgrade(settings: Settings) -> None:
-    """Migrate the tables and register Temporal's search attributes; safe to repeat."""
+    """Migrate the tables and register Temporal's search attributes.
+
+    Safe to repeat and to run concurrently.
+    """
     await upgrade(settings)
     echo("the tables are up to date")
     echo(await register(settings))

@@ -55,7 +55,7 @@ class Problem(BaseModel):
     type: str = Field(examples=["urn:everstep:problem:session-busy"])
     title: str = Field(examples=["Session is busy"])
     status: int = Field(examples=[409])
-    detail: str = Field(examples=["Wait for the execution under way, or cancel it"])
+    detail: str = Field(examples=["Wait for the running execution or cancel it"])
     request_id: str | None = Field(default=None, examples=["0b6f1c9a4f3e4f0f9d0c6a2f3c1b7a55"])
     errors: list[Fault] = Field(default_factory=list[Fault])
 

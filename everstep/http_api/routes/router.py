@@ -1,4 +1,4 @@
-"""What all routes share: the router class, dependencies and lookups."""
+"""Shared by all routes: the router class, dependencies and lookups."""
 
 from typing import Annotated, cast
 from uuid import UUID

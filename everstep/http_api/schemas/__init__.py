@@ -1,1 +1,1 @@
-"""What crosses the API, as schemas: bodies that clients send, and responses that they get."""
+"""Schemas of the API: bodies of requests, and responses."""

@@ -379,7 +379,7 @@ async def test_without_a_worker_no_command_waits_for_ever(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8.2.1, 8.2.9: messages are stored, and an execution cancelled without a worker never starts."""
-    monkeypatch.setattr(executions, "HEARING_SECONDS", 0.5)
+    monkeypatch.setattr(executions, "WORKER_SECONDS", 0.5)
     desk = Desk(installation, "deaf")
     execution = await desk.client.start("clerk", "hello")
 

@@ -76,7 +76,7 @@ async def test_the_channel_of_another_user_is_refused(sign_in: Let) -> None:
     sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
 
     for stranger in (ben, far):
-        refused(await stranger.http.post(PATH, data=sent), 403, "no session that you may read")
+        refused(await stranger.http.post(PATH, data=sent), 403, "The session of this channel does not exist")
     unknown = {**sent, "channel_name": f"private-agent.session.{uuid4()}"}
     refused(await ann.http.post(PATH, data=unknown), 403)
     assert (await service.http.post(PATH, data=sent)).status_code == 200
@@ -92,10 +92,10 @@ async def test_the_channel_of_an_own_execution_is_signed(sign_in: Let) -> None:
         sent = {"socket_id": "1.2", "channel_name": f"private-agent.execution.{execution}"}
         answer = await ann.http.post(PATH, data=sent)
         assert [*checked(answer.json(), "1.2", sent["channel_name"])] == ["exp"]
-        refused(await ben.http.post(PATH, data=sent), 403, "no execution that you may read")
+        refused(await ben.http.post(PATH, data=sent), 403, "The execution of this channel does not exist")
         # The channel names the wrong kind of object.
         mistaken = {**sent, "channel_name": f"private-agent.session.{execution}"}
-        refused(await ann.http.post(PATH, data=mistaken), 403, "no session that you may read")
+        refused(await ann.http.post(PATH, data=mistaken), 403, "The session of this channel does not exist")
 
 
 async def test_the_position_of_the_viewer_is_signed(ann: Person) -> None:

@@ -43,7 +43,7 @@ async def test_the_same_request_again_gets_the_same_answer(ann: Person) -> None:
 async def test_another_request_under_the_key_is_refused(ann: Person, path: str, body: Any) -> None:
     await ann.post("/agent/messages", {"content": "Hello"}, key="k-1")
 
-    problem = refused(await ann.posts(path, body, key="k-1"), 422, "draw a new one")
+    problem = refused(await ann.posts(path, body, key="k-1"), 422, "use a new key")
 
     assert problem["type"] == "urn:everstep:problem:key-reused"
 
@@ -100,7 +100,7 @@ async def test_such_a_key_names_no_other_message(ann: Person, monkeypatch: pytes
     hello = ann.posts("/agent/messages", {"content": "Hello"}, key="k-1")
     await lost_before_its_answer_was_kept(monkeypatch, hello)
 
-    refused(await ann.posts("/agent/messages", {"content": "Other"}, key="k-1"), 422, "draw a new one")
+    refused(await ann.posts("/agent/messages", {"content": "Other"}, key="k-1"), 422, "use a new key")
 
 
 @pytest.mark.parametrize("other", [{"content": "Other"}, {"agent": "other"}, {"metadata": {"a": 1}}])
@@ -110,7 +110,7 @@ async def test_such_a_key_names_no_other_execution(
     path, body = "/agent/executions", {"content": "Hello"}
     await lost_before_its_answer_was_kept(monkeypatch, ann.posts(path, body, key="k-1"))
 
-    refused(await ann.posts(path, {**body, **other}, key="k-1"), 422, "draw a new one")
+    refused(await ann.posts(path, {**body, **other}, key="k-1"), 422, "use a new key")
     begun = await ann.post(path, body, key="k-1")
 
     assert (await ann.until(begun["id"], "completed"))["output"]["response"] == "You said: Hello"
@@ -131,7 +131,7 @@ async def test_another_request_does_not_begin_an_accepted_execution(
         patch.setattr("everstep.client.client.Client.launch", lost)
         refused(await ann.posts(path, body, key="k-1"), 500)
 
-    refused(await ann.posts(path, {**body, "agent": "other"}, key="k-1"), 422, "draw a new one")
+    refused(await ann.posts(path, {**body, "agent": "other"}, key="k-1"), 422, "use a new key")
     (accepted,) = (await ann.get(path))["items"]
     assert accepted["status"] == "pending"
     await ann.post(path, body, key="k-1")

@@ -238,10 +238,10 @@ async def test_a_request_lost_before_its_response_was_stored_is_repeated(
     made = await processes.made()
 
     for each in (processes.also_ann, processes.ann):
-        refused(await case.send_another(each, "k-1"), 422, "draw a new one")
+        refused(await case.send_another(each, "k-1"), 422, "use a new key")
     again = await case.send(processes.also_ann, "k-1")
     assert again.status_code in {200, 201}, again.text
-    refused(await case.send_another(processes.ann, "k-1"), 422, "draw a new one")
+    refused(await case.send_another(processes.ann, "k-1"), 422, "use a new key")
     assert (await case.send(processes.ann, "k-1")).json() == again.json()
     assert await processes.made() == made
 
@@ -255,7 +255,7 @@ async def test_a_request_lost_between_commit_and_temporal_is_repeated(
     await dying(processes.api_setup, case)
     made = await processes.made()
 
-    refused(await case.send_another(processes.also_ann, "k-1"), 422, "draw a new one")
+    refused(await case.send_another(processes.also_ann, "k-1"), 422, "use a new key")
     again = await case.send(processes.also_ann, "k-1")
 
     assert again.status_code in {200, 201}, again.text

@@ -108,7 +108,11 @@ async def test_a_subagent_is_not_forked_in_its_session(ann: Person, work: None) 
     """8.2.5: otherwise the session's next message would continue the subagent's conversation."""
     session, execution, (aide,) = await _sent(ann, "send ask")
     refused(await ann.posts(f"/agent/executions/{execution}/fork", {"step": 0}), 409, "Session is busy")
-    refused(await ann.http.delete(f"/agent/sessions/{session}"), 409, "under way, or cancel it")
+    refused(
+        await ann.http.delete(f"/agent/sessions/{session}"),
+        409,
+        "Wait for the running execution or cancel it",
+    )
     await ann.says(session, "Friday")
     await ann.until(execution, "completed")
 
