@@ -496,7 +496,7 @@ async def test_without_a_server_the_error_says_how_to_start_one(
     ("token", "complaint"),
     [
         (signed("another secret, which opens nothing here", "ann"), "The token is not valid"),
-        ("esk_nothing", "This key opens nothing"),
+        ("esk_nothing", "The key is unknown or revoked"),
         (None, "Authentication required"),
         ("two words\x7f", "the token has invalid characters"),
     ],

@@ -351,7 +351,7 @@ async def test_a_revoked_key_is_refused(api_setup: House) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "words"),
     [
-        ("x", {"scopes": ["all"]}, "no scope 'all'"),
+        ("x", {"scopes": ["all"]}, "unknown scope 'all'"),
         ("x" * 201, {}, "name"),
         (" ", {}, "name"),
         ("x", {"tenant_id": ""}, "tenant"),
