@@ -69,7 +69,7 @@ POLICIES = {
     "ignore_tool_errors": ErrorPolicy.ignore_tool_errors(),
 }
 ANOTHER = "returned a state of another execution"
-CHANGED = "add messages before or after the conversation instead"
+CHANGED = "add new ones before or after the conversation instead"
 
 
 class Meddler(AgentHook):
