@@ -9,6 +9,7 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model, StepDriver
 from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.tools.inquiry import ModelChoice
 
 
@@ -32,11 +33,11 @@ class Agents(Protocol):
         ...
 
 
-Ended: TypeAlias = Callable[[ExecutionRef], Awaitable[object]]
-"""Called for every execution that has ended."""
+Ended: TypeAlias = Callable[[ExecutionRef, Settled | None], Awaitable[object]]
+"""Called for every execution that has ended; without a settlement if an earlier attempt stored the end."""
 
 
-async def nobody_waits(_ended: ExecutionRef) -> None:
+async def nobody_waits(_ended: ExecutionRef, _settled: Settled | None) -> None:
     """Do nothing, where there are no sessions."""
 
 

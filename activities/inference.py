@@ -92,6 +92,7 @@ class Asking:
             found = await self.store.begin_step(begin)
         else:
             found = await self.store.preview_step(request.ref, request.number)
+        begin = replace(begin, messages=found.material.messages)
         spec = found.material.spec
         definition = known(self.agents, spec.agent)
         if found.recorded:

@@ -24,6 +24,15 @@ SLIM_STEPS = 20
 """The number of steps in a slim snapshot."""
 
 
+STEPS_OF_SNAPSHOT = SLIM_STEPS + 1
+"""One step more than a snapshot shows, as the last one may be incomplete."""
+
+
+def has_snapshot(request: SettleInput) -> bool:
+    """Whether a settlement has a snapshot."""
+    return request.stop_reason is not None or request.status is ExecutionStatus.PAUSED
+
+
 class Snapshots:
     """Builds slim snapshots, and full ones in debug mode."""
 
@@ -38,15 +47,15 @@ class Snapshots:
         rows = await self.store.steps(request.ref, with_responses=True)
         await self.store.keep_snapshot(request.ref, number, _written(after_step(request, material, rows)))
 
-    async def settled(self, request: SettleInput, material: Material) -> FrozenDict | None:
-        """Build the snapshot of a settlement: at the end and at every pause, else None."""
-        if request.stop_reason is None and request.status is not ExecutionStatus.PAUSED:
+    async def settled(
+        self, request: SettleInput, material: Material, rows: Sequence[StepRow]
+    ) -> FrozenDict | None:
+        """Build the snapshot of a settlement from the last steps; None unless it ends or pauses."""
+        if not has_snapshot(request):
             return None
         if material.is_debug:
             rows = await self.store.steps(request.ref, with_responses=True)
             return _written(after_settlement(request, material, rows))
-        # One more than shown, as the last step may be incomplete.
-        rows = await self.store.steps(request.ref, last=SLIM_STEPS + 1)
         return _slim(request, material, [row for row in rows if row.facts])
 
 

@@ -9,7 +9,7 @@ from everstep.activities.agents import Agents, Ended, known
 from everstep.activities.call_records import USUAL, now
 from everstep.activities.contracts import SettleInput
 from everstep.activities.failpoints import Failpoint, Strike
-from everstep.activities.snapshots import Snapshots
+from everstep.activities.snapshots import STEPS_OF_SNAPSHOT, Snapshots, has_snapshot
 from everstep.activities.step_state import calls_of, errors_of, evaluation, failures
 from everstep.agent_domain.capabilities.questions import request_of
 from everstep.agent_domain.ids import request_id
@@ -23,7 +23,7 @@ from everstep.agent_domain.state.state import final_response
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import Settlement
 from everstep.agent_domain.storage.requests import RequestRow
-from everstep.agent_domain.storage.steps import Material
+from everstep.agent_domain.storage.steps import Material, StepRow
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
@@ -50,14 +50,14 @@ class Settling:
     async def settle(self, request: SettleInput) -> None:
         """Record the status of an execution with its events, once per key."""
         request = self._disclosed(request)
-        material = await self.store.material(request.ref)
+        material, steps = await self._load(request)
         said = _of_execution(material)
         answer = final_response(said, calls_of(said))
-        errors = await self._errors(request)
+        errors = self._errors(request, steps)
         error = _joined(request, (each.message for each in errors))
         told = _joined(request, (each.told for each in errors))
         self.strike(Failpoint.SETTLE_BEFORE_COMMIT)
-        await self.store.settle(
+        settled = await self.store.settle(
             Settlement(
                 request.ref,
                 request.key,
@@ -71,7 +71,7 @@ class Settling:
                 error_message=error,
                 error_told=told,
                 output=_output(request, answer),
-                snapshot=await self.snapshots.settled(request, material),
+                snapshot=await self.snapshots.settled(request, material, steps),
                 is_final=request.stop_reason is not None,
                 is_debug=material.is_debug,
                 worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
@@ -79,10 +79,15 @@ class Settling:
             )
         )
         if request.stop_reason is not None:
-            await self.on_end(request.ref)
+            await self.on_end(request.ref, settled)
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
 
-    async def _errors(self, request: SettleInput) -> Sequence[StepError]:
+    async def _load(self, request: SettleInput) -> tuple[Material, Sequence[StepRow]]:
+        if has_snapshot(request):
+            return await self.store.material_with_steps(request.ref, STEPS_OF_SNAPSHOT)
+        return await self.store.material(request.ref), ()
+
+    def _errors(self, request: SettleInput, steps: Sequence[StepRow]) -> Sequence[StepError]:
         """The errors of the last step, if the execution has failed."""
         if request.agent_status is not AgentStatus.FAILED:
             return ()
@@ -90,7 +95,7 @@ class Settling:
             return failures(request, self.disclosure) or [
                 StepError(self.disclosure.redaction(request.failure))
             ]
-        return [error for step in await self.store.steps(request.ref, last=1) for error in errors_of(step)]
+        return [error for step in steps[-1:] for error in errors_of(step)]
 
     def _disclosed(self, request: SettleInput) -> SettleInput:
         """Redact secrets in the workflow's error, and replace its message in the votes."""

@@ -134,7 +134,7 @@ async def work(settings: Settings) -> None:
     """Run both workers as long as the bench takes."""
     async with opened(settings) as installation:
         book = AgentBook(AGENTS, installation.models)
-        ended = installation.sessions.advance
+        ended = installation.sessions.on_end
         ours = make_worker(installation.temporal, installation.store, book, settings, ended=ended)
         bare = Worker(
             await TemporalClient.connect(settings.required("temporal_address", "")),

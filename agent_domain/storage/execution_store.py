@@ -13,6 +13,7 @@ from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCa
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page, Settlement
 from everstep.agent_domain.storage.requests import RequestRow, Resolution
+from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.storage.steps import (
     BeginStep,
     BegunStep,
@@ -139,8 +140,8 @@ class ExecutionStore(Protocol):
         """The tools that toolsets listed for this execution; None before they were queried."""
         ...
 
-    async def settle(self, settlement: Settlement) -> bool:
-        """Change the execution's status; False if this key was settled before or the execution has ended."""
+    async def settle(self, settlement: Settlement) -> Settled | None:
+        """Change the execution's status; None if this key was settled before or the execution has ended."""
         ...
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
@@ -227,6 +228,10 @@ class ExecutionStore(Protocol):
         limit: int = 50,
     ) -> Page[ExecutionRow]:
         """Executions, newest first."""
+        ...
+
+    async def material_with_steps(self, ref: ExecutionRef, last: int) -> tuple[Material, Sequence[StepRow]]:
+        """The inputs of the next step, and the last steps, read together."""
         ...
 
     async def steps(

@@ -241,6 +241,16 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """The outcome of a settlement that changed an execution."""
+
+    is_queue_checked: bool = False
+    """Whether the queue of the execution's session was advanced in the same transaction."""
+    launch: Launch | None = None
+    """The next execution of the session, whose workflow is to be started."""
+
+
+@dataclass(frozen=True, slots=True)
 class Posted:
     """The outcome of a user message."""
 
@@ -255,6 +265,8 @@ class Posted:
     """The request that it answers."""
     launch: Launch | None = None
     """Set if the execution has just been released, so that its workflow must be started."""
+    is_behind_running: bool = False
+    """Whether it was just queued behind an execution that has begun, whose end releases it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class BeginStep:
     """How many steered messages enter the conversation before this step."""
     events: Callable[["BegunStep"], Sequence[EventRecord]] = nothing_to_tell
     """Builds the envelopes to store, given the begun step."""
+    messages: Messages | None = None
+    """The conversation, if the caller has read it and no message is added; then it is not read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,9 @@ class CommandDelivery:
             if not is_left:
                 await self.store.mark_delivered(command)
             raise
-        await self.store.mark_delivered(command)
+        # The end of the execution marks a cancel.
+        if command.kind is not CommandKind.CANCEL:
+            await self.store.mark_delivered(command)
 
     async def _update(self, update: str, key: str | None = None, *args: Answered) -> None:
         try:

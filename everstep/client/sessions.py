@@ -35,6 +35,7 @@ from everstep.agent_domain.storage.sessions import (
     SessionMessageRow,
     SessionRow,
     SessionStore,
+    Settled,
 )
 from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
@@ -162,36 +163,52 @@ class Sessions:
             self._entitle(message)
         return sent
 
-    async def cancel(self, ref: ExecutionRef, key: str | None = None) -> None:
+    async def cancel(
+        self, ref: ExecutionRef, key: str | None = None, *, is_pending: bool | None = None
+    ) -> bool:
         """Cancel an execution, started or not, and start the next one of its session.
 
-        The command is stored first. Repeating the call with the same `key`, or for a cancelled execution,
-        changes nothing.
+        The command is stored before anything else. Repeating the call with the same `key`, or for a
+        cancelled execution, changes nothing.
+
+        Args:
+            ref: The execution, with its session.
+            key: The idempotency key.
+            is_pending: Whether the execution has not begun, if the caller has just read that.
+
+        Returns:
+            Whether the end is stored; else the workflow stores it soon.
 
         Raises:
             Refused: It ended in another way; nothing is stored.
         """
-        ref = await self._in_session(ref)
         named = cancel_key(key or str(uuid4()))
         try:
             command, is_new = await self.client.store.command(ref, named, CommandKind.CANCEL)
         except ExecutionEnded as error:
             if error.status is ExecutionStatus.CANCELLED:
-                return
+                return True
             raise Ended(f"The execution has ended as {error.status}") from None
         self.strike(Failpoint.API_AFTER_COMMIT)
-        if not command.is_delivered:
-            await self.carry_out(command, is_new=is_new)
+        if command.is_delivered:
+            return True
+        return await self._cancel(command, is_new=is_new, may_be_pending=is_pending is not False)
 
     async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
         """Carry out a stored command; see `Execution.carry_out`."""
-        execution = Execution(self.client, command.ref)
-        if command.kind is not CommandKind.CANCEL:
-            await execution.carry_out(command, is_new=is_new)
+        if command.kind is CommandKind.CANCEL:
+            await self._cancel(command, is_new=is_new, may_be_pending=True)
         else:
-            if not await execution.cancel_pending(command):
-                await execution.carry_out(command, is_new=is_new)
+            await Execution(self.client, command.ref).carry_out(command, is_new=is_new)
+
+    async def _cancel(self, command: Command, *, is_new: bool, may_be_pending: bool) -> bool:
+        """Deliver a cancel; return whether the end is stored."""
+        execution = Execution(self.client, command.ref)
+        if may_be_pending and await execution.cancel_pending(command):
             await self.advance(command.ref)
+            return True
+        await execution.carry_out(command, is_new=is_new)
+        return False
 
     async def steer(self, ref: ExecutionRef, content: str, key: str | None = None) -> Steering:
         """Send a message to an execution that has not ended.
@@ -278,6 +295,18 @@ class Sessions:
             await self.launch(launch)
         return launch is not None
 
+    async def on_end(self, ref: ExecutionRef, settled: Settled | None) -> None:
+        """Start what follows an execution whose end was stored.
+
+        Args:
+            ref: The execution.
+            settled: The outcome of storing its end; None if an earlier attempt stored it.
+        """
+        if settled is None or not settled.is_queue_checked:
+            await self.advance(ref)
+        elif settled.launch:
+            await self.launch(settled.launch)
+
     async def _in_session(self, ref: ExecutionRef) -> ExecutionRef:
         """The reference of the execution, including its session."""
         row = await self.client.store.execution(ref)
@@ -336,7 +365,7 @@ class Sessions:
                 pass
         if posted.launch:
             await self.launch(posted.launch)
-        else:
+        elif not posted.is_behind_running:
             await self.advance(posted.execution)
         return posted
 

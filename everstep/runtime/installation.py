@@ -172,7 +172,7 @@ class Installation:
             self.settings,
             strike,
             front_door=FrontDoor(self.client),
-            ended=self.sessions.advance,
+            ended=self.sessions.on_end,
             bus=self.bus,
         )
         try:

@@ -5,6 +5,7 @@ from sqlalchemy import text
 from everstep.store.execution_statements import ALLOWED
 from everstep.store.step_statements import SPENT
 from everstep.store.stream_statements import ITS_STREAM, PLACED, append_sql
+from everstep.store.transcript_statements import IN_LAST_STEPS
 
 ASK = text("""
     INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, request)
@@ -121,7 +122,7 @@ RECORD_INNER_REPLY = text(f"""
 """)  # noqa: S608 -- constants only
 """Under the execution's lock. Returns the earlier record under this key."""
 
-CALLED_WITHIN = text("""
+_CALLED = """
     SELECT call_id, step, idx, name, args, malformed, state, attempts, result, text, error, success,
            started_at, completed_at, seconds, besides,
            (SELECT resolution -> 'value'
@@ -130,6 +131,10 @@ CALLED_WITHIN = text("""
                AND request.kind = 'approval' AND request.resolution ->> 'kind' = 'edit') AS edited_args
       FROM agent_tool_calls call
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id
-       AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int)
-     ORDER BY step, idx
-""")
+"""
+
+CALLED_WITHIN = text(
+    f"{_CALLED} AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int) ORDER BY step, idx"
+)
+
+CALLED_LAST = text(f"{_CALLED} {IN_LAST_STEPS} ORDER BY step, idx")

@@ -95,6 +95,12 @@ UNDELIVERED = text(f"""{_COMMAND}
      LIMIT :limit
 """)
 
+MARK_ALL_DELIVERED = text("""
+    UPDATE agent_commands SET delivered_at = clock_timestamp()
+     WHERE execution_id = :execution_id AND delivered_at IS NULL
+""")
+"""At the end of an execution: no workflow is left to receive them."""
+
 MARK_DELIVERED = text("""
     UPDATE agent_commands
        SET delivered_at = clock_timestamp()

@@ -12,6 +12,7 @@ from everstep.agent_domain.messages.messages import Messages, tool_message
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.calls import CallRecord
 from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import TERMINAL, encode
@@ -29,11 +30,11 @@ from everstep.store.transcripts import Line
 class MemoryStatus(MemoryBase):
     """Status changes and snapshots."""
 
-    async def settle(self, settlement: Settlement) -> bool:
-        """Change the execution's status; return False if the key was used or the execution has ended."""
+    async def settle(self, settlement: Settlement) -> Settled | None:
+        """Change the execution's status; return None if the key was used or the execution has ended."""
         execution = self._existing(settlement.ref)
         if not _may_settle(execution, settlement):
-            return False
+            return None
         told = _prepared(settlement)
         closing = _closing(execution, settlement)
         news = bodies.news(settlement.ref.execution_id, settlement.events)
@@ -69,8 +70,9 @@ class MemoryStatus(MemoryBase):
         execution.error_told = settlement.error_told or execution.error_told
         if settlement.snapshot is not None:
             execution.last_snapshot_id = bodies.snapshot_id(execution.ref.execution_id, settlement.key)
+        _mark_delivered(execution, ends=ends)
         self._append(execution, news)
-        return True
+        return Settled()
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
         """Store the full state after a step for debugging; return False if this step has a snapshot."""
@@ -116,6 +118,12 @@ def _closing(
         if not call.record and (ends or call.call.id in told or (step and step.number == call.step))
     ]
     return [(call, *_cancelled(call, told.get(call.call.id, ()))) for call in closing]
+
+
+def _mark_delivered(execution: MemoryExecution, *, ends: bool) -> None:
+    """Mark all commands at the end: no workflow is left to receive them."""
+    for command in execution.commands.values():
+        command.is_delivered = command.is_delivered or ends
 
 
 def _may_settle(execution: MemoryExecution, settlement: Settlement) -> bool:

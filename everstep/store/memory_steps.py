@@ -15,6 +15,7 @@ from everstep.agent_domain.storage.steps import (
     BeginStep,
     BegunStep,
     CallToRecord,
+    Material,
     RecordProcessing,
     RecordReply,
     RetryWait,
@@ -214,6 +215,10 @@ class MemorySteps(MemoryBase):
         if not with_responses:
             return tuple(found)
         return tuple(replace(row, response=execution.steps[row.number].response) for row in found)
+
+    async def material_with_steps(self, ref: ExecutionRef, last: int) -> tuple[Material, tuple[StepRow, ...]]:
+        """Return the inputs of the next step, and the last steps."""
+        return self._material(self._existing(ref)), await self.steps(ref, last)
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
         """Return a page of steps after a step number; the cursor is the `after` of the next page."""

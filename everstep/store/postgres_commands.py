@@ -59,6 +59,7 @@ class PostgresCommands(PostgresWriter):
                 (execution_statements.LOCK_EXECUTION, whose(ref)),
                 (command_statements.KEEP_COMMAND, values),
                 (command_statements.KNOWN_COMMAND, values),
+                last=True,
             )
             execution, found = existing_execution(ref, locked.first()), known.first()
             if found is None:

@@ -10,9 +10,11 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import Message, tool_message
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
+    command_statements,
     execution_statements,
     parameters,
     status_statements,
@@ -22,15 +24,19 @@ from everstep.store import (
 from everstep.store.bodies import TERMINAL
 from everstep.store.parameters import whose
 from everstep.store.postgres_writing import PostgresWriter, existing_execution, require_active, saying
-from everstep.store.transaction import Asked
+from everstep.store.session_rows import launch_row
+from everstep.store.transaction import Answer, Asked, Transaction
 from everstep.store.transcripts import Line
 
 
 class PostgresStatus(PostgresWriter):
     """Status changes and snapshots."""
 
-    async def settle(self, settlement: Settlement) -> bool:
-        """Change the execution's status; return False if the key was used or the execution has ended."""
+    async def settle(self, settlement: Settlement) -> Settled | None:
+        """Change the execution's status; return None if the key was used or the execution has ended.
+
+        The end of an execution releases the next one of its session in the same transaction.
+        """
         ref, is_kept = settlement.ref, settlement.snapshot is not None
         concerns_session = is_kept or settlement.status in TERMINAL
         session = [(execution_statements.LOCK_ITS_SESSION, whose(ref))] if concerns_session else []
@@ -42,19 +48,35 @@ class PostgresStatus(PostgresWriter):
             )
             execution = existing_execution(ref, locked.first())
             if first.first() is None:
-                return False
+                return None
             snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
-            closed, *_, standing = await connection.together(
-                *_settling(settlement, execution.metadata, snapshot_id)
-            )
+            changes = _settling(settlement, execution.metadata, snapshot_id)
+            reads = self._queue_reads(execution) if settlement.status in TERMINAL else []
+            answers = await connection.together(*changes, *reads)
+            closed, standing, queue = answers[0], answers[len(changes) - 1], answers[len(changes) :]
+            release = await self._release_next(connection, ref, queue) if queue else []
             said = saying(ref, _ended_calls(settlement, closed.all()))
             kept = _keeping(settlement, execution, snapshot_id, standing.one())
             news = bodies.session_news(ref.execution_id, settlement.events)
             told = whose(ref) | parameters.told(news) | {"stream_id": execution.stream_id}
             append = (stream_statements.APPEND, told)
-            *_, placed = await self._telling(connection, ref, *said, *kept, append, last=True)
+            asked = (*said, *kept, *release, append)
+            *others, placed = await self._telling(connection, ref, *asked, last=True)
             self._placed(connection, ref, news, placed)
-            return True
+            launch = others[-1].first() if release else None
+            return Settled(bool(reads), launch_row(launch) if launch else None)
+
+    def _queue_reads(self, execution: Row[Any]) -> list[Asked]:
+        """Return the reads of the queue of the execution's session; nothing where there are no sessions."""
+        del execution
+        return []
+
+    async def _release_next(
+        self, connection: Transaction, ref: ExecutionRef, queue: Sequence[Answer]
+    ) -> list[Asked]:
+        """Return the statements that release the next execution and read its launch, or none."""
+        del connection, ref, queue
+        return []
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
         """Store the full state after a step for debugging; return False if this step has a snapshot."""
@@ -81,6 +103,8 @@ def _settling(settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID |
         changes.append((status_statements.RECORD_STEP, parameters.failed(settlement, settlement.step)))
     if settlement.outcome is not None or settlement.status in TERMINAL:
         changes.append((status_statements.COMPLETE_STEPS, parameters.judged(settlement)))
+    if settlement.status in TERMINAL:
+        changes.append((command_statements.MARK_ALL_DELIVERED, {}))
     changes.append((status_statements.SETTLE_EXECUTION, parameters.settled(settlement, notes, snapshot_id)))
     return [(statement, whose(ref) | values) for statement, values in changes]
 

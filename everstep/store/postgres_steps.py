@@ -50,12 +50,14 @@ class PostgresSteps(PostgresWriter):
         """Complete the previous step and mark this one as started; a recorded step is returned unchanged."""
         ref = begin.ref
         async with self._transaction() as connection:
-            locked, found, said = await connection.together(
+            locked, found, *said = await connection.together(
                 (execution_statements.LOCK_EXECUTION, whose(ref)),
                 (step_statements.BEGIN_STEP, whose(ref) | parameters.begun(begin)),
-                (transcript_statements.TRANSCRIPT, whose(ref)),
+                *([(transcript_statements.TRANSCRIPT, whose(ref))] if begin.messages is None else []),
             )
-            begun = _begun(ref, locked, found, said)
+            begun = _begun(ref, locked, found, said[0] if said else None)
+            if begin.messages is not None:
+                begun = replace(begun, material=replace(begun.material, messages=begin.messages))
             if begun.recorded:
                 return begun
             stream_id: UUID = locked.one().stream_id
@@ -158,11 +160,11 @@ class PostgresSteps(PostgresWriter):
         return bodies.facts_read(facts)
 
 
-def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer) -> BegunStep:
-    """Return a step that begins, or its record."""
+def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer | None) -> BegunStep:
+    """Return a step that begins, or its record; without messages if these were not read."""
     execution, step = existing_execution(ref, found.first()), known.one()
     require_active(ref, execution)
-    material = rows.material(execution, said.all(), step)
+    material = rows.material(execution, said.all() if said else [], step)
     recorded = None if step.facts is None else bodies.facts_read(step.facts)
     return BegunStep(
         material, recorded, step.attempt, bool(step.was_silent), wait=bodies.wait_read(step.wait)

@@ -31,7 +31,7 @@ from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import translated
 from everstep.store.parameters import whose
 from everstep.store.tables import envelopes, executions, requests, tool_calls
-from everstep.store.transaction import ONE_MOMENT, Transaction, transaction
+from everstep.store.transaction import ONE_MOMENT, Answer, Transaction, transaction
 
 T = TypeVar("T")
 
@@ -78,6 +78,26 @@ class PostgresReader:
         if row is None:
             raise NotFound("execution", ref.execution_id)
         return rows.material(row, said.all(), before.first())
+
+    async def material_with_steps(self, ref: ExecutionRef, last: int) -> tuple[Material, tuple[StepRow, ...]]:
+        """Return the inputs of the next step, and the last steps."""
+        values = whose(ref) | {"limit": last, "with_responses": False}
+        with translated(self.engine.url):
+            async with transaction(self.engine, ONE_MOMENT) as connection:
+                execution, said, before, found, lines, called = await connection.together(
+                    (execution_statements.EXECUTION, whose(ref)),
+                    (transcript_statements.TRANSCRIPT, whose(ref)),
+                    (step_statements.STEP_BEFORE, whose(ref)),
+                    (step_statements.LAST_STEPS, values),
+                    (transcript_statements.SAID_LAST, values),
+                    (call_statements.CALLED_LAST, values),
+                    last=True,
+                )
+        row = execution.first()
+        if row is None:
+            raise NotFound("execution", ref.execution_id)
+        material = rows.material(row, said.all(), before.first())
+        return material, _step_rows(found.all()[::-1], lines, called)
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
         """Return the recorded result of a step's processors, or None."""
@@ -223,6 +243,10 @@ async def _whole(
     said, called = await connection.together(
         (transcript_statements.SAID_WITHIN, within), (call_statements.CALLED_WITHIN, within), last=True
     )
+    return _step_rows(found, said, called)
+
+
+def _step_rows(found: Sequence[Row[Any]], said: Answer, called: Answer) -> tuple[StepRow, ...]:
     lines, calls = _by_step(said.all()), _by_step(called.all())
     return tuple(rows.step_row(row, lines.get(row.number, ()), calls.get(row.number, ())) for row in found)
 

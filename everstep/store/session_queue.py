@@ -94,7 +94,8 @@ class SessionQueue(PostgresStore):
                 return await self._steered(connection, message, _ref(message, current.id))
             posted = await self._begun(connection, message, taken)
             if current is None or taken is not Route.INTERRUPT:
-                return posted
+                is_behind = current is not None and current.status != ExecutionStatus.PENDING
+                return replace(posted, is_behind_running=is_behind)
             cancels = _ref(message, current.id)
             kept = {"key": cancel_key(str(message.id)), "kind": str(CommandKind.CANCEL)}
             await connection.execute(command_statements.KEEP_COMMAND, whose(cancels) | kept)
@@ -112,11 +113,33 @@ class SessionQueue(PostgresStore):
             queue = await self._queue(connection, tenant_id, session_id)
             return ExecutionRef(queue[0].id, tenant_id, session_id) if queue else None
 
+    def _queue_reads(self, execution: Row[Any]) -> list[Asked]:
+        """Return the reads of the queue, which is locked; a subagent's end does not advance it."""
+        if execution.session_id is None or execution.parent_execution_id is not None:
+            return []
+        values = {"session_id": execution.session_id}
+        return [(session_statements.UNHEARD, values), (session_statements.UNDER_WAY, values)]
+
+    async def _release_next(
+        self, connection: Transaction, ref: ExecutionRef, queue: Sequence[Answer]
+    ) -> list[Asked]:
+        """Queue undelivered messages; return the statements that release the first queued execution."""
+        if ref.session_id is None:
+            return []
+        unheard, under_way = queue
+        waiting = await self._queued(connection, ref.tenant_id, ref.session_id, unheard, under_way)
+        if not waiting or waiting[0].is_released:
+            return []
+        following = ExecutionRef(waiting[0].id, ref.tenant_id, ref.session_id)
+        values = whose(following) | {"session_id": ref.session_id}
+        return [(session_statements.RELEASE, values), (session_statements.LAUNCH, values)]
+
     async def cancel_pending(self, ref: ExecutionRef) -> bool:
         """Cancel an execution that has not begun; return False if it has begun or ended."""
         if await self.execution(ref) is None:
             raise NotFound("execution", ref.execution_id)
-        return await self.settle(replace(closed(ref, ExecutionStatus.CANCELLED), only_pending=True))
+        settled = await self.settle(replace(closed(ref, ExecutionStatus.CANCELLED), only_pending=True))
+        return settled is not None
 
     async def _locked_session(self, connection: Transaction, scope: Scope, session_id: UUID) -> Row[Any]:
         """Return the session, whose queue is locked until this transaction ends."""
@@ -135,14 +158,21 @@ class SessionQueue(PostgresStore):
         self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Answer, under_way: Answer
     ) -> Sequence[Row[Any]]:
         """Queue undelivered messages, release the first execution, and return the unfinished ones."""
-        values, queue = {"session_id": session_id}, under_way.all()
-        if unheard.rows:
-            for each in unheard.rows:
-                await self._enqueue_unheard(connection, tenant_id, session_id, each)
-            queue = (await connection.execute(session_statements.UNDER_WAY, values)).all()
+        queue = await self._queued(connection, tenant_id, session_id, unheard, under_way)
         if queue and not queue[0].is_released:
-            await connection.execute(session_statements.RELEASE, values | {"execution_id": queue[0].id})
+            values = {"session_id": session_id, "execution_id": queue[0].id}
+            await connection.execute(session_statements.RELEASE, values)
         return queue
+
+    async def _queued(
+        self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Answer, under_way: Answer
+    ) -> Sequence[Row[Any]]:
+        """Queue undelivered messages, and return the unfinished executions."""
+        for each in unheard.rows:
+            await self._enqueue_unheard(connection, tenant_id, session_id, each)
+        if not unheard.rows:
+            return under_way.all()
+        return (await connection.execute(session_statements.UNDER_WAY, {"session_id": session_id})).all()
 
     async def _enqueue_unheard(
         self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Row[Any]

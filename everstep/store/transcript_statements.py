@@ -61,10 +61,17 @@ SAYS = """INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role
                       CAST(:contents AS text[]), CAST(:metadatas AS text[]))
                AS said(step, idx, role, content, metadata)"""
 
-SAID_WITHIN = text("""
+_SAID = """
     SELECT step, idx, role, content, metadata
       FROM agent_transcript
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND role <> 'note'
-       AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int)
-     ORDER BY step, idx
-""")
+"""
+IN_LAST_STEPS = """
+       AND step > (SELECT max(number) FROM agent_steps WHERE execution_id = :execution_id)
+                  - CAST(:limit AS bigint)
+"""
+"""Selects what belongs to the last steps, whose numbers are consecutive."""
+
+SAID_WITHIN = text(f"{_SAID} AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int) ORDER BY step, idx")
+
+SAID_LAST = text(f"{_SAID} {IN_LAST_STEPS} ORDER BY step, idx")

@@ -190,8 +190,9 @@ async def resume(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -
 async def cancel(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
     """Stop an execution now and abandon its current step. Cancelling it again changes nothing."""
     row, execution = await execution_of(api, caller, execution_id)
-    await api.sessions_for(caller).cancel(row.ref, str(key.id("cancel")))
-    return Execution.of(await execution.get(), in_full=caller.sees_all)
+    is_pending = row.status is ExecutionStatus.PENDING
+    is_stored = await api.sessions_for(caller).cancel(row.ref, str(key.id("cancel")), is_pending=is_pending)
+    return Execution.of(await execution.get() if is_stored else row, in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/fork", status_code=201)

@@ -50,7 +50,7 @@ class Parlour:
         """A worker that starts the session's next execution, unless that is disabled."""
         client = self.sessions.client
         book = AgentBook(client.agents.values(), NoModels())
-        ended = nobody_waits if forgetful else self.sessions.advance
+        ended = nobody_waits if forgetful else self.sessions.on_end
         return make_worker(client.temporal, client.store, book, self.settings, ended=ended)
 
     @property

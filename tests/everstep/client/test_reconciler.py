@@ -91,7 +91,7 @@ async def test_a_message_behind_an_ended_execution_is_started(
         repairs = await parlour.reconciler.once()
         await parlour.over(second)
 
-        assert repairs == Repairs(released=1)
+        assert repairs == Repairs(launched=1)
         assert await parlour.heard(second) == ["Hello", "One", "And?", "Two"]
 
 

@@ -82,7 +82,7 @@ class House:
         client = self.sessions.client
         book = AgentBook(client.agents.values(), NoModels())
         async with make_worker(
-            client.temporal, client.store, book, self.settings, ended=self.sessions.advance
+            client.temporal, client.store, book, self.settings, ended=self.sessions.on_end
         ):
             yield
 

@@ -107,7 +107,7 @@ async def leaking(api_setup: House) -> AsyncGenerator[House]:
     client = replace(api_setup.sessions.client, agents=known)
     sessions = Sessions(client, api_setup.sessions.store, "ends")
     book = AgentBook(known.values(), NoModels())
-    async with make_worker(client.temporal, client.store, book, api_setup.settings, ended=sessions.advance):
+    async with make_worker(client.temporal, client.store, book, api_setup.settings, ended=sessions.on_end):
         yield House(sessions, api_setup.keys, api_setup.settings, api_setup.tenant)
 
 
@@ -207,7 +207,7 @@ async def test_a_setting_shows_all_texts_to_all_callers(api_setup: House, leakin
     sessions = Sessions(client, api_setup.sessions.store, "ends")
     book = AgentBook(known.values(), NoModels())
     async with (
-        make_worker(client.temporal, client.store, book, settings, ended=sessions.advance),
+        make_worker(client.temporal, client.store, book, settings, ended=sessions.on_end),
         door_of(House(sessions, api_setup.keys, settings, api_setup.tenant)) as sign_in,
     ):
         ann = await sign_in("ann")

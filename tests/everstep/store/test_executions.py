@@ -311,7 +311,7 @@ class TestChangingStatus:
         ref = await accepted(store)
         given = [settled(ref, ExecutionStatus.PAUSED, "k", events=news(f"paused {i}")) for i in range(10)]
 
-        results = await asyncio.gather(*(store.settle(each) for each in given))
+        results = [bool(each) for each in await asyncio.gather(*map(store.settle, given))]
 
         assert results.count(True) == 1
         assert await keys_told(store, ref) == [f"paused {results.index(True)}"]
@@ -336,7 +336,8 @@ class TestChangingStatus:
     async def test_of_concurrent_ends_one_counts(self, store: ExecutionStore) -> None:
         ref = await accepted(store)
 
-        results = await asyncio.gather(*(store.settle(settled(ref, status)) for status in TERMINAL))
+        ends = await asyncio.gather(*(store.settle(settled(ref, status)) for status in TERMINAL))
+        results = [bool(each) for each in ends]
 
         assert results.count(True) == 1
         row = await store.execution(ref)

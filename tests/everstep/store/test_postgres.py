@@ -16,6 +16,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.storage.steps import BegunStep
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import frozen_map
@@ -351,7 +352,7 @@ class TestWaiting:
                 " started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
             )
             end = settled(ref, ExecutionStatus.CANCELLED)
-            assert await once_blocked(postgres.engine, holder.commit, postgres.settle(end)) == [True]
+            assert await once_blocked(postgres.engine, holder.commit, postgres.settle(end)) == [Settled()]
 
         records = [call.record for call in (await postgres.steps(ref))[0].calls]
         assert [record.text for record in records if record] == ["1", "Error: Cancelled before it finished"]
@@ -390,7 +391,7 @@ class TestWaiting:
             holder.execute("UPDATE agent_executions SET status = 'completed'")
             (result,) = await once_blocked(postgres.engine, holder.commit, work[method]())
 
-        assert result is False if method == "settle" else isinstance(result, ExecutionEnded)
+        assert result is None if method == "settle" else isinstance(result, ExecutionEnded)
         row = await postgres.execution(ref)
         assert row
         assert row.status is ExecutionStatus.COMPLETED

@@ -266,7 +266,7 @@ class TestPosting:
             post = store.post(said(session_id, "Hurry", OnBusy.STEER))
             ended, posted = await once_blocked(store.engine, holder.commit, end, post)
 
-        assert ended is True
+        assert ended is not None
         assert posted.route in {Route.STEER, Route.START}
 
     async def test_unprocessed_messages_begin_another_execution(self, store: PostgresSessions) -> None:

@@ -1,0 +1,147 @@
+"""How often an operation waits for the database, from its request to its last effect."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import event
+from temporalio.client import WorkflowFailureError
+
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.testing import MockTool, calls
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.worker import make_worker
+from everstep.store import transcript_statements
+from everstep.store.transaction import Asked, Transaction
+from tests.everstep.http_api.house import House, Let, NoModels, Person
+from tests.workflows.harness import HeldModel, an_agent
+
+WAITS: Final = {
+    "a message that makes its session": 2,
+    "a message to an idle session": 4,
+    "a message to a busy session": 4,
+    "the begin of a first step": 2,
+    "the last reply, and the end": 1 + 4,
+    "the last reply, the end, and the begin of the next execution": 1 + 4 + 2,
+    "a reply, its call, and the begin of a step": 1 + 1 + 3,
+    "a cancel of a running execution": 6,
+}
+"""What each operation waits. Statements that are sent together wait once."""
+
+TRANSCRIPTS: Final = 3
+"""Reads of the conversation by an execution of two slow steps: one for each, and one at its end."""
+
+
+class Waits:
+    """Counts waits for the database, and reads of a conversation."""
+
+    def __init__(self, house: House, patch: pytest.MonkeyPatch) -> None:
+        self.count = self.transcripts = 0
+        self.counted: dict[str, int] = {}
+        together = Transaction.together
+
+        async def counting(transaction: Transaction, *asked: Asked, last: bool = False) -> Any:
+            self.count += 1
+            statements = [statement for statement, _ in asked]
+            self.transcripts += statements.count(transcript_statements.TRANSCRIPT)
+            return await together(transaction, *asked, last=last)
+
+        patch.setattr(Transaction, "together", counting)
+
+        @event.listens_for(house.keys.engine.sync_engine, "before_cursor_execute")
+        def executed(*args: Any) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
+            # The text so far is noted once a second, however long a model writes.
+            self.count += "partial_text" not in args[2]
+
+    def note(self, name: str) -> None:
+        """Note what the last operation has waited."""
+        self.counted[name], self.count = self.count, 0
+
+
+@asynccontextmanager
+async def at_work(house: House, agent: AgentDefinition) -> AsyncGenerator[None]:
+    """Run a worker with this agent."""
+    sessions = house.sessions
+    client, book = sessions.client, AgentBook([agent], NoModels())
+    async with make_worker(client.temporal, client.store, book, house.settings, ended=sessions.on_end):
+        yield
+
+
+class Scene:
+    """A caller, a model that waits for the test, and a worker."""
+
+    def __init__(self, house: House, ann: Person, model: HeldModel, waits: Waits) -> None:
+        self.house, self.ann, self.model, self.waits = house, ann, model, waits
+
+    async def send(self, session: str | None = None) -> tuple[str, str]:
+        """Send a message; return its session and its execution."""
+        path = f"/agent/sessions/{session}/messages" if session else "/agent/messages"
+        sent = await self.ann.post(path, {"content": "Go"} | ({} if session else {"agent": "held"}))
+        return sent["message"]["session_id"], sent["execution_id"]
+
+    async def until_held(self) -> None:
+        """Wait until the model waits, and the begin of its step is stored."""
+        await self.model.begun.wait()
+        self.model.begun.clear()
+        count, steps = -1, self.waits
+        while count != steps.count:
+            # A late begin is written 20 ms after the model was asked.
+            count = steps.count
+            await asyncio.sleep(0.1)
+
+    async def until_over(self, execution: str) -> None:
+        """Wait until the execution's workflow has closed: nothing of it is written after that."""
+        workflow = self.house.sessions.client.execution(execution).workflow
+        with suppress(WorkflowFailureError):
+            await workflow.result()
+
+
+async def test_each_operation_has_its_number_of_waits(
+    api_setup: House, sign_in: Let, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = HeldModel(calls(("look", {})), "Done", holds=1)
+    held = an_agent(model=model, tools=[MockTool("look")]).with_name("held").definition()
+    client = api_setup.sessions.client
+    object.__setattr__(client, "agents", {**client.agents, "held": held})
+    waits = Waits(api_setup, monkeypatch)
+    scene = Scene(api_setup, await sign_in("ann"), model, waits)
+
+    session, first = await scene.send()
+    waits.note("a message that makes its session")
+    async with at_work(api_setup, held):
+        await scene.until_held()
+        waits.note("the begin of a first step")
+        # The second request waits as well.
+        model.holds, model.go_on = 2, replaced(model.go_on)
+        await scene.until_held()
+        waits.note("a reply, its call, and the begin of a step")
+        _, second = await scene.send(session)
+        waits.note("a message to a busy session")
+        model.holds, model.go_on = 3, replaced(model.go_on)
+        await scene.until_held()
+        waits.note("the last reply, the end, and the begin of the next execution")
+        assert waits.transcripts == TRANSCRIPTS + 1
+        model.go_on.set()
+        await scene.until_over(second)
+        waits.note("the last reply, and the end")
+        await scene.until_over(first)
+
+        model.holds, model.go_on = 4, asyncio.Event()
+        waits.count = 0
+        _, third = await scene.send(session)
+        waits.note("a message to an idle session")
+        await scene.until_held()
+        waits.count = 0
+        await scene.ann.post(f"/agent/executions/{third}/cancel")
+        await scene.until_over(third)
+        waits.note("a cancel of a running execution")
+
+    assert waits.counted == WAITS
+
+
+def replaced(event: asyncio.Event) -> asyncio.Event:
+    """Let the waiting request go on, and make the next one wait."""
+    event.set()
+    return asyncio.Event()
