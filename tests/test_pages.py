@@ -1,0 +1,45 @@
+"""The pages of docs/ name files and tests that exist."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+DOCS: Final = ROOT / "docs"
+PAGES: Final = [
+    "architecture.md",
+    "security.md",
+    "performance.md",
+    *sorted(str(path.relative_to(DOCS)) for path in (DOCS / "decisions").glob("*.md")),
+]
+FILE: Final = re.compile(r"`((?:\w[\w.-]*/)+(?:[\w.-]+\.(?:py|mjs|json|toml|md))?)`")
+QUOTED: Final = re.compile(r"`(?P<file>[\w./]+\.py)`: (?P<names>\"[^|]+\")")
+PLACES: Final = ("", "tests/", "tests/everstep/", "tests/everstep/capabilities/", "tests/agent_domain/")
+
+
+@cache
+def find(name: str) -> Path | None:
+    """The file that a page means: by its path from the root, or from a folder of tests."""
+    return next((path for place in PLACES if (path := ROOT / place / name).exists()), None)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_files_that_exist(page: str) -> None:
+    named = set(FILE.findall((DOCS / page).read_text(encoding="utf-8")))
+    assert {name for name in named if find(name) is None} == set()
+
+
+def test_the_page_about_security_names_tests_that_exist() -> None:
+    missing: list[str] = []
+    for found in QUOTED.finditer((DOCS / "security.md").read_text(encoding="utf-8")):
+        path = find(found["file"])
+        text = path.read_text(encoding="utf-8").replace("_", " ") if path else ""
+        missing += [
+            f"{found['file']}: {name}"
+            for name in re.findall(r'"([^"]+)"', found["names"])
+            if name.lower() not in text.lower()
+        ]
+    assert missing == []
