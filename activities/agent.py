@@ -6,33 +6,33 @@ finds its work recorded returns the record: the model is not asked again and the
 
 from temporalio import activity
 
-from everstep.activities.agents import Agents, Ended, nobody_waits
-from everstep.activities.call_records import USUAL
+from everstep.activities.agents import AgentProvider, OnEnd, ignore_end
+from everstep.activities.call_records import DEFAULT_DISCLOSURE
 from everstep.activities.contracts import (
     INFER,
     PROCESS,
     RUN_TOOL,
     SETTLE,
     InferInput,
-    Processed,
     ProcessInput,
+    ProcessOutput,
     SettleInput,
     ToolInput,
     ToolOutput,
 )
-from everstep.activities.deferred_start import MOMENT
-from everstep.activities.error_redaction import discreet
+from everstep.activities.deferred_start import START_DELAY
+from everstep.activities.error_redaction import redact_errors
 from everstep.activities.failpoints import Strike, inert
-from everstep.activities.heartbeat import pulse
-from everstep.activities.inference import Asking
+from everstep.activities.heartbeat import heartbeat
+from everstep.activities.inference import InferenceRunner
 from everstep.activities.live_text import LiveTexts
-from everstep.activities.processors import Processing
-from everstep.activities.status_writer import Settling
-from everstep.activities.tool_runner import Running
+from everstep.activities.processors import ProcessorRunner
+from everstep.activities.status_writer import StatusWriter
+from everstep.activities.tool_runner import ToolRunner
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
+from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 
 
 class AgentActivities:
@@ -41,45 +41,45 @@ class AgentActivities:
     def __init__(
         self,
         store: ExecutionStore,
-        agents: Agents,
+        agents: AgentProvider,
         strike: Strike = inert,
         *,
-        ended: Ended = nobody_waits,
-        bus: EnvelopeBus = NOBODY,
-        moment: float = MOMENT,
-        disclosure: Disclosure = USUAL,
+        on_end: OnEnd = ignore_end,
+        bus: EnvelopeBus = NULL_BUS,
+        start_delay: float = START_DELAY,
+        disclosure: Disclosure = DEFAULT_DISCLOSURE,
     ) -> None:
         texts = LiveTexts(bus)
-        self.tool_runner = Running(store, agents, strike, moment, disclosure)
-        self.inference = Asking(
-            store, agents, self.tool_runner, texts, strike, moment=moment, disclosure=disclosure
+        self.tool_runner = ToolRunner(store, agents, strike, start_delay, disclosure)
+        self.inference = InferenceRunner(
+            store, agents, self.tool_runner, texts, strike, start_delay=start_delay, disclosure=disclosure
         )
-        self.processor_runner = Processing(store, agents, strike, disclosure)
-        self.status_writer = Settling(store, agents, strike, ended, disclosure)
+        self.processor_runner = ProcessorRunner(store, agents, strike, disclosure)
+        self.status_writer = StatusWriter(store, agents, strike, on_end, disclosure)
 
     @activity.defn(name=INFER)
-    @discreet
+    @redact_errors
     async def infer(self, request: InferInput) -> StepFacts:
         """Run one model call; recorded once and paid for once."""
-        with pulse():
-            return await self.inference.answered(request)
+        with heartbeat():
+            return await self.inference.infer(request)
 
     @activity.defn(name=RUN_TOOL)
-    @discreet
+    @redact_errors
     async def run_tool(self, request: ToolInput) -> ToolOutput:
         """Run one tool call; its result is recorded once."""
-        with pulse():
-            return await self.tool_runner.ran(request)
+        with heartbeat():
+            return await self.tool_runner.run_call(request)
 
     @activity.defn(name=PROCESS)
-    @discreet
-    async def process(self, request: ProcessInput) -> Processed:
+    @redact_errors
+    async def process(self, request: ProcessInput) -> ProcessOutput:
         """Run the processors on a step; their result is recorded once."""
-        with pulse():
-            return await self.processor_runner.processed(request)
+        with heartbeat():
+            return await self.processor_runner.run(request)
 
     @activity.defn(name=SETTLE)
-    @discreet
+    @redact_errors
     async def settle(self, request: SettleInput) -> None:
         """Record the status of the execution, with the events for its viewers, once per key."""
         await self.status_writer.settle(request)

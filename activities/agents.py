@@ -13,7 +13,7 @@ from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.tools.inquiry import ModelChoice
 
 
-class Agents(Protocol):
+class AgentProvider(Protocol):
     """The agents that a worker can run."""
 
     def definition(self, name: str) -> AgentDefinition:
@@ -28,20 +28,20 @@ class Agents(Protocol):
         """Return the driver for steps of that agent, with the preset's model or the agent's default model."""
         ...
 
-    def model(self, name: str, wanted: ModelChoice = None) -> Model:
+    def model(self, name: str, choice: ModelChoice = None) -> Model:
         """Return the model for questions that tools and processors of that agent ask."""
         ...
 
 
-Ended: TypeAlias = Callable[[ExecutionRef, Settled | None], Awaitable[object]]
+OnEnd: TypeAlias = Callable[[ExecutionRef, Settled | None], Awaitable[object]]
 """Called for every execution that has ended; without a settlement if an earlier attempt stored the end."""
 
 
-async def nobody_waits(_ended: ExecutionRef, _settled: Settled | None) -> None:
+async def ignore_end(_ended: ExecutionRef, _settled: Settled | None) -> None:
     """Do nothing, where there are no sessions."""
 
 
-def known(agents: Agents, name: str) -> AgentDefinition:
+def find_agent(agents: AgentProvider, name: str) -> AgentDefinition:
     """Return the agent, or raise an error that Temporal retries if this worker does not have it."""
     try:
         return agents.definition(name)

@@ -8,29 +8,29 @@ from temporalio import activity
 
 from everstep.activities import execution_events
 from everstep.activities.contracts import ToolOutput
-from everstep.activities.store_retry import until_written
+from everstep.activities.store_retry import write_with_retry
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.errors import ToolFailed
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides, CallFacts
-from everstep.agent_domain.messages.disclosure import Disclosure, with_told
+from everstep.agent_domain.messages.disclosure import Disclosure, with_public_content
 from everstep.agent_domain.storage.calls import CallRecord, RecordCall, Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.metadata_changes import NO_NOTES, Notes
+from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.inquiry import AskModel
 from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolExecution
 from everstep.agent_domain.values import frozen_map, json_text
 
-USUAL = Disclosure()
+DEFAULT_DISCLOSURE = Disclosure()
 
 NOT_ALLOWED = "This call needs an approval, and there is none"
 
 
-def by_people(
+def apply_decision(
     call: ToolCall, resolution: Resolution | None, answer: Resolution | None = None
 ) -> tuple[ToolCall, str, Resolution | None]:
     """Apply the decision about a call.
@@ -54,11 +54,11 @@ def by_people(
             return call, "", None
 
 
-def without_running(
+def result_without_run(
     definition: AgentDefinition, reserved: Reservation, started: datetime
 ) -> ToolExecution | None:
     """Return the result of a call that does not run its tool: answered, denied, malformed or not allowed."""
-    call, note, answer = by_people(reserved.call, reserved.resolution, reserved.answer)
+    call, note, answer = apply_decision(reserved.call, reserved.resolution, reserved.answer)
     if answer is not None:
         return ToolExecution(call, answer.value, None, started, now(), note)
     explained = definition.tools.explained(call)
@@ -74,7 +74,7 @@ def without_running(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CallPlace:
     """The execution, step and index to which a result belongs."""
 
     ref: ExecutionRef
@@ -83,11 +83,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class ToolRun:
     """The result of running a call."""
 
     execution: ToolExecution
-    notes: Notes = NO_NOTES
+    notes: MetadataChanges = NO_METADATA_CHANGES
     besides: Besides = NOTHING_BESIDES
     is_denied: bool = False
     """Whether a person denied it: such a call has neither failed nor succeeded."""
@@ -95,22 +95,22 @@ class Came:
     """Seconds of work, where that is not the time from start to end."""
     is_default: bool = False
     """Whether the result is the default for a question that was not answered in time."""
-    raised: Exception | None = None
+    exception: Exception | None = None
     """The exception that the tool raised, for the log."""
 
 
-async def record(
+async def record_run(
     store: ExecutionStore,
     driver: StepDriver,
-    place: Place,
-    came: "Came",
+    place: CallPlace,
+    run: "ToolRun",
     *,
-    began: Sequence[EventRecord] = (),
+    start_events: Sequence[EventRecord] = (),
     attempt: int = 1,
-    disclosure: Disclosure = USUAL,
+    disclosure: Disclosure = DEFAULT_DISCLOSURE,
 ) -> CallRecord:
     """Record the result with its messages and events; a result recorded by an earlier attempt wins."""
-    execution = _disclosed(came.execution, place, disclosure)
+    execution = _redact_error(run.execution, place, disclosure)
     call, error = execution.call, execution.error
     result = CallRecord(
         call.id,
@@ -119,34 +119,34 @@ async def record(
         execution.text,
         execution.started_at or now(),
         execution.completed_at or now(),
-        execution.seconds if came.seconds is None else came.seconds,
-        success=execution.error is None and not came.is_denied,
-        besides=came.besides,
+        execution.seconds if run.seconds is None else run.seconds,
+        success=execution.error is None and not run.is_denied,
+        besides=run.besides,
     )
-    written = RecordCall(
+    command = RecordCall(
         place.ref,
         place.step_number,
         place.index,
         result,
-        tuple(with_told(message, error) for message in driver.answered(execution))
+        tuple(with_public_content(message, error) for message in driver.answered(execution))
         if error
         else driver.answered(execution),
-        came.notes,
-        events=[*began, execution_events.call_ended(place.step_number, call, result)],
+        run.notes,
+        events=[*start_events, execution_events.call_end_event(place.step_number, call, result)],
         attempt=attempt,
     )
-    return await until_written(lambda: store.record_call(written))
+    return await write_with_retry(lambda: store.record_call(command))
 
 
-def log_raised(record: CallRecord, raised: Exception) -> None:
+def log_exception(record: CallRecord, exception: Exception) -> None:
     """Log what a tool raised, except `ToolFailed`, whose message is shown to viewers in full."""
     error = record.error
-    if error and not isinstance(raised, ToolFailed):
-        words = "%s: %s (ref %s)", error.tool_name, error.message, error.ref
-        activity.logger.warning(*words, exc_info=raised)
+    if error and not isinstance(exception, ToolFailed):
+        args = "%s: %s (ref %s)", error.tool_name, error.message, error.ref
+        activity.logger.warning(*args, exc_info=exception)
 
 
-def _disclosed(execution: ToolExecution, place: Place, disclosure: Disclosure) -> ToolExecution:
+def _redact_error(execution: ToolExecution, place: CallPlace, disclosure: Disclosure) -> ToolExecution:
     if execution.error is None:
         return execution
     error = disclosure.of(execution.error, place.ref.execution_id, execution.call.id)
@@ -158,14 +158,14 @@ def is_denied(resolution: Resolution | None) -> bool:
     return resolution is not None and resolution.kind == "deny"
 
 
-def output(call: ToolCall, known: CallRecord) -> ToolOutput:
+def output_from(call: ToolCall, record: CallRecord) -> ToolOutput:
     """Return the facts of a recorded call, without the texts."""
-    error = known.error and replace(known.error, message="", tool_name=call.name)
+    error = record.error and replace(record.error, message="", tool_name=call.name)
     facts = CallFacts(call.id, call.name, is_settled=True, error=error)
-    return ToolOutput(facts, known.seconds, known.besides)
+    return ToolOutput(facts, record.seconds, record.besides)
 
 
-def context(ref: ExecutionRef, reserved: Reservation, ask: AskModel) -> ToolContext:
+def build_context(ref: ExecutionRef, reserved: Reservation, ask: AskModel) -> ToolContext:
     """Build the context that the tool of a call receives."""
     return ToolContext(
         ref.execution_id,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstep.agent_domain.agents.plan import ExecutionPlan
-from everstep.agent_domain.checks import whole
+from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.facts import CritiqueFacts, StateInfo
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
@@ -49,7 +49,7 @@ class InferInput:
     """How long model calls are retried; None for the value of the model's preset."""
 
     def __post_init__(self) -> None:
-        whole("number", self.number, 1)
+        require_integer_at_least("number", self.number, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ProcessInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Processed:
+class ProcessOutput:
     """The result of the processors."""
 
     seconds: float = 0.0
@@ -173,7 +173,7 @@ class SettleInput:
     """Seconds of the current step, which the clocks do not include yet."""
 
 
-def settled(step: StepFacts, outputs: Sequence[ToolOutput]) -> StepFacts:
+def step_with_outputs(step: StepFacts, outputs: Sequence[ToolOutput]) -> StepFacts:
     """Return the step with the results of calls that ran concurrently."""
     seconds = max(output.seconds for output in outputs)
     besides = sum((output.besides for output in outputs), NOTHING_BESIDES)
@@ -186,7 +186,7 @@ WRITTEN_WITHOUT_DEFAULTS = (
     ToolOutput,
     StepFacts,
     ProcessInput,
-    Processed,
+    ProcessOutput,
     SpawnInput,
     ReportInput,
 )

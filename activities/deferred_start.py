@@ -9,21 +9,21 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from everstep.activities.store_retry import until_written
+from everstep.activities.store_retry import write_with_retry
 
-MOMENT = 0.02
+START_DELAY = 0.02
 """Seconds: longer than most operations that return at once, shorter than a user notices."""
 
 
 @asynccontextmanager
-async def begun(
-    write: Callable[[], Awaitable[object]], moment: float, *, is_written: bool = False
+async def deferred_start(
+    write: Callable[[], Awaitable[object]], delay: float, *, is_written: bool = False
 ) -> AsyncGenerator[asyncio.Event]:
     """Call `write` if the body runs for longer than `moment` seconds.
 
     Args:
         write: Records the start; retried while the store is unavailable.
-        moment: Seconds to wait before writing.
+        delay: Seconds to wait before writing.
         is_written: Whether the start is recorded already.
 
     Yields:
@@ -37,12 +37,12 @@ async def begun(
 
     writing: asyncio.Task[object] | None = None
 
-    def due() -> None:
+    def start_writing() -> None:
         nonlocal writing
         is_due.set()
-        writing = asyncio.create_task(until_written(write))
+        writing = asyncio.create_task(write_with_retry(write))
 
-    timer = asyncio.get_running_loop().call_later(moment, due)
+    timer = asyncio.get_running_loop().call_later(delay, start_writing)
     try:
         yield is_due
         if writing:

@@ -11,7 +11,7 @@ HEARTBEAT_SECONDS = 0.25
 
 
 @contextmanager
-def pulse() -> Generator[None]:
+def heartbeat() -> Generator[None]:
     """Send heartbeats while the body runs, except in local activities, which need none.
 
     The first one is delayed: most activities complete before it, and it would cost a call to the server. A

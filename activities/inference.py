@@ -12,31 +12,31 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from everstep.activities import execution_events
-from everstep.activities.agents import Agents, known
-from everstep.activities.call_records import USUAL, now
+from everstep.activities.agents import AgentProvider, find_agent
+from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import InferInput
-from everstep.activities.deferred_start import begun
+from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
-from everstep.activities.hooks import before_step, hooks_of
-from everstep.activities.isolation import contained
+from everstep.activities.hooks import find_hooks, run_before_step
+from everstep.activities.isolation import error_boundary
 from everstep.activities.live_text import LiveText, LiveTexts
-from everstep.activities.provider_retry import explain
+from everstep.activities.provider_retry import add_reason
 from everstep.activities.snapshots import Snapshots
-from everstep.activities.state_loading import state_before
+from everstep.activities.state_loading import load_state_before
 from everstep.activities.step_state import evaluation, step_state
-from everstep.activities.store_retry import until_written
-from everstep.activities.text_checkpoints import PartialText
-from everstep.activities.tool_runner import Running
-from everstep.activities.toolsets import offered
+from everstep.activities.store_retry import write_with_retry
+from everstep.activities.text_checkpoints import TextCheckpoints
+from everstep.activities.tool_runner import ToolRunner
+from everstep.activities.toolsets import available_tool_names
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.drivers import StepDriver, replied
-from everstep.agent_domain.agents.processors import added_between
+from everstep.agent_domain.agents.drivers import StepDriver, state_with_reply
+from everstep.agent_domain.agents.processors import additions_between
 from everstep.agent_domain.capabilities.approvals import ApprovalRule, args_digest
-from everstep.agent_domain.capabilities.questions import request_of
+from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.errors import RETRYABLE
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.hook_requests import Wishes
-from everstep.agent_domain.loop.retries import DURABLE_SECONDS, GiveUp, announced, budget_of
+from everstep.agent_domain.loop.retries import DURABLE_SECONDS, GiveUp, budget_of, delay_text
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides, CallNeed, StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
@@ -45,94 +45,100 @@ from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
 from everstep.agent_domain.storage.calls import Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import (
-    NOTHING_ADDED,
-    Added,
+    NO_ADDITIONS,
     BeginStep,
     BegunStep,
     CallToRecord,
-    Material,
+    HookAdditions,
     RecordReply,
     RetryWait,
+    StepInput,
 )
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
 
 
-class Asking:
+class InferenceRunner:
     """Asks the model, and runs those of its calls that need no activity of their own."""
 
     def __init__(
         self,
         store: ExecutionStore,
-        agents: Agents,
-        running: Running,
+        agents: AgentProvider,
+        tool_runner: ToolRunner,
         live_texts: LiveTexts,
         strike: Strike,
         *,
-        moment: float,
-        disclosure: Disclosure = USUAL,
+        start_delay: float,
+        disclosure: Disclosure = DEFAULT_DISCLOSURE,
     ) -> None:
         self.disclosure = disclosure
         self.store = store
         self.agents = agents
-        self.tool_runner = running
+        self.tool_runner = tool_runner
         self.snapshots = Snapshots(store)
         self.live_texts = live_texts
         self.strike = strike
-        self.start_delay = moment
+        self.start_delay = start_delay
 
-    async def answered(self, request: InferInput) -> StepFacts:
+    async def infer(self, request: InferInput) -> StepFacts:
         """Return the facts of the step's reply, or of the one that an earlier attempt recorded."""
-        begin = self._beginning(request)
+        begin = self._step_start(request)
         # Recorded with the start of the step: that the execution runs, which messages the step reads, and
         # which attempt is void. Without any of these the start need not be recorded first.
         is_written = request.number == 1 or request.hears > 0 or begin.attempt > 1
         if is_written:
-            found = await self.store.begin_step(begin)
+            started = await self.store.begin_step(begin)
         else:
-            found = await self.store.preview_step(request.ref, request.number)
-        begin = replace(begin, messages=found.material.messages)
-        spec = found.material.spec
-        definition = known(self.agents, spec.agent)
-        if found.recorded:
-            return await self.tool_runner.with_quick(request, found.material, found.recorded, {})
-        await self.snapshots.keep_before(request, found.material)
+            started = await self.store.preview_step(request.ref, request.number)
+        begin = replace(begin, messages=started.material.messages)
+        spec = started.material.spec
+        definition = find_agent(self.agents, spec.agent)
+        if started.recorded:
+            return await self.tool_runner.run_quick_calls(request, started.material, started.recorded, {})
+        await self.snapshots.store_before(request, started.material)
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(spec.agent, spec.llm_preset)
-        state = await self._state(request, found.material, definition)
-        with self.live_texts.told(begin, is_public=execution_events.tells_text(found.material)) as live:
+        state = await self._load_state(request, started.material, definition)
+        with self.live_texts.open_text(
+            begin, is_public=execution_events.is_text_public(started.material)
+        ) as live:
 
-            async def write() -> None:
-                live.begun(await self.store.begin_step(begin))
+            async def record_start() -> None:
+                live.on_start(await self.store.begin_step(begin))
 
             if is_written:
-                live.begun(found)
-            async with begun(write, self.start_delay, is_written=is_written) as is_begun:
-                asked = await self._asked(
-                    live, request, driver, definition, state, allowed=found.material.allowed
+                live.on_start(started)
+            async with deferred_start(record_start, self.start_delay, is_written=is_written) as is_started:
+                result = await self._ask_model(
+                    live, request, driver, definition, state, allowed=started.material.allowed
                 )
-            step = _current(asked.state)
+            step = _current_step(result.state)
             if not step.is_failure:
-                live.ended()
+                live.finish()
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
-        reply = _reply(begin, driver, asked, self.disclosure)
+        reply = _reply_to_record(begin, driver, result, self.disclosure)
         for error in reply.errors:
             activity.logger.warning("step %s: %s (ref %s)", request.number, error.message, error.ref)
-        if not is_begun.is_set():
-            reply = replace(reply, begins=begin, events=begin.events(found))
-        facts = await until_written(partial(self.store.record_reply, reply))
+        if not is_started.is_set():
+            reply = replace(reply, begins=begin, events=begin.events(started))
+        facts = await write_with_retry(partial(self.store.record_reply, reply))
         # If another attempt's reply is recorded, its calls may have the same ids as this one's.
-        made = _made(begin, found, step, asked.added) if facts is reply.facts else dict[str, Reservation]()
-        facts = await self.tool_runner.with_quick(request, found.material, facts, made)
+        reservations = (
+            _reservations(begin, started, step, result.added)
+            if facts is reply.facts
+            else dict[str, Reservation]()
+        )
+        facts = await self.tool_runner.run_quick_calls(request, started.material, facts, reservations)
         self.strike(Failpoint.INFER_BEFORE_REPORT)
         return facts
 
-    def _beginning(self, request: InferInput) -> BeginStep:
-        def told(begun: BegunStep) -> Sequence[EventRecord]:
-            spec = begun.material.spec
-            tools = offered(known(self.agents, spec.agent), spec)
-            return execution_events.step_begins(request, activity.info().attempt, tools, begun)
+    def _step_start(self, request: InferInput) -> BeginStep:
+        def start_events(started: BegunStep) -> Sequence[EventRecord]:
+            spec = started.material.spec
+            tools = available_tool_names(find_agent(self.agents, spec.agent), spec)
+            return execution_events.step_start_events(request, activity.info().attempt, tools, started)
 
         return BeginStep(
             request.ref,
@@ -140,59 +146,61 @@ class Asking:
             activity.info().attempt,
             outcome=evaluation(request.outcome),
             hears=request.hears,
-            events=told,
+            events=start_events,
         )
 
-    async def _state(
-        self, request: InferInput, material: Material, definition: AgentDefinition
+    async def _load_state(
+        self, request: InferInput, material: StepInput, definition: AgentDefinition
     ) -> AgentState:
         """Load the state in which the step starts; the steps before it only if hooks read them."""
-        if hooks_of(definition, "before_step"):
-            return await state_before(self.store, request.ref, request.number, material)
+        if find_hooks(definition, "before_step"):
+            return await load_state_before(self.store, request.ref, request.number, material)
         return step_state(request.ref, request.number, material)
 
-    async def _asked(
+    async def _ask_model(
         self,
         live: LiveText,
         request: InferInput,
         driver: StepDriver,
         definition: AgentDefinition,
-        began: AgentState,
+        initial: AgentState,
         *,
         allowed: Sequence[ApprovalRule],
-    ) -> "_Asked":
+    ) -> "_InferenceResult":
         """Return the state after the model replied, or after it failed for good."""
-        text, since = PartialText(self.store, live, self.strike), monotonic()
-        state, added = began, NOTHING_ADDED
+        text, since = TextCheckpoints(self.store, live, self.strike), monotonic()
+        state, added = initial, NO_ADDITIONS
         try:
-            definition, driver, state = await self._equipped(live.begin.ref, definition, driver, state)
-            shown = await before_step(hooks_of(definition, "before_step"), state)
-            added, state = added_between(state, shown), shown
-            async with text.kept():
-                with contained():
-                    reply = await driver.infer(state, text.heard)
+            definition, driver, state = await self._add_listed_tools(
+                live.begin.ref, definition, driver, state
+            )
+            hooked = await run_before_step(find_hooks(definition, "before_step"), state)
+            added, state = additions_between(state, hooked), hooked
+            async with text.checkpoints():
+                with error_boundary():
+                    reply = await driver.infer(state, text.add_text)
             need_of = partial(definition.need_of, allowed=allowed)
-            state = replied(driver, state, reply, _since(since), need_of)
+            state = state_with_reply(driver, state, reply, _seconds_since(since), need_of)
         except RETRYABLE as error:
-            await self._again_unless_exhausted(live, request, driver.model, error)
-            state = state.failed(StepError.of(error), now(), _since(since))
+            await self._retry_unless_exhausted(live, request, driver.model, error)
+            state = state.failed(StepError.of(error), now(), _seconds_since(since))
         except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
-            state = state.failed(StepError.of(error), now(), _since(since))
-        return _Asked(state, added, Wishes.between(began, state))
+            state = state.failed(StepError.of(error), now(), _seconds_since(since))
+        return _InferenceResult(state, added, Wishes.between(initial, state))
 
-    async def _equipped(
+    async def _add_listed_tools(
         self, ref: ExecutionRef, definition: AgentDefinition, driver: StepDriver, state: AgentState
     ) -> tuple[AgentDefinition, StepDriver, AgentState]:
         """Add the tools of the agent's toolsets to the definition, the driver and the state."""
         if not definition.toolsets:
             return definition, driver, state
-        equipped = await self.tool_runner.tool_lists.definition(ref, definition)
+        listed = await self.tool_runner.tool_lists.load_definition(ref, definition)
         driver = copy.copy(driver)
-        driver.equip(equipped.tools, parallel_tools=definition.base_plan.parallel_tools)
-        cached = state.cached_context.with_tools(equipped.tools.schemas)
-        return equipped, driver, state.with_cached_context(cached)
+        driver.equip(listed.tools, parallel_tools=definition.base_plan.parallel_tools)
+        cached = state.cached_context.with_tools(listed.tools.schemas)
+        return listed, driver, state.with_cached_context(cached)
 
-    async def _again_unless_exhausted(
+    async def _retry_unless_exhausted(
         self, live: LiveText, request: InferInput, model: object, error: Exception
     ) -> None:
         """Leave the next try to Temporal, after a pause; crashes do not count as failures.
@@ -203,67 +211,71 @@ class Asking:
         # silent.
         live.stop()
         begin = live.begin
-        begun = await self.store.begin_step(begin)
-        if live.was_told:
+        started = await self.store.begin_step(begin)
+        if live.is_published:
             # The next attempt has to announce that this text is void: see `BegunStep.was_silent`.
-            await live.keep(self.store)
+            await live.record(self.store)
         failures = await self.store.note_failure(begin.ref, begin.number, begin.attempt)
         failed_at = now()
-        since = begun.wait.since if begun.wait else failed_at
+        since = started.wait.since if started.wait else failed_at
         budget = budget_of(request.retry_seconds, model, DURABLE_SECONDS, request.model_attempts)
-        follows = budget.after(error, failures, (failed_at - since).total_seconds(), random.random())  # noqa: S311 -- jitter
-        if isinstance(follows, GiveUp):
-            explain(error, follows.reason)
+        next_try = budget.after(error, failures, (failed_at - since).total_seconds(), random.random())  # noqa: S311 -- jitter
+        if isinstance(next_try, GiveUp):
+            add_reason(error, next_try.reason)
             return
-        pause = timedelta(seconds=follows.seconds)
-        told, reason = announced(error, follows.seconds), StepError.of(error).message
+        pause = timedelta(seconds=next_try.seconds)
+        sentence, reason = delay_text(error, next_try.seconds), StepError.of(error).message
         reason = self.disclosure.redaction(reason)
-        wait = RetryWait(begin.attempt, since, failed_at + pause, told, reason)
+        wait = RetryWait(begin.attempt, since, failed_at + pause, sentence, reason)
         await self.store.note_wait(
-            begin.ref, begin.number, wait, [execution_events.waits(begin.number, wait)]
+            begin.ref, begin.number, wait, [execution_events.retry_wait_event(begin.number, wait)]
         )
-        activity.logger.warning("step %s: %s: %s", begin.number, told, reason)
+        activity.logger.warning("step %s: %s: %s", begin.number, sentence, reason)
         # The provider's message may quote the prompt, and this error is written to workflow history.
-        raise ApplicationError(told, type=type(error).__name__, next_retry_delay=pause) from None
+        raise ApplicationError(sentence, type=type(error).__name__, next_retry_delay=pause) from None
 
 
-def _to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
+def _call_to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
     digest = args_digest(call.name, call.args)
-    return CallToRecord(call, need, digest, request_of(call.args) if need is CallNeed.INPUT else None)
+    return CallToRecord(call, need, digest, request_data(call.args) if need is CallNeed.INPUT else None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _InferenceResult:
     """The result of asking the model."""
 
     state: AgentState
-    added: Added
+    added: HookAdditions
     """The additions of hooks before the model was asked."""
     wishes: Wishes
 
 
-def _reply(begin: BeginStep, driver: StepDriver, asked: _Asked, disclosure: Disclosure) -> RecordReply:
+def _reply_to_record(
+    begin: BeginStep, driver: StepDriver, result: _InferenceResult, disclosure: Disclosure
+) -> RecordReply:
     """Build the record of the model's reply or failure."""
-    step = _current(asked.state)
+    step = _current_step(result.state)
     response = step.inference_response or InferenceResponse()
     facts = step.facts(begin.number)
     return RecordReply(
         begin.ref,
         begin.number,
         begin.attempt,
-        replace(facts, besides=facts.besides + Besides(wishes=asked.wishes)) if asked.wishes else facts,
+        replace(facts, besides=facts.besides + Besides(wishes=result.wishes)) if result.wishes else facts,
         [disclosure.of(error, begin.ref.execution_id, f"step/{begin.number}") for error in step.errors],
         frozen_map(response.to_dict()),
         () if step.is_failure else driver.outputs(step),
-        [_to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],
-        added=asked.added,
+        [_call_to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],
+        added=result.added,
     )
 
 
-def _made(begin: BeginStep, found: BegunStep, step: AgentStep, added: Added) -> Mapping[str, Reservation]:
+def _reservations(
+    begin: BeginStep, started: BegunStep, step: AgentStep, added: HookAdditions
+) -> Mapping[str, Reservation]:
     """Return the calls as they were recorded, except those that wait for people and are read again later."""
-    material = found.material
-    metadata = added.notes.added_to(material.metadata)
+    material = started.material
+    metadata = added.notes.apply_to(material.metadata)
     return {
         call.id: Reservation(
             call,
@@ -279,11 +291,11 @@ def _made(begin: BeginStep, found: BegunStep, step: AgentStep, added: Added) -> 
     }
 
 
-def _current(state: AgentState) -> AgentStep:
+def _current_step(state: AgentState) -> AgentStep:
     if state.current_step is None:
         raise ApplicationError("the driver returned no step", non_retryable=True)
     return state.current_step
 
 
-def _since(began: float) -> float:
-    return round(monotonic() - began, 6)
+def _seconds_since(start: float) -> float:
+    return round(monotonic() - start, 6)

@@ -7,10 +7,10 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
-from everstep.activities.agents import Agents
-from everstep.activities.provider_retry import Sleep, within
-from everstep.activities.store_retry import until_written
-from everstep.agent_domain.agents.drivers import unheard
+from everstep.activities.agents import AgentProvider
+from everstep.activities.provider_retry import Sleep, retry_within
+from everstep.activities.store_retry import write_with_retry
+from everstep.agent_domain.agents.drivers import ignore_text
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.retries import DURABLE_SECONDS, budget_of
@@ -25,7 +25,7 @@ from everstep.agent_domain.values import frozen_map, json_text, thaw
 LOGGER = logging.getLogger(__name__)
 
 
-class Asker(Protocol):
+class InquiryInput(Protocol):
     """The input of an activity whose tool or processor asks a model."""
 
     @property
@@ -39,14 +39,14 @@ class Asker(Protocol):
         ...
 
 
-class Inquiry:
+class RecordedInquiry:
     """Asks models, and replays replies recorded before a crash; one per call and per processing."""
 
     def __init__(
         self,
         store: ExecutionStore,
-        agents: Agents,
-        request: "Asker",
+        agents: AgentProvider,
+        request: "InquiryInput",
         key: str,
         *,
         plan: ExecutionPlan | None = None,
@@ -64,49 +64,51 @@ class Inquiry:
 
     async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
         """Return the model's reply."""
-        key, digest = f"{self.key}/{self._count}", _digest(request, model)
+        key, digest = f"{self.key}/{self._count}", _question_digest(request, model)
         self._count += 1
-        known = await self.store.inner_reply(self.ref, key)
-        if known is None or known.digest != digest:
-            response = await self._answer(request, model)
+        recorded = await self.store.inner_reply(self.ref, key)
+        if recorded is None or recorded.digest != digest:
+            response = await self._ask_model(request, model)
             reply = InnerReply(key, digest, frozen_map(response.to_dict()))
             record = partial(self.store.record_inner_reply, self.ref, reply, response.usage)
-            known = await until_written(record)
-        response = InferenceResponse.from_dict(known.response)
+            recorded = await write_with_retry(record)
+        response = InferenceResponse.from_dict(recorded.response)
         self.usage += response.usage
         return response
 
-    async def spent_before(self) -> Usage:
+    async def load_crashed_usage(self) -> Usage:
         """Return the usage of the replies that a crashed attempt recorded.
 
         For a caller that does not repeat the questions.
         """
         usage = Usage()
         for number in count():
-            known = await self.store.inner_reply(self.ref, f"{self.key}/{number}")
-            if known is None:
+            recorded = await self.store.inner_reply(self.ref, f"{self.key}/{number}")
+            if recorded is None:
                 break
-            usage += InferenceResponse.from_dict(known.response).usage
+            usage += InferenceResponse.from_dict(recorded.response).usage
         return usage
 
-    async def _answer(self, request: InferenceRequest, model: ModelChoice) -> InferenceResponse:
-        chosen = self.agents.model(self.agent, model)
-        budget = budget_of(self.plan.retry_seconds, chosen, DURABLE_SECONDS, self.plan.model_attempts)
-        return await within(budget, lambda: chosen.respond(request, unheard), self.sleep, log_pause)
+    async def _ask_model(self, request: InferenceRequest, model: ModelChoice) -> InferenceResponse:
+        asked_model = self.agents.model(self.agent, model)
+        budget = budget_of(self.plan.retry_seconds, asked_model, DURABLE_SECONDS, self.plan.model_attempts)
+        return await retry_within(
+            budget, lambda: asked_model.respond(request, ignore_text), self.sleep, log_pause
+        )
 
 
-def log_pause(told: str, error: Exception, seconds: float) -> None:
+def log_pause(sentence: str, error: Exception, seconds: float) -> None:
     """Log a pause before the next try."""
     del seconds
-    LOGGER.warning("%s: %s", told, error)
+    LOGGER.warning("%s: %s", sentence, error)
 
 
-def _digest(request: InferenceRequest, model: ModelChoice) -> str:
-    asked = {
+def _question_digest(request: InferenceRequest, model: ModelChoice) -> str:
+    question = {
         "messages": [message.to_dict() for message in request.messages],
         "tools": list(request.tools),
         "toolChoice": request.tool_choice,
         "responseFormat": request.response_format and request.response_format.to_dict(),
         "model": model if model is None or isinstance(model, str) else thaw(frozen_map(model)),
     }
-    return hashlib.sha256(json_text(asked).encode()).hexdigest()
+    return hashlib.sha256(json_text(question).encode()).hexdigest()

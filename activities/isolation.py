@@ -16,16 +16,16 @@ from everstep.agent_domain.errors import Escaped
 
 T = TypeVar("T")
 
-PASSES = (KeyboardInterrupt, GeneratorExit)
+UNCONVERTED = (KeyboardInterrupt, GeneratorExit)
 """Ctrl-C, and the closing of a generator. User code does not raise them to report an error."""
 
 
 @contextmanager
-def contained() -> Generator[None]:
+def error_boundary() -> Generator[None]:
     """Convert every `BaseException` of the body to `Escaped`, except a cancel of the current task."""
     try:
         yield
-    except (Exception, *PASSES):
+    except (Exception, *UNCONVERTED):
         raise
     except BaseException as error:
         task = asyncio.current_task()
@@ -34,12 +34,12 @@ def contained() -> Generator[None]:
         raise Escaped(f"{type(error).__name__}: {error}") from error
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+async def run_in_thread(work: Callable[[], T]) -> T:
     """Run `work` in a new thread: no pool limits their number, and shutdown waits for none of them."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: Any, error: BaseException | None) -> None:
+    def set_result(result: Any, error: BaseException | None) -> None:
         if not future.done():
             _ = future.set_exception(error) if error else future.set_result(result)
 
@@ -47,7 +47,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         result, error = None, None
         try:
             result = context.run(work)
-        except (StopIteration, *PASSES) as raised:
+        except (StopIteration, *UNCONVERTED) as raised:
             # A future refuses `StopIteration`. The others have a meaning in the main thread alone.
             error = Escaped(f"{type(raised).__name__}: {raised}")
             error.__cause__ = raised
@@ -55,7 +55,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             error = raised
         # The loop is closed: the await was abandoned, and so was the loop.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, error)
+            loop.call_soon_threadsafe(set_result, result, error)
 
     context = copy_context()
     threading.Thread(target=run, name="everstep", daemon=True).start()

@@ -18,8 +18,8 @@ from temporalio import activity
 from everstep.activities.call_records import now
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import BeginStep, BegunStep
-from everstep.agent_domain.stream.bus import Chunk, EnvelopeBus
-from everstep.agent_domain.stream.chunker import Cutter, Piece
+from everstep.agent_domain.stream.bus import EnvelopeBus, TextChunk
+from everstep.agent_domain.stream.chunker import Chunker, Piece
 from everstep.agent_domain.stream.envelopes import Attempt
 
 
@@ -32,31 +32,31 @@ class LiveText:
         self._is_public = is_public
         self._is_stopped = self._is_cut_off = False
         self._after_seq: int | None = None
-        self._cutter = Cutter()
+        self._cutter = Chunker()
         self._cut = self._next_index = 0
         self._timer: asyncio.TimerHandle | None = None
         self._text = ""
         self.has_started = False
 
-    def begun(self, begun: BegunStep) -> None:
+    def on_start(self, started: BegunStep) -> None:
         """Publish from now on, unless the step has its reply already or a later attempt has started."""
-        if begun.recorded or (begun.previous_attempt or 0) > self.begin.attempt:
+        if started.recorded or (started.previous_attempt or 0) > self.begin.attempt:
             self.stop()
-        self._after_seq = begun.after_seq
+        self._after_seq = started.after_seq
         self.has_started = True
-        self._tell_what_is_due()
+        self._publish_due()
 
-    def heard(self, content: str) -> None:
+    def add_text(self, content: str) -> None:
         """Add text from the model."""
         self._text += content
         if self._is_public:
-            self._cutter.heard(content)
-            self._tell_what_is_due()
+            self._cutter.feed(content)
+            self._publish_due()
 
-    def ended(self) -> None:
+    def finish(self) -> None:
         """Publish the rest: the model has finished."""
-        if self._may_tell:
-            self._tell(self._cutter.ended())
+        if self._can_publish:
+            self._publish(self._cutter.finish())
 
     def stop(self) -> None:
         """Publish nothing more; text is still collected."""
@@ -70,11 +70,11 @@ class LiveText:
         return self._text[: self._cut] if self._is_public else self._text
 
     @property
-    def was_told(self) -> bool:
+    def is_published(self) -> bool:
         """Whether viewers may have seen a part of it, which is then void if the attempt fails."""
         return self._next_index > 0
 
-    async def keep(self, store: ExecutionStore) -> bool:
+    async def record(self, store: ExecutionStore) -> bool:
         """Record the text so far, for viewers who join late; False if a later attempt has taken over.
 
         If text is not published, it is recorded without the index of the next chunk, and joining viewers do
@@ -86,34 +86,36 @@ class LiveText:
         )
 
     @property
-    def _may_tell(self) -> bool:
+    def _can_publish(self) -> bool:
         is_current = self.has_started and not self._is_stopped
         return self._is_public and is_current and self._texts.is_latest(self.begin, self)
 
-    def _tell_what_is_due(self) -> None:
-        if not self._may_tell:
+    def _publish_due(self) -> None:
+        if not self._can_publish:
             return
         loop = asyncio.get_running_loop()
-        self._tell(self._cutter.due(loop.time()))
+        self._publish(self._cutter.take_due(loop.time()))
         if self._timer is None and self._cutter.due_at is not None:
-            self._timer = loop.call_at(self._cutter.due_at, self._again)
+            self._timer = loop.call_at(self._cutter.due_at, self._on_timer)
 
-    def _again(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._tell_what_is_due()
+        self._publish_due()
 
-    def _tell(self, pieces: Iterable[Piece]) -> None:
+    def _publish(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             self._cut, self._next_index = piece.offset + len(piece.content), piece.index + 1
             if not self._is_cut_off:
-                self._push(piece)
+                self._send(piece)
 
-    def _push(self, piece: Piece) -> None:
+    def _send(self, piece: Piece) -> None:
         ref, attempt = self.begin.ref, Attempt(self.begin.number, self.begin.attempt)
         try:
-            if self._texts.bus.wants(ref.stream_id):
-                chunk = Chunk(ref, attempt, piece.index, piece.offset, piece.content, self._after_seq, now())
-                self._texts.bus.chunk(ref.stream_id, chunk)
+            if self._texts.bus.has_subscribers(ref.stream_id):
+                chunk = TextChunk(
+                    ref, attempt, piece.index, piece.offset, piece.content, self._after_seq, now()
+                )
+                self._texts.bus.publish_chunk(ref.stream_id, chunk)
         except Exception:  # noqa: BLE001 -- a failing stream must not cost the reply
             activity.logger.exception(
                 "publishing the text of step %s failed; no more of it is sent", self.begin.number
@@ -129,7 +131,7 @@ class LiveTexts:
         self._latest: dict[UUID, LiveText] = {}
 
     @contextmanager
-    def told(self, begin: BeginStep, *, is_public: bool) -> Generator[LiveText]:
+    def open_text(self, begin: BeginStep, *, is_public: bool) -> Generator[LiveText]:
         """Publish the text of an attempt while the body runs; if it is not public, only collect it."""
         text = LiveText(self, begin, is_public=is_public)
         execution_id = begin.ref.execution_id

@@ -8,17 +8,17 @@ from pydantic import TypeAdapter
 from temporalio import activity
 
 from everstep.activities import execution_events
-from everstep.activities.agents import Agents, known
-from everstep.activities.call_records import USUAL
-from everstep.activities.contracts import Processed, ProcessInput
+from everstep.activities.agents import AgentProvider, find_agent
+from everstep.activities.call_records import DEFAULT_DISCLOSURE
+from everstep.activities.contracts import ProcessInput, ProcessOutput
 from everstep.activities.failpoints import Failpoint, Strike
-from everstep.activities.hooks import after_step, beside_the_loop, hooks_of, in_time
-from everstep.activities.inner_calls import Inquiry
-from everstep.activities.state_loading import state_within
-from everstep.activities.store_retry import until_written
-from everstep.activities.toolsets import offered
+from everstep.activities.hooks import find_hooks, run_after_step, threaded_processor, time_limit
+from everstep.activities.inner_calls import RecordedInquiry
+from everstep.activities.state_loading import load_state_within
+from everstep.activities.store_retry import write_with_retry
+from everstep.activities.toolsets import available_tool_names
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.processors import added_between, processed
+from everstep.agent_domain.agents.processors import additions_between, run_processor
 from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides, StepFacts
@@ -28,65 +28,73 @@ from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import BeginStep, RecordProcessing, RecordReply
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
-_PROCESSED = TypeAdapter(Processed)
+_OUTPUT = TypeAdapter(ProcessOutput)
 
 
-class Processing:
+class ProcessorRunner:
     """Runs processors."""
 
     def __init__(
-        self, store: ExecutionStore, agents: Agents, strike: Strike, disclosure: Disclosure = USUAL
+        self,
+        store: ExecutionStore,
+        agents: AgentProvider,
+        strike: Strike,
+        disclosure: Disclosure = DEFAULT_DISCLOSURE,
     ) -> None:
         self.disclosure = disclosure
         self.store = store
         self.agents = agents
         self.strike = strike
 
-    async def processed(self, request: ProcessInput) -> Processed:
+    async def run(self, request: ProcessInput) -> ProcessOutput:
         """Run the processors on a step, or return the result that an earlier attempt recorded."""
-        definition = known(self.agents, request.agent)
+        definition = find_agent(self.agents, request.agent)
         recorded = await self.store.processing(request.ref, request.number)
         if recorded is None:
-            record = await self._record(request, definition)
-            recorded = await until_written(lambda: self.store.record_processing(record))
+            record = await self._process(request, definition)
+            recorded = await write_with_retry(lambda: self.store.record_processing(record))
             self.strike(Failpoint.PROCESS_AFTER_RECORD)
         if error := recorded.get("raised"):
-            await self._fail(request, definition, StepError.from_dict(error), recorded["facts"]["seconds"])
-        return _PROCESSED.validate_python(recorded["facts"])
-
-    async def _record(self, request: ProcessInput, definition: AgentDefinition) -> RecordProcessing:
-        material = await self.store.material(request.ref)
-        state = await state_within(self.store, request.ref, request.number, material)
-        began = replace(state, facts=replace(state.facts, usage=request.usage))
-        key = f"processing/{request.number}"
-        ask = Inquiry(self.store, self.agents, request, key, plan=definition.base_plan)
-        self.strike(Failpoint.PROCESS_BEFORE)
-        since, raised = monotonic(), None
-        try:
-            async with in_time("processors and hooks"):
-                state = await self._seen(definition, began, ask)
-            added = added_between(began, state)
-        except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
-            failed = f"step/{request.number + 1}"
-            raised = self.disclosure.of(StepError.of(error), request.ref.execution_id, failed)
-            activity.logger.warning(
-                "the processors of step %s failed (ref %s)", request.number, raised.ref, exc_info=error
+            await self._record_failure(
+                request, definition, StepError.from_dict(error), recorded["facts"]["seconds"]
             )
-            state, added = began, added_between(began, began)
-        facts = Processed(
+        return _OUTPUT.validate_python(recorded["facts"])
+
+    async def _process(self, request: ProcessInput, definition: AgentDefinition) -> RecordProcessing:
+        material = await self.store.material(request.ref)
+        state = await load_state_within(self.store, request.ref, request.number, material)
+        initial = replace(state, facts=replace(state.facts, usage=request.usage))
+        key = f"processing/{request.number}"
+        ask = RecordedInquiry(self.store, self.agents, request, key, plan=definition.base_plan)
+        self.strike(Failpoint.PROCESS_BEFORE)
+        since, failure = monotonic(), None
+        try:
+            async with time_limit("processors and hooks"):
+                state = await self._run_all(definition, initial, ask)
+            added = additions_between(initial, state)
+        except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
+            error_key = f"step/{request.number + 1}"
+            failure = self.disclosure.of(StepError.of(error), request.ref.execution_id, error_key)
+            activity.logger.warning(
+                "the processors of step %s failed (ref %s)", request.number, failure.ref, exc_info=error
+            )
+            state, added = initial, additions_between(initial, initial)
+        facts = ProcessOutput(
             round(monotonic() - since, 6),
-            Besides(ask.usage, wishes=Wishes.between(began, state)),
+            Besides(ask.usage, wishes=Wishes.between(initial, state)),
             state.critique,
-            raised and replace(raised, message=""),
+            failure and replace(failure, message=""),
         )
-        return RecordProcessing(request.ref, request.number, _written(facts, raised), added)
+        return RecordProcessing(request.ref, request.number, _record_form(facts, failure), added)
 
-    async def _seen(self, definition: AgentDefinition, state: AgentState, ask: Inquiry) -> AgentState:
+    async def _run_all(
+        self, definition: AgentDefinition, state: AgentState, ask: RecordedInquiry
+    ) -> AgentState:
         for processor in definition.processors:
-            state = await processed(beside_the_loop(processor), state, ask)
-        return await after_step(hooks_of(definition, "after_step"), state)
+            state = await run_processor(threaded_processor(processor), state, ask)
+        return await run_after_step(find_hooks(definition, "after_step"), state)
 
-    async def _fail(
+    async def _record_failure(
         self, request: ProcessInput, definition: AgentDefinition, error: StepError, seconds: float
     ) -> None:
         """Record the error of a processor as a failed step after the step that was processed."""
@@ -103,11 +111,13 @@ class Processing:
             EMPTY,
             (),
             begins=begin,
-            events=execution_events.failure_begins(number, material, offered(definition, material.spec)),
+            events=execution_events.failed_step_events(
+                number, material, available_tool_names(definition, material.spec)
+            ),
         )
-        await until_written(lambda: self.store.record_reply(reply))
+        await write_with_retry(lambda: self.store.record_reply(reply))
 
 
-def _written(facts: Processed, raised: StepError | None) -> FrozenDict:
-    written: dict[str, Any] = {"facts": _PROCESSED.dump_python(facts, mode="json")}
-    return frozen_map(written | ({"raised": raised.to_dict()} if raised else {}))
+def _record_form(facts: ProcessOutput, failure: StepError | None) -> FrozenDict:
+    data: dict[str, Any] = {"facts": _OUTPUT.dump_python(facts, mode="json")}
+    return frozen_map(data | ({"raised": failure.to_dict()} if failure else {}))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
 from everstep.agent_domain.errors import RETRYABLE
-from everstep.agent_domain.loop.retries import GiveUp, RetryBudget, announced
+from everstep.agent_domain.loop.retries import GiveUp, RetryBudget, delay_text
 
 T = TypeVar("T")
 
@@ -15,13 +15,13 @@ OnPause: TypeAlias = Callable[[str, Exception, float], object]
 """Called with the sentence to show during the pause, the error, and the seconds."""
 
 
-def explain(error: Exception, reason: str) -> None:
+def add_reason(error: Exception, reason: str) -> None:
     """Add to the error why it is not retried, once."""
     if reason and reason not in getattr(error, "__notes__", ()):
         error.add_note(reason)
 
 
-async def within(
+async def retry_within(
     budget: RetryBudget,
     ask: Callable[[], Awaitable[T]],
     sleep: Sleep,
@@ -52,13 +52,13 @@ async def within(
             since = since if failures > 1 else clock()
             # A sleep that returns at once uses up the budget as well.
             spent = max(clock() - since, waited)
-            follows = budget.after(error, failures, spent, random.random())  # noqa: S311 -- jitter
-            if isinstance(follows, GiveUp):
-                explain(error, follows.reason)
+            next_try = budget.after(error, failures, spent, random.random())  # noqa: S311 -- jitter
+            if isinstance(next_try, GiveUp):
+                add_reason(error, next_try.reason)
                 raise
             if not may_repeat():
                 raise
-            seconds = follows.seconds
-            on_pause(announced(error, seconds), error, seconds)
+            seconds = next_try.seconds
+            on_pause(delay_text(error, seconds), error, seconds)
         waited += seconds
         await sleep(seconds)

@@ -15,15 +15,15 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse, StepExecution
 from everstep.agent_domain.storage.calls import CallRecord
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.steps import Material, StepRow
+from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
 from everstep.agent_domain.values import EMPTY, frozen_map
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+BEGINNING_OF_TIME = datetime.min.replace(tzinfo=UTC)
 
 
-async def state_before(
-    store: ExecutionStore, ref: ExecutionRef, number: int, material: Material
+async def load_state_before(
+    store: ExecutionStore, ref: ExecutionRef, number: int, material: StepInput
 ) -> AgentState:
     """Load the state in which a step starts, with all steps before it."""
     rows = [row for row in await store.steps(ref, with_responses=True) if row.number < number and row.facts]
@@ -31,27 +31,29 @@ async def state_before(
     return replace(state, facts=state.facts.step_started(now()))
 
 
-async def state_within(
-    store: ExecutionStore, ref: ExecutionRef, number: int, material: Material
+async def load_state_within(
+    store: ExecutionStore, ref: ExecutionRef, number: int, material: StepInput
 ) -> AgentState:
     """Load the state during a step; the messages of the step join with its last result."""
     rows = await store.steps(ref, with_responses=True)
     current = next(row for row in rows if row.number == number)
-    state = under_way(ref, material, [row for row in rows if row.number < number and row.facts], current)
+    state = state_in_progress(
+        ref, material, [row for row in rows if row.number < number and row.facts], current
+    )
     return replace(state, facts=state.facts.step_started(current.started_at))
 
 
-def under_way(
-    ref: ExecutionRef, material: Material, before: Sequence[StepRow], current: StepRow
+def state_in_progress(
+    ref: ExecutionRef, material: StepInput, before: Sequence[StepRow], current: StepRow
 ) -> AgentState:
     """Build the state with these steps recorded and one more in progress or not yet evaluated."""
     since = current.messages[current.heard :]
-    state = recorded_state(ref, _up_to(material, since[0]) if since else material, before)
-    state = state.with_current_step(step_of(ref, current))
+    state = recorded_state(ref, _cut_before(material, since[0]) if since else material, before)
+    state = state.with_current_step(step_from(ref, current))
     return state.heard(*since[len(since) - current.processed :]) if current.processed else state
 
 
-def _up_to(material: Material, reply: Message) -> Material:
+def _cut_before(material: StepInput, reply: Message) -> StepInput:
     """Cut the conversation before a step's reply.
 
     The number of messages to cut is unknown: results of other calls of the step may have been recorded after
@@ -62,78 +64,78 @@ def _up_to(material: Material, reply: Message) -> Material:
     return replace(material, messages=material.messages[: max(places, default=len(material.messages))])
 
 
-def without_last(material: Material, count: int) -> Material:
+def without_last_messages(material: StepInput, count: int) -> StepInput:
     """Cut the last messages of the conversation."""
     return replace(material, messages=material.messages[: len(material.messages) - count])
 
 
-def recorded_state(ref: ExecutionRef, material: Material, rows: Sequence[StepRow]) -> AgentState:
+def recorded_state(ref: ExecutionRef, material: StepInput, rows: Sequence[StepRow]) -> AgentState:
     """Build the state after these steps; `material` already contains their messages."""
     state = bare_state(ref, material).entered(rows[0].started_at if rows else now())
     for row in rows:
         outcome = ContinuationOutcome.from_dict(row.outcome) if row.outcome else None
         completed_at = row.completed_at or now()
         signal = outcome.stop_signal if outcome else None
-        record = StepExecution(row.number, step_of(ref, row), outcome, row.started_at, completed_at, signal)
+        record = StepExecution(row.number, step_from(ref, row), outcome, row.started_at, completed_at, signal)
         state = state.with_step_recorded(record)
     return state.at(now())
 
 
-def step_of(ref: ExecutionRef, row: StepRow) -> AgentStep:
+def step_from(ref: ExecutionRef, row: StepRow) -> AgentStep:
     """Build a step from its row, without its input messages.
 
     The conversation has them, and copies in every step would grow quadratically.
     """
     facts = row.facts or StepFacts(row.number)
     response = InferenceResponse.from_dict(row.response or EMPTY)
-    told = () if facts.own_errors else tuple(_told(ref, row, response))
+    failures = () if facts.own_errors else tuple(_reply_failures(ref, row, response))
     records = [call.record for call in row.calls if call.record]
     step = AgentStep(
         id=step_id(ref.execution_id, row.number),
         created_at=row.started_at,
         inference_response=None if facts.is_failure else response,
-        tool_executions=told,
+        tool_executions=failures,
         own_errors=row.errors if facts.own_errors else (),
         own_type=facts.own_type,
         own_usage=None if facts.usage == response.usage else facts.usage,
         is_failure=facts.is_failure,
-        runs_tools=not facts.calls or bool(row.calls or told),
-        seconds=facts.seconds + _worked(records) + row.processing_seconds,
+        runs_tools=not facts.calls or bool(row.calls or failures),
+        seconds=facts.seconds + _work_seconds(records) + row.processing_seconds,
         needs=frozen_map({call.id: call.need for call in facts.calls}),
     )
     if not facts.is_failure:
-        step = step.observed(_execution(call.call, call.record) for call in row.calls if call.record)
-    return replace(step, output_messages=_said(row)) if step.is_complete else step
+        step = step.observed(_execution_from(call.call, call.record) for call in row.calls if call.record)
+    return replace(step, output_messages=_driver_messages(row)) if step.is_complete else step
 
 
-def _said(row: StepRow) -> Messages:
+def _driver_messages(row: StepRow) -> Messages:
     """The driver's output messages, without the messages read before it and those that processors added."""
     return row.messages[row.heard : len(row.messages) - row.processed]
 
 
-def _told(ref: ExecutionRef, row: StepRow, response: InferenceResponse) -> Iterable[ToolExecution]:
+def _reply_failures(ref: ExecutionRef, row: StepRow, response: InferenceResponse) -> Iterable[ToolExecution]:
     """Yield the failures recorded with the model's reply, such as a decision that cannot be parsed."""
-    ran = {call.call.id for call in row.calls}
-    made = {call.name: call for call in response.tool_calls if call.id not in ran}
+    run_ids = {call.call.id for call in row.calls}
+    calls_by_name = {call.name: call for call in response.tool_calls if call.id not in run_ids}
     for error in row.errors:
         name = error.tool_name or ""
-        unmade = ToolCall(call_id(ref.execution_id, row.number, 0), name)
-        yield ToolExecution(made.get(name, unmade), error=error)
+        placeholder = ToolCall(call_id(ref.execution_id, row.number, 0), name)
+        yield ToolExecution(calls_by_name.get(name, placeholder), error=error)
 
 
-def _execution(call: ToolCall, record: CallRecord) -> ToolExecution:
+def _execution_from(call: ToolCall, record: CallRecord) -> ToolExecution:
     execution = ToolExecution(call, record.result, record.error, record.started_at, record.completed_at)
     if not record.text.endswith(execution.text):
         # A shortened result: only the model's text is left. Otherwise the tool gives the model a different
         # text.
-        told = {"result": record.text} if record.result is None else {"told": record.text}
-        return replace(execution, **told)
+        text = {"result": record.text} if record.result is None else {"told": record.text}
+        return replace(execution, **text)
     return replace(execution, note=record.text.removesuffix(execution.text))
 
 
-def _worked(records: Iterable[CallRecord]) -> float:
+def _work_seconds(records: Iterable[CallRecord]) -> float:
     """Seconds of work; concurrent calls count once."""
-    seconds, until = 0.0, LONG_AGO
+    seconds, until = 0.0, BEGINNING_OF_TIME
     for record in sorted(records, key=attrgetter("started_at")):
         ended_at = record.started_at + timedelta(seconds=record.seconds)
         seconds += max(0.0, (ended_at - max(record.started_at, until)).total_seconds())

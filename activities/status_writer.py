@@ -5,57 +5,57 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from everstep.activities import call_records, execution_events
-from everstep.activities.agents import Agents, Ended, known
-from everstep.activities.call_records import USUAL, now
+from everstep.activities.agents import AgentProvider, OnEnd, find_agent
+from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import SettleInput
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.snapshots import STEPS_OF_SNAPSHOT, Snapshots, has_snapshot
-from everstep.activities.step_state import calls_of, errors_of, evaluation, failures
-from everstep.agent_domain.capabilities.questions import request_of
+from everstep.activities.step_state import calls_in, errors_of, evaluation, failures
+from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.ids import request_id
-from everstep.agent_domain.loop.continuation import compact, expanded
+from everstep.agent_domain.loop.continuation import compact, expand
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
-from everstep.agent_domain.messages.disclosure import Disclosure, with_reasons_told
+from everstep.agent_domain.messages.disclosure import Disclosure, with_public_reasons
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.state import final_response
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import Settlement
 from everstep.agent_domain.storage.requests import RequestRow
-from everstep.agent_domain.storage.steps import Material, StepRow
+from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
 
 
-class Settling:
+class StatusWriter:
     """Records pauses, resumes, cancels and ends."""
 
     def __init__(
         self,
         store: ExecutionStore,
-        agents: Agents,
+        agents: AgentProvider,
         strike: Strike,
-        ended: Ended,
-        disclosure: Disclosure = USUAL,
+        on_end: OnEnd,
+        disclosure: Disclosure = DEFAULT_DISCLOSURE,
     ) -> None:
         self.disclosure = disclosure
         self.store = store
         self.snapshots = Snapshots(store)
         self.agents = agents
         self.strike = strike
-        self.on_end = ended
+        self.on_end = on_end
 
     async def settle(self, request: SettleInput) -> None:
         """Record the status of an execution with its events, once per key."""
-        request = self._disclosed(request)
+        request = self._redact(request)
         material, steps = await self._load(request)
-        said = _of_execution(material)
-        answer = final_response(said, calls_of(said))
-        errors = self._errors(request, steps)
-        error = _joined(request, (each.message for each in errors))
-        told = _joined(request, (each.told for each in errors))
+        messages = _execution_messages(material)
+        answer = final_response(messages, calls_in(messages))
+        errors = self._load_errors(request, steps)
+        error = _error_text(request, (each.message for each in errors))
+        public_error = _error_text(request, (each.told for each in errors))
         self.strike(Failpoint.SETTLE_BEFORE_COMMIT)
         settled = await self.store.settle(
             Settlement(
@@ -69,25 +69,25 @@ class Settling:
                 step_count=request.step_count,
                 usage=request.usage,
                 error_message=error,
-                error_told=told,
+                error_told=public_error,
                 output=_output(request, answer),
-                snapshot=await self.snapshots.settled(request, material, steps),
+                snapshot=await self.snapshots.build_for_settlement(request, material, steps),
                 is_final=request.stop_reason is not None,
                 is_debug=material.is_debug,
                 worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
-                events=await self._news(request, answer, told, material),
+                events=await self._prepare_events(request, answer, public_error, material),
             )
         )
         if request.stop_reason is not None:
             await self.on_end(request.ref, settled)
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
 
-    async def _load(self, request: SettleInput) -> tuple[Material, Sequence[StepRow]]:
+    async def _load(self, request: SettleInput) -> tuple[StepInput, Sequence[StepRow]]:
         if has_snapshot(request):
             return await self.store.material_with_steps(request.ref, STEPS_OF_SNAPSHOT)
         return await self.store.material(request.ref), ()
 
-    def _errors(self, request: SettleInput, steps: Sequence[StepRow]) -> Sequence[StepError]:
+    def _load_errors(self, request: SettleInput, steps: Sequence[StepRow]) -> Sequence[StepError]:
         """The errors of the last step, if the execution has failed."""
         if request.agent_status is not AgentStatus.FAILED:
             return ()
@@ -97,56 +97,56 @@ class Settling:
             ]
         return [error for step in steps[-1:] for error in errors_of(step)]
 
-    def _disclosed(self, request: SettleInput) -> SettleInput:
+    def _redact(self, request: SettleInput) -> SettleInput:
         """Redact secrets in the workflow's error, and replace its message in the votes."""
         if request.failure is None:
             return request
-        words, outcome = request.failure, request.outcome
-        known = replace(request, failure=self.disclosure.redaction(words))
-        told = [error.told for error in failures(known, self.disclosure)]
-        if outcome is not None and told:
-            outcome = compact(with_reasons_told(expanded(outcome), words, told[0]))
-        return replace(known, outcome=outcome)
+        failure, outcome = request.failure, request.outcome
+        redacted = replace(request, failure=self.disclosure.redaction(failure))
+        public_texts = [error.told for error in failures(redacted, self.disclosure)]
+        if outcome is not None and public_texts:
+            outcome = compact(with_public_reasons(expand(outcome), failure, public_texts[0]))
+        return replace(redacted, outcome=outcome)
 
-    async def _news(
-        self, request: SettleInput, answer: str | None, error: str | None, material: Material
+    async def _prepare_events(
+        self, request: SettleInput, answer: str | None, error: str | None, material: StepInput
     ) -> Sequence[EventRecord]:
         if request.asks:
-            await self._ask(request)
+            await self._open_questions(request)
         requests = await self.store.open_requests(request.ref) if request.waiting else ()
         waiting = [(row, _expiry(row, material)) for row in requests if row.call_id in request.waiting]
-        return execution_events.settled(request, waiting, answer, error, material)
+        return execution_events.settlement_events(request, waiting, answer, error, material)
 
-    async def _ask(self, request: SettleInput) -> None:
+    async def _open_questions(self, request: SettleInput) -> None:
         """Open the questions of calls that were just approved; other questions are open already."""
-        definition = known(self.agents, request.agent)
+        definition = find_agent(self.agents, request.agent)
         for call_id in request.waiting:
-            allowed = await self.store.request(request.ref, request_id(request.ref.execution_id, call_id))
-            if allowed and allowed.kind is CallNeed.APPROVAL:
-                asked = ToolCall(call_id, allowed.tool, allowed.args)
-                edited, _, _ = call_records.by_people(asked, allowed.resolution)
-                asked = asked if definition.tools.refusal(edited) else edited
-                await self.store.ask(request.ref, call_id, request_of(asked.args))
+            approval = await self.store.request(request.ref, request_id(request.ref.execution_id, call_id))
+            if approval and approval.kind is CallNeed.APPROVAL:
+                call = ToolCall(call_id, approval.tool, approval.args)
+                edited, _, _ = call_records.apply_decision(call, approval.resolution)
+                call = call if definition.tools.refusal(edited) else edited
+                await self.store.ask(request.ref, call_id, request_data(call.args))
 
 
-def _of_execution(material: Material) -> Messages:
+def _execution_messages(material: StepInput) -> Messages:
     """Cut the conversation to the messages of this execution; answers before them belong to earlier ones."""
-    began = (
+    starts = (
         index
         for index in range(len(material.messages) - 1, -1, -1)
         if material.messages[index].is_user and material.messages[index].text == material.task
     )
-    return material.messages[next(began, 0) :]
+    return material.messages[next(starts, 0) :]
 
 
-def _joined(request: SettleInput, words: Iterable[str]) -> str | None:
+def _error_text(request: SettleInput, texts: Iterable[str]) -> str | None:
     """Join error texts; None unless the execution has failed."""
     if request.agent_status is not AgentStatus.FAILED:
         return None
-    return "\n".join(words) or f"stopped: {request.stop_reason}"
+    return "\n".join(texts) or f"stopped: {request.stop_reason}"
 
 
-def _expiry(row: RequestRow, material: Material) -> datetime | None:
+def _expiry(row: RequestRow, material: StepInput) -> datetime | None:
     """When a question expires; None for never."""
     planned = (tool for tool in material.plan.get("tools", ()) if tool["name"] == row.tool)
     seconds = next((tool.get("wait_seconds") for tool in planned), None)

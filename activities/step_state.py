@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from everstep.activities.call_records import USUAL, now
+from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import SettleInput
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.loop.continuation import expanded
+from everstep.agent_domain.loop.continuation import expand
 from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
@@ -14,19 +14,19 @@ from everstep.agent_domain.messages.cached_context import CachedContext
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.state import AgentState, ExecutionData
-from everstep.agent_domain.storage.steps import Material, StepRow
+from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
 
 
-def step_state(ref: ExecutionRef, number: int, material: Material) -> AgentState:
+def step_state(ref: ExecutionRef, number: int, material: StepInput) -> AgentState:
     """Build the state in which a step starts, as drivers and processors receive it."""
     state = bare_state(ref, material)
     facts = replace(state.facts, recorded_steps=number - 1).step_started(now())
     return replace(state, facts=facts)
 
 
-def bare_state(ref: ExecutionRef, material: Material) -> AgentState:
+def bare_state(ref: ExecutionRef, material: StepInput) -> AgentState:
     """Build the state without its steps."""
     return AgentState(
         agent_id=material.agent_id,
@@ -38,7 +38,7 @@ def bare_state(ref: ExecutionRef, material: Material) -> AgentState:
     ).with_messages(material.messages)
 
 
-def calls_of(messages: Messages) -> list[ToolCall]:
+def calls_in(messages: Messages) -> list[ToolCall]:
     """Return the tool calls of a conversation."""
     entries = [entry for message in messages for entry in message.calls]
     return [ToolCall.from_text(e["id"], e["function"]["name"], e["function"]["arguments"]) for e in entries]
@@ -49,13 +49,13 @@ def errors_of(row: StepRow) -> tuple[StepError, ...]:
     return row.errors or tuple(call.record.error for call in row.calls if call.record and call.record.error)
 
 
-def answered(row: StepRow, facts: StepFacts) -> StepFacts:
+def facts_with_results(row: StepRow, facts: StepFacts) -> StepFacts:
     """Return the facts of the model's reply, with the results of its calls added."""
-    known = ((call.call, call.record) for call in row.calls if call.record)
-    return facts.settled(CallFacts(call.id, call.name, error=record.error) for call, record in known)
+    results = ((call.call, call.record) for call in row.calls if call.record)
+    return facts.settled(CallFacts(call.id, call.name, error=record.error) for call, record in results)
 
 
-def failures(request: SettleInput, disclosure: Disclosure = USUAL) -> Sequence[StepError]:
+def failures(request: SettleInput, disclosure: Disclosure = DEFAULT_DISCLOSURE) -> Sequence[StepError]:
     """Return the errors of a step that only the workflow knows, with their message."""
     if request.step is None or request.failure is None:
         return ()
@@ -66,4 +66,4 @@ def failures(request: SettleInput, disclosure: Disclosure = USUAL) -> Sequence[S
 
 def evaluation(outcome: FrozenDict | None) -> FrozenDict | None:
     """Expand an evaluation from its compact form."""
-    return None if outcome is None else frozen_map(expanded(outcome).to_dict())
+    return None if outcome is None else frozen_map(expand(outcome).to_dict())

@@ -21,7 +21,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 """Seconds between two tries."""
 
 
-async def until_written(write: Callable[[], Awaitable[T]]) -> T:
+async def write_with_retry(write: Callable[[], Awaitable[T]]) -> T:
     """Call `write` until the store is available.
 
     Writes are idempotent: if the store committed one but its reply was lost, the next try finds it.

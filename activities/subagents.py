@@ -9,8 +9,8 @@ from dataclasses import replace
 from temporalio import activity
 
 from everstep.activities import call_records, execution_events
-from everstep.activities.agents import Agents, known
-from everstep.activities.call_records import Came, now
+from everstep.activities.agents import AgentProvider, find_agent
+from everstep.activities.call_records import ToolRun, now
 from everstep.activities.contracts import (
     CLOSE,
     REPORT,
@@ -21,19 +21,19 @@ from everstep.activities.contracts import (
     SpawnOutput,
     ToolOutput,
 )
-from everstep.activities.error_redaction import discreet
+from everstep.activities.error_redaction import redact_errors
 from everstep.activities.failpoints import Failpoint, Strike, inert
-from everstep.activities.heartbeat import pulse
-from everstep.activities.tool_calls import Outcome, reported, spawned
+from everstep.activities.heartbeat import heartbeat
+from everstep.activities.tool_calls import Outcome, report_child, spawn_child
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spawning import (
     Spawn,
-    brought,
     child_end,
     child_execution,
     child_plan,
     child_ref,
-    path,
+    find_private_agent,
+    private_agent_name,
 )
 from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import request_id
@@ -44,8 +44,8 @@ from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.calls import CallRow, Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.forced_end import closed
-from everstep.agent_domain.tools.inquiry import nobody_answers
+from everstep.agent_domain.storage.forced_end import closing_settlement
+from everstep.agent_domain.tools.inquiry import refuse_model_call
 from everstep.agent_domain.tools.tools import ToolExecution
 
 FROM_OUTSIDE = "Its workflow was ended from outside"
@@ -57,10 +57,10 @@ class SubagentActivities:
     def __init__(
         self,
         store: ExecutionStore,
-        agents: Agents,
+        agents: AgentProvider,
         strike: Strike = inert,
         *,
-        disclosure: Disclosure = call_records.USUAL,
+        disclosure: Disclosure = call_records.DEFAULT_DISCLOSURE,
     ) -> None:
         self.disclosure = disclosure
         self.store = store
@@ -68,50 +68,50 @@ class SubagentActivities:
         self.strike = strike
 
     @activity.defn(name=SPAWN)
-    @discreet
+    @redact_errors
     async def spawn(self, request: SpawnInput) -> SpawnOutput:
         """Accept the child of a call without starting it; returns the call's result if there is no child."""
-        with pulse():
-            return await self._spawned(request)
+        with heartbeat():
+            return await self._spawn(request)
 
-    async def _spawned(self, request: SpawnInput) -> SpawnOutput:
-        definition = known(self.agents, request.agent)
+    async def _spawn(self, request: SpawnInput) -> SpawnOutput:
+        definition = find_agent(self.agents, request.agent)
         reserved = await self.store.reserve_call(
-            request.ref, request.call_id, activity.info().attempt, execution_events.call_begins
+            request.ref, request.call_id, activity.info().attempt, execution_events.call_start_events
         )
         if reserved.recorded:
-            return SpawnOutput(answered=call_records.output(reserved.call, reserved.recorded))
+            return SpawnOutput(answered=call_records.output_from(reserved.call, reserved.recorded))
         self.strike(Failpoint.SPAWN_AFTER_RESERVE)
-        execution = call_records.without_running(definition, reserved, now())
+        execution = call_records.result_without_run(definition, reserved, now())
         if execution is None:
-            asked = await self._asked(request, definition, reserved)
-            if isinstance(asked, SpawnOutput):
+            result = await self._call_spawn(request, definition, reserved)
+            if isinstance(result, SpawnOutput):
                 self.strike(Failpoint.SPAWN_BEFORE_REPORT)
-                return asked
-            execution = asked
-        came = Came(execution, is_denied=call_records.is_denied(reserved.resolution))
-        return SpawnOutput(answered=await self._answered(request, reserved.index, came))
+                return result
+            execution = result
+        run = ToolRun(execution, is_denied=call_records.is_denied(reserved.resolution))
+        return SpawnOutput(answered=await self._record_run(request, reserved.index, run))
 
-    async def _asked(
+    async def _call_spawn(
         self, request: SpawnInput, definition: AgentDefinition, reserved: Reservation
     ) -> SpawnOutput | ToolExecution:
-        call, note, _ = call_records.by_people(reserved.call, reserved.resolution)
+        call, note, _ = call_records.apply_decision(reserved.call, reserved.resolution)
         context, started = (
-            call_records.context(request.ref, replace(reserved, call=call), nobody_answers),
+            call_records.build_context(request.ref, replace(reserved, call=call), refuse_model_call),
             now(),
         )
-        spawn = await spawned(definition.tools, call, context)
+        spawn = await spawn_child(definition.tools, call, context)
         if isinstance(spawn, Outcome):
             return ToolExecution(call, spawn.result, spawn.error, started, now(), note)
         try:
-            return await self._accepted(request, definition, spawn)
+            return await self._accept(request, definition, spawn)
         except InvalidInput as error:
             return ToolExecution(call, None, StepError.of(error, call.name), started, now(), note)
 
-    async def _accepted(self, request: SpawnInput, definition: AgentDefinition, spawn: Spawn) -> SpawnOutput:
-        own = brought(definition, spawn.agent)
-        agent = path(request.agent, spawn.agent) if own else spawn.agent
-        child = own or known(self.agents, agent)
+    async def _accept(self, request: SpawnInput, definition: AgentDefinition, spawn: Spawn) -> SpawnOutput:
+        bundled = find_private_agent(definition, spawn.agent)
+        agent = private_agent_name(request.agent, spawn.agent) if bundled else spawn.agent
+        child = bundled or find_agent(self.agents, agent)
         plan = child_plan(spawn, child, agent, request.tokens_left).told(request.broadcast)
         plan.rules()
         ref = child_ref(request.ref, request.call_id)
@@ -121,33 +121,35 @@ class SubagentActivities:
         return SpawnOutput(plan)
 
     @activity.defn(name=REPORT)
-    @discreet
+    @redact_errors
     async def report(self, request: ReportInput) -> ToolOutput:
         """Record the end of the child as the result of its call."""
-        with pulse():
-            return await self._reported(request)
+        with heartbeat():
+            return await self._report(request)
 
-    async def _reported(self, request: ReportInput) -> ToolOutput:
-        definition = known(self.agents, request.agent)
-        told = await self._told(request)
-        if told.record:
-            return call_records.output(told.call, told.record)
-        asked = await self.store.request(request.ref, request_id(request.ref.execution_id, request.call_id))
-        call, note, _ = call_records.by_people(told.call, asked and asked.resolution)
+    async def _report(self, request: ReportInput) -> ToolOutput:
+        definition = find_agent(self.agents, request.agent)
+        row = await self._load_call(request)
+        if row.record:
+            return call_records.output_from(row.call, row.record)
+        open_request = await self.store.request(
+            request.ref, request_id(request.ref.execution_id, request.call_id)
+        )
+        call, note, _ = call_records.apply_decision(row.call, open_request and open_request.resolution)
         child = await self.store.execution(child_ref(request.ref, request.call_id))
-        reads_at, read = now(), await reported(definition.tools, call, child_end(child))
-        started = child.created_at if child else reads_at
-        execution = ToolExecution(call, read.result, read.error, started, now(), note)
+        reported_at, report = now(), await report_child(definition.tools, call, child_end(child))
+        started = child.created_at if child else reported_at
+        execution = ToolExecution(call, report.result, report.error, started, now(), note)
         seconds, tokens = request.seconds, request.tokens
         if request.is_lost:
-            seconds, tokens = await self._used(child)
+            seconds, tokens = await self._load_usage(child)
         self.strike(Failpoint.REPORT_BEFORE_RECORD)
-        came = Came(execution, besides=Besides(child_tokens=tokens), seconds=seconds)
-        output = await self._answered(request, told.index, came)
+        run = ToolRun(execution, besides=Besides(child_tokens=tokens), seconds=seconds)
+        output = await self._record_run(request, row.index, run)
         self.strike(Failpoint.REPORT_BEFORE_REPORT)
         return output
 
-    async def _told(self, request: ReportInput) -> CallRow:
+    async def _load_call(self, request: ReportInput) -> CallRow:
         steps = await self.store.steps(request.ref, last=1)
         found = (call for step in steps for call in step.calls if call.call.id == request.call_id)
         call = next(found, None)
@@ -155,7 +157,7 @@ class SubagentActivities:
             raise NotFound("call", request.call_id)
         return call
 
-    async def _used(self, child: ExecutionRow | None) -> tuple[float, int]:
+    async def _load_usage(self, child: ExecutionRow | None) -> tuple[float, int]:
         """The recorded seconds and tokens of a child whose workflow is gone."""
         if child is None:
             return 0.0, 0
@@ -167,25 +169,27 @@ class SubagentActivities:
             tokens += sum(record.besides.child_tokens for record in records)
         return round(seconds, 6), tokens
 
-    async def _answered(
+    async def _record_run(
         self,
         request: SpawnInput | ReportInput,
         index: int,
-        came: Came,
+        run: ToolRun,
     ) -> ToolOutput:
         driver = self.agents.driver(request.agent, None)
-        place = call_records.Place(request.ref, request.number, index)
-        record = await call_records.record(self.store, driver, place, came, disclosure=self.disclosure)
-        return call_records.output(came.execution.call, record)
+        place = call_records.CallPlace(request.ref, request.number, index)
+        record = await call_records.record_run(self.store, driver, place, run, disclosure=self.disclosure)
+        return call_records.output_from(run.execution.call, record)
 
     @activity.defn(name=CLOSE)
-    @discreet
+    @redact_errors
     async def close(self, request: CloseInput) -> None:
         """Close a child that never started or whose workflow is gone; does nothing if it has ended."""
         why = FROM_OUTSIDE if request.status is ExecutionStatus.FAILED else None
-        with pulse():
+        with heartbeat():
             row = await self.store.execution(request.ref)
             if row:
                 await self.store.settle(
-                    closed(request.ref, request.status, step_count=row.step_count, why=why)
+                    closing_settlement(
+                        request.ref, request.status, step_count=row.step_count, error_message=why
+                    )
                 )

@@ -17,7 +17,7 @@ NOTE_SECONDS = 1.0
 """Seconds between two records: one row per token would overload the store."""
 
 
-class PartialText:
+class TextCheckpoints:
     """The text of one attempt at a step."""
 
     def __init__(self, store: ExecutionStore, live: LiveText, strike: Strike) -> None:
@@ -25,56 +25,56 @@ class PartialText:
         self.live = live
         self.strike = strike
 
-    def heard(self, content: str) -> None:
+    def add_text(self, content: str) -> None:
         """Add text from the model."""
-        self.live.heard(content)
+        self.live.add_text(content)
         self.strike(Failpoint.INFER_DURING_STREAM)
 
     @asynccontextmanager
-    async def kept(self) -> AsyncGenerator[None]:
+    async def checkpoints(self) -> AsyncGenerator[None]:
         """Record the text periodically while the body runs.
 
         In a task apart from the heartbeats: a store that hangs must not make the worker look dead.
         """
-        noting: asyncio.Task[None] | None = None
+        recording: asyncio.Task[None] | None = None
 
-        def begin() -> None:
-            nonlocal noting
-            noting = asyncio.create_task(
+        def start_recording() -> None:
+            nonlocal recording
+            recording = asyncio.create_task(
                 keep_running(
                     "the notes of partial text",
-                    self._note,
+                    self._record_periodically,
                     sleep=asyncio.sleep,
                     clock=monotonic,
                     log=activity.logger,
                 )
             )
 
-        timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, begin)
+        timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, start_recording)
         try:
             yield
         finally:
             timer.cancel()
-            if noting:
-                noting.cancel()
-                await asyncio.gather(noting, return_exceptions=True)
+            if recording:
+                recording.cancel()
+                await asyncio.gather(recording, return_exceptions=True)
 
-    async def _note(self) -> None:
-        noted = 0
+    async def _record_periodically(self) -> None:
+        recorded_length = 0
         while True:
-            if len(self.live.text) != noted and self.live.has_started:
-                noted = await self._noted(noted)
+            if len(self.live.text) != recorded_length and self.live.has_started:
+                recorded_length = await self._record(recorded_length)
             await asyncio.sleep(NOTE_SECONDS)
 
-    async def _noted(self, before: int) -> int:
+    async def _record(self, recorded_length: int) -> int:
         """Record the text, and return the length that is recorded now."""
         length = len(self.live.text)
         try:
-            has_say = await self.live.keep(self.store)
+            is_current = await self.live.record(self.store)
         except StoreUnavailable as error:
             activity.logger.warning("the partial text could not be recorded: %s", error)
-            return before
-        if not has_say:
+            return recorded_length
+        if not is_current:
             # Another worker has taken over, and the cancel has not reached this one yet.
             self.live.stop()
         return length

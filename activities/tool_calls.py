@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from everstep.activities.contracts import QUICK_SECONDS
-from everstep.activities.isolation import contained, in_thread
+from everstep.activities.isolation import error_boundary, run_in_thread
 from everstep.agent_domain.agents.spawning import CanSpawn, Spawn
 from everstep.agent_domain.errors import Escaped, InvalidInput, ToolTimedOut
 from everstep.agent_domain.loop.child_end import ChildEnd
@@ -45,66 +45,66 @@ class Outcome:
     result: Any = None
     error: StepError | None = None
     metadata: FrozenDict = EMPTY
-    told: str = ""
+    model_text: str = ""
     """The text for the model, where that is not the result."""
-    raised: Exception | None = None
+    exception: Exception | None = None
     """The exception that the tool raised, for the log."""
 
 
-async def outcome(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
+async def call_tool(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
     """Call a tool; returns its result in a storable form, or its error."""
     try:
-        with contained():
-            limit = _limit(options_of(tool))
-            result = await _in_time(call, limit, lambda: _awaited(tool, thaw(call.args), context))
+        with error_boundary():
+            limit = _time_limit(options_of(tool))
+            result = await _with_timeout(call, limit, lambda: _await_tool(tool, thaw(call.args), context))
         if isinstance(result, ToolResult):
             return Outcome(result_value(result.value, call.name), None, result.metadata, result.text)
         return Outcome(result_value(result, call.name))
     except Exception as error:  # noqa: BLE001 -- the model reads the exceptions of a tool
-        return _failed(call, error)
+        return _outcome_from_error(call, error)
 
 
-async def spawned(tools: Toolbox, call: ToolCall, context: ToolContext) -> Spawn | Outcome:
+async def spawn_child(tools: Toolbox, call: ToolCall, context: ToolContext) -> Spawn | Outcome:
     """Call a tool's `spawn`; returns the child to start, or the outcome of the call if there is none."""
 
-    def ask(tool: CanSpawn) -> Spawn | Outcome:
-        said = cast("object", tool.spawn(thaw(call.args), context))
-        if isinstance(said, str):
-            return Outcome(said)
-        if not isinstance(said, Spawn):
+    def call_spawn(tool: CanSpawn) -> Spawn | Outcome:
+        value = cast("object", tool.spawn(thaw(call.args), context))
+        if isinstance(value, str):
+            return Outcome(value)
+        if not isinstance(value, Spawn):
             raise InvalidInput(
-                f"the method spawn returned {said!r}; return a Spawn, or a text if none starts"
+                f"the method spawn returned {value!r}; return a Spawn, or a text if none starts"
             )
-        return said
+        return value
 
-    return await _said(tools, call, ask)
+    return await _call_in_thread(tools, call, call_spawn)
 
 
-async def reported(tools: Toolbox, call: ToolCall, end: ChildEnd) -> Outcome:
+async def report_child(tools: Toolbox, call: ToolCall, end: ChildEnd) -> Outcome:
     """Call a tool's `report`; returns the text about the child for the parent's model."""
-    return await _said(
+    return await _call_in_thread(
         tools, call, lambda tool: Outcome(result_value(tool.report(thaw(call.args), end), call.name))
     )
 
 
-async def _said(tools: Toolbox, call: ToolCall, ask: Callable[[CanSpawn], T]) -> T | Outcome:
+async def _call_in_thread(tools: Toolbox, call: ToolCall, work: Callable[[CanSpawn], T]) -> T | Outcome:
     """Call `spawn` or `report` in a thread, as they may read files."""
     try:
         tool = tools.get(call.name)
         if not isinstance(tool, CanSpawn):
             raise InvalidInput(CANNOT_SPAWN)  # noqa: TRY301 -- the model reads it like an exception of the tool
-        with contained():
-            return await _in_time(call, SPAWN_SECONDS, lambda: in_thread(lambda: ask(tool)))
+        with error_boundary():
+            return await _with_timeout(call, SPAWN_SECONDS, lambda: run_in_thread(lambda: work(tool)))
     except Exception as error:  # noqa: BLE001 -- the model reads the exceptions of a tool
-        return _failed(call, error)
+        return _outcome_from_error(call, error)
 
 
-def _failed(call: ToolCall, error: Exception) -> Outcome:
+def _outcome_from_error(call: ToolCall, error: Exception) -> Outcome:
     cause = error.__cause__ if isinstance(error, Escaped) else None
-    return Outcome(error=StepError.of(cause or error, call.name), raised=error)
+    return Outcome(error=StepError.of(cause or error, call.name), exception=error)
 
 
-async def _in_time(call: ToolCall, limit: float | None, work: Callable[[], Awaitable[T]]) -> T:
+async def _with_timeout(call: ToolCall, limit: float | None, work: Callable[[], Awaitable[T]]) -> T:
     deadline = asyncio.timeout(limit)
     try:
         async with deadline:
@@ -115,23 +115,23 @@ async def _in_time(call: ToolCall, limit: float | None, work: Callable[[], Await
         raise
 
 
-def _limit(options: ToolOptions) -> float | None:
+def _time_limit(options: ToolOptions) -> float | None:
     """A quick tool is stopped before Temporal's timeout, which would only lead to a retry."""
-    own = options.timeout_seconds
-    return min(own or QUICK_SECONDS, QUICK_SECONDS) if options.quick else own
+    declared = options.timeout_seconds
+    return min(declared or QUICK_SECONDS, QUICK_SECONDS) if options.quick else declared
 
 
-async def _awaited(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
+async def _await_tool(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
     """Coroutine functions run here; others may block, so they run in a thread."""
     call = getattr(tool, "fn", None) or getattr(tool, "handler", None) or tool.call
     if inspect.iscoroutinefunction(call):
         result = tool.call(args, context)
     else:
-        result = await in_thread(lambda: _called(tool, args, context))
+        result = await run_in_thread(lambda: _call_blocking(tool, args, context))
     return await result if inspect.isawaitable(result) else result
 
 
-def _called(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
+def _call_blocking(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
     try:
         return tool.call(args, context)
     except StopIteration as error:

@@ -10,16 +10,16 @@ from uuid import UUID
 from temporalio import activity
 
 from everstep.activities import call_records, execution_events
-from everstep.activities.agents import Agents, known
-from everstep.activities.call_records import USUAL, Came, now
-from everstep.activities.contracts import InferInput, ToolInput, ToolOutput, settled
-from everstep.activities.deferred_start import begun
+from everstep.activities.agents import AgentProvider, find_agent
+from everstep.activities.call_records import DEFAULT_DISCLOSURE, ToolRun, now
+from everstep.activities.contracts import InferInput, ToolInput, ToolOutput, step_with_outputs
+from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
-from everstep.activities.hooks import AroundCall, hooks_of
-from everstep.activities.inner_calls import Inquiry
-from everstep.activities.state_loading import state_within
-from everstep.activities.tool_calls import outcome
-from everstep.activities.toolsets import asked
+from everstep.activities.hooks import CallHooks, find_hooks
+from everstep.activities.inner_calls import RecordedInquiry
+from everstep.activities.state_loading import load_state_within
+from everstep.activities.tool_calls import call_tool
+from everstep.activities.toolsets import ask_toolsets
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import PlannedTool
 from everstep.agent_domain.errors import HookFailed
@@ -29,8 +29,8 @@ from everstep.agent_domain.loop.step_facts import Besides, CallFacts, CallNeed, 
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.calls import Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.metadata_changes import Notes
-from everstep.agent_domain.storage.steps import Material
+from everstep.agent_domain.storage.metadata_changes import MetadataChanges
+from everstep.agent_domain.storage.steps import StepInput
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import Effect, ToolExecution, options_of
 from everstep.agent_domain.tools.toolsets import Asker
@@ -38,31 +38,31 @@ from everstep.agent_domain.values import FrozenDict
 
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
 
-MOST_HEARD = 200
+MAX_CACHED = 200
 """The number of calls cached for the activities that run them; others are read from the store."""
 
 
-class Running:
+class ToolRunner:
     """Runs calls, with the effect guarantee that each tool declares."""
 
     def __init__(
         self,
         store: ExecutionStore,
-        agents: Agents,
+        agents: AgentProvider,
         strike: Strike,
-        moment: float,
-        disclosure: Disclosure = USUAL,
+        start_delay: float,
+        disclosure: Disclosure = DEFAULT_DISCLOSURE,
     ) -> None:
         self.disclosure = disclosure
         self.store = store
         self.agents = agents
         self.strike = strike
-        self.start_delay = moment
-        self.tool_lists = Listed(store)
+        self.start_delay = start_delay
+        self.tool_lists = ToolListCache(store)
         self._cached_calls: dict[tuple[UUID, str], Reservation] = {}
         """Calls that this process recorded and has not run; usually it runs them a moment later."""
 
-    async def ran(self, request: ToolInput, made: Reservation | None = None) -> ToolOutput:
+    async def run_call(self, request: ToolInput, reservation: Reservation | None = None) -> ToolOutput:
         """Run a call and record its result, or return the recorded result.
 
         A call that may run twice needs no reservation before it runs: an attempt that finds no result runs
@@ -70,100 +70,113 @@ class Running:
 
         Args:
             request: Names the call.
-            made: The call, if this attempt has just received it from the model.
+            reservation: The call, if this attempt has just received it from the model.
         """
-        attempt = 1 if made else activity.info().attempt
+        attempt = 1 if reservation else activity.info().attempt
         if attempt == 1:
-            made = made or self._cached_calls.pop((request.ref.execution_id, request.call_id), None)
+            reservation = reservation or self._cached_calls.pop(
+                (request.ref.execution_id, request.call_id), None
+            )
         reserve = partial(
-            self.store.reserve_call, request.ref, request.call_id, attempt, execution_events.call_begins
+            self.store.reserve_call, request.ref, request.call_id, attempt, execution_events.call_start_events
         )
-        own = known(self.agents, request.agent)
-        definition = await self.tool_lists.definition(request.ref, own)
+        own = find_agent(self.agents, request.agent)
+        definition = await self.tool_lists.load_definition(request.ref, own)
         if own.toolsets:
-            made = made or await self.store.preview_call(request.ref, request.call_id)
-            request = _as_listed(request, made.call.name, own, definition)
+            reservation = reservation or await self.store.preview_call(request.ref, request.call_id)
+            request = _with_listed_effect(request, reservation.call.name, own, definition)
         is_reserved = request.effect is not Effect.IDEMPOTENT
         if is_reserved:
             reserved = await reserve()
         else:
-            reserved = made or await self.store.preview_call(request.ref, request.call_id)
+            reserved = reservation or await self.store.preview_call(request.ref, request.call_id)
         if reserved.recorded:
-            return call_records.output(reserved.call, reserved.recorded)
-        async with begun(reserve, self.start_delay, is_written=is_reserved) as is_begun:
+            return call_records.output_from(reserved.call, reserved.recorded)
+        async with deferred_start(reserve, self.start_delay, is_written=is_reserved) as is_started:
             self.strike(Failpoint.TOOL_AFTER_RESERVE)
-            came = await self._executed(request, definition, reserved)
+            run = await self._execute(request, definition, reserved)
         self.strike(Failpoint.TOOL_AFTER_EFFECT)
-        began = () if is_begun.is_set() else execution_events.call_begins(reserved)
-        record = await call_records.record(
+        start_events = () if is_started.is_set() else execution_events.call_start_events(reserved)
+        record = await call_records.record_run(
             self.store,
             self.agents.driver(request.agent, None),
-            call_records.Place(request.ref, request.number, reserved.index),
-            replace(came, is_denied=call_records.is_denied(reserved.resolution)),
-            began=[*began, *await self._by_default(request, came)],
+            call_records.CallPlace(request.ref, request.number, reserved.index),
+            replace(run, is_denied=call_records.is_denied(reserved.resolution)),
+            start_events=[*start_events, *await self._load_default_events(request, run)],
             attempt=attempt,
             disclosure=self.disclosure,
         )
-        if came.raised:
-            call_records.log_raised(record, came.raised)
+        if run.exception:
+            call_records.log_exception(record, run.exception)
         self.strike(Failpoint.TOOL_BEFORE_REPORT)
-        return call_records.output(reserved.call, record)
+        return call_records.output_from(reserved.call, record)
 
-    async def _executed(self, request: ToolInput, definition: AgentDefinition, reserved: Reservation) -> Came:
+    async def _execute(
+        self, request: ToolInput, definition: AgentDefinition, reserved: Reservation
+    ) -> ToolRun:
         started, key = now(), f"call/{reserved.call.id}"
-        ask = Inquiry(self.store, self.agents, request, key, plan=definition.base_plan)
+        ask = RecordedInquiry(self.store, self.agents, request, key, plan=definition.base_plan)
         if reserved.is_uncertain and request.effect is Effect.AT_MOST_ONCE:
             error = StepError(EFFECT_UNKNOWN, ErrorType.UNKNOWN, reserved.call.name)
             unknown = ToolExecution(reserved.call, None, error, started, now())
-            return Came(unknown, besides=Besides(await ask.spent_before()))
-        settled = call_records.without_running(definition, reserved, started)
-        if settled:
-            return Came(settled)
-        call, note, _ = call_records.by_people(reserved.call, reserved.resolution)
-        context = call_records.context(request.ref, replace(reserved, call=call), ask)
-        around = await self._around(request, definition, call.name)
+            return ToolRun(unknown, besides=Besides(await ask.load_crashed_usage()))
+        early_result = call_records.result_without_run(definition, reserved, started)
+        if early_result:
+            return ToolRun(early_result)
+        call, note, _ = call_records.apply_decision(reserved.call, reserved.resolution)
+        context = call_records.build_context(request.ref, replace(reserved, call=call), ask)
+        call_hooks = await self._load_hooks(request, definition, call.name)
         try:
-            if around:
-                await around.before(call)
-            told = await outcome(definition.tools.get(call.name), call, context)
-            execution = ToolExecution(call, told.result, told.error, started, now(), note, told.told)
-            if around:
-                await around.after(execution)
+            if call_hooks:
+                await call_hooks.run_before(call)
+            tool_outcome = await call_tool(definition.tools.get(call.name), call, context)
+            execution = ToolExecution(
+                call, tool_outcome.result, tool_outcome.error, started, now(), note, tool_outcome.model_text
+            )
+            if call_hooks:
+                await call_hooks.run_after(execution)
         except HookFailed as error:
             failed = replace(StepError.of(error, call.name), type=StepError.of(error.__cause__ or error).type)
-            broken = ToolExecution(call, None, failed, started, now(), note)
-            return Came(broken, besides=Besides(ask.usage), raised=error)
-        notes, is_default = Notes(told.metadata), request.need is CallNeed.INPUT and told.error is None
-        if around is None:
-            return Came(execution, notes, Besides(ask.usage), is_default=is_default, raised=told.raised)
-        besides = Besides(ask.usage, wishes=around.wishes)
-        notes = around.notes.and_then(notes)
-        return Came(execution, notes, besides, is_default=is_default, raised=told.raised)
+            failed_execution = ToolExecution(call, None, failed, started, now(), note)
+            return ToolRun(failed_execution, besides=Besides(ask.usage), exception=error)
+        notes, is_default = (
+            MetadataChanges(tool_outcome.metadata),
+            request.need is CallNeed.INPUT and tool_outcome.error is None,
+        )
+        if call_hooks is None:
+            return ToolRun(
+                execution, notes, Besides(ask.usage), is_default=is_default, exception=tool_outcome.exception
+            )
+        extras = Besides(ask.usage, wishes=call_hooks.wishes)
+        notes = call_hooks.notes.followed_by(notes)
+        return ToolRun(execution, notes, extras, is_default=is_default, exception=tool_outcome.exception)
 
-    async def _by_default(self, request: ToolInput, came: Came) -> Sequence[EventRecord]:
+    async def _load_default_events(self, request: ToolInput, run: ToolRun) -> Sequence[EventRecord]:
         """Return the events of a question that was answered by its default."""
-        if not came.is_default:
+        if not run.is_default:
             return ()
         requests = await self.store.open_requests(request.ref)
-        asked = [row for row in requests if row.call_id == request.call_id and row.kind is CallNeed.INPUT]
-        return [execution_events.answered_by_default(row) for row in asked]
+        questions = [row for row in requests if row.call_id == request.call_id and row.kind is CallNeed.INPUT]
+        return [execution_events.default_answer_event(row) for row in questions]
 
-    async def _around(self, request: ToolInput, definition: AgentDefinition, tool: str) -> AroundCall | None:
+    async def _load_hooks(
+        self, request: ToolInput, definition: AgentDefinition, tool: str
+    ) -> CallHooks | None:
         """Load the hooks of the call and the state they need; None without hooks, which saves the read."""
-        hooks = hooks_of(definition, "before_tool", "after_tool")
+        hooks = find_hooks(definition, "before_tool", "after_tool")
         if not hooks:
             return None
         material = await self.store.material(request.ref)
-        state = await state_within(self.store, request.ref, request.number, material)
+        state = await load_state_within(self.store, request.ref, request.number, material)
         is_quick = options_of(definition.tools.get(tool)).quick
-        return AroundCall(hooks, state, state, is_quick)
+        return CallHooks(hooks, state, state, is_quick)
 
-    async def with_quick(
+    async def run_quick_calls(
         self,
         request: InferInput,
-        material: Material,
+        material: StepInput,
         facts: StepFacts,
-        made: Mapping[str, Reservation],
+        reservations: Mapping[str, Reservation],
     ) -> StepFacts:
         """Run the quick calls of a step here, as an activity for each would cost too much.
 
@@ -171,59 +184,63 @@ class Running:
         this attempt received them.
         """
 
-        async def ran(call: CallFacts) -> ToolOutput:
+        async def run_planned(call: CallFacts) -> ToolOutput:
             tool = planned[call.name]
             needed = ToolInput(
                 request.ref, material.spec.agent, request.number, call.id, tool.effect, tool.need
             )
-            return await self.ran(needed, made.get(call.id))
+            return await self.run_call(needed, reservations.get(call.id))
 
         planned = {tool["name"]: PlannedTool.model_validate(tool) for tool in material.plan.get("tools", ())}
         is_parallel = material.plan.get("parallel_tools", True)
-        for calls_at_once in quick_calls(facts.pending, planned, is_parallel=is_parallel):
-            outputs = await asyncio.gather(*map(ran, calls_at_once))
-            facts = settled(facts, outputs)
-        self._hear(request.ref, facts, made)
+        for calls_at_once in group_quick_calls(facts.pending, planned, is_parallel=is_parallel):
+            outputs = await asyncio.gather(*map(run_planned, calls_at_once))
+            facts = step_with_outputs(facts, outputs)
+        self._cache_calls(request.ref, facts, reservations)
         return facts
 
-    def _hear(self, ref: ExecutionRef, facts: StepFacts, made: Mapping[str, Reservation]) -> None:
+    def _cache_calls(
+        self, ref: ExecutionRef, facts: StepFacts, reservations: Mapping[str, Reservation]
+    ) -> None:
         """Cache the calls that are left to activities; the oldest are evicted."""
         for call in facts.pending:
-            if call.id in made:
-                self._cached_calls[ref.execution_id, call.id] = made[call.id]
-        while len(self._cached_calls) > MOST_HEARD:
+            if call.id in reservations:
+                self._cached_calls[ref.execution_id, call.id] = reservations[call.id]
+        while len(self._cached_calls) > MAX_CACHED:
             del self._cached_calls[next(iter(self._cached_calls))]
 
 
-class Listed:
+class ToolListCache:
     """The tools that toolsets list: asked once per execution, then stored and cached."""
 
     def __init__(self, store: ExecutionStore) -> None:
         self.store = store
         self._cache: dict[UUID, FrozenDict] = {}
 
-    async def definition(self, ref: ExecutionRef, definition: AgentDefinition) -> AgentDefinition:
+    async def load_definition(self, ref: ExecutionRef, definition: AgentDefinition) -> AgentDefinition:
         """Return the agent with the tools that this execution may call."""
         if not definition.toolsets:
             return definition
         listed = self._cache.get(ref.execution_id) or await self.store.listed(ref)
         if listed is None:
-            found = await asked(definition, Asker(ref.execution_id, ref.tenant_id))
-            listed = await self.store.record_listed(ref, found)
+            tools = await ask_toolsets(definition, Asker(ref.execution_id, ref.tenant_id))
+            listed = await self.store.record_listed(ref, tools)
         self._cache[ref.execution_id] = listed
-        while len(self._cache) > MOST_HEARD:
+        while len(self._cache) > MAX_CACHED:
             del self._cache[next(iter(self._cache))]
         return definition.with_listed(listed)
 
 
-def _as_listed(request: ToolInput, name: str, own: AgentDefinition, definition: AgentDefinition) -> ToolInput:
+def _with_listed_effect(
+    request: ToolInput, name: str, own: AgentDefinition, definition: AgentDefinition
+) -> ToolInput:
     """The effect of a listed tool is not in the plan; take it from the definition."""
     if name in own.tools.names or name not in definition.tools.names:
         return request
     return replace(request, effect=options_of(definition.tools.get(name)).effect)
 
 
-def quick_calls(
+def group_quick_calls(
     pending: Sequence[CallFacts], planned: Mapping[str, PlannedTool], *, is_parallel: bool
 ) -> list[tuple[CallFacts, ...]]:
     """Return the calls that can be answered right away, in groups that run concurrently."""

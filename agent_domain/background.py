@@ -19,7 +19,7 @@ The pause doubles with each failure, up to the longest, and is reset once the wo
 that.
 """
 
-LENGTH: Final = 300
+MAX_ERROR_LENGTH: Final = 300
 """Maximum length of a remembered error text."""
 
 
@@ -41,7 +41,7 @@ class Failures:
     def add(self, name: str, error: BaseException) -> int:
         """Count a failure, and return how often this work has failed so far."""
         self._counts[name] += 1
-        self._last[name] = f"{type(error).__name__}: {error}"[:LENGTH]
+        self._last[name] = f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]
         return self._counts[name]
 
     @property

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.values import cut
+from everstep.agent_domain.values import truncate
 
 ANY: Final = "*"
 SETTING: Final = "EVERSTEP_ALLOWED_HOSTS"
@@ -30,7 +30,7 @@ class Host:
     port: int | None = None
 
     @classmethod
-    def read(cls, text: str) -> "Host | None":
+    def parse(cls, text: str) -> "Host | None":
         """Parse a `Host` header; the name is in lower case and without the trailing dot of a full name."""
         match = _HOST.fullmatch(text.strip(" \t"))
         if match is None:
@@ -97,24 +97,25 @@ class AllowedHosts:
             or (address is not None and any(address in network for network in self.networks))
         )
 
-    def refusal(self, given: Sequence[str]) -> str | None:
+    def refusal(self, headers: Sequence[str]) -> str | None:
         """The reason to refuse a request with these `Host` headers, or None to accept it."""
         if self.is_any:
             return None
-        if len(given) != 1:
-            return f"A request needs exactly one Host header; this one has {len(given) or 'none'}."
-        host = Host.read(given[0])
+        if len(headers) != 1:
+            return f"A request needs exactly one Host header; this one has {len(headers) or 'none'}."
+        host = Host.parse(headers[0])
         if host is None or not self.admits(host):
-            return f"The host {cut(given[0], 100)!r} is not served here; {SETTING} lists the accepted hosts."
+            shown = truncate(headers[0], 100)
+            return f"The host {shown!r} is not served here; {SETTING} lists the accepted hosts."
         return None
 
 
 def _host(text: str) -> Host:
-    host = Host.read(text)
+    host = Host.parse(text)
     if host is None:
         raise InvalidInput(
-            f"'{cut(text, 100)}' in {SETTING} is not a host; write names without scheme and path, such as "
-            "api.example.com, api.example.com:8443, *.example.com, 10.0.0.0/8 or *"
+            f"'{truncate(text, 100)}' in {SETTING} is not a host; write names without scheme and path, "
+            "such as api.example.com, api.example.com:8443, *.example.com, 10.0.0.0/8 or *"
         )
     return host
 

@@ -6,7 +6,7 @@ Only agents and executions receive ids from outside; every id below an execution
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
-_FOREIGN = UUID("6f1f4a0e-8f0c-5c62-9d0b-1f2e6f3b7a55")
+_APPLICATION_IDS = UUID("6f1f4a0e-8f0c-5c62-9d0b-1f2e6f3b7a55")
 """The namespace of ids that applications chose and that are not UUIDs."""
 
 
@@ -27,7 +27,7 @@ def subagent_id(execution_id: UUID, call_id: str) -> UUID:
 
 def envelope_id(execution_id: UUID | str, key: str) -> UUID:
     """The id of the envelope for `key` (such as `step/3/completed`)."""
-    name = execution_id if isinstance(execution_id, UUID) else uuid5(_FOREIGN, execution_id)
+    name = execution_id if isinstance(execution_id, UUID) else uuid5(_APPLICATION_IDS, execution_id)
     return uuid5(name, f"envelope/{key}")
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 REDACTED = "[redacted]"
 
-SHORTEST = 6
+MIN_SECRET_LENGTH = 6
 """Shorter configured values are not replaced: they occur inside ordinary words."""
 
 _NAMES = "|".join(
@@ -51,7 +51,7 @@ class Redaction:
 
     def __post_init__(self) -> None:
         forms = {form for secret in self.secrets for form in (secret, quote(secret, safe=""))}
-        usable = sorted((form for form in forms if len(form) >= SHORTEST), key=len, reverse=True)
+        usable = sorted((form for form in forms if len(form) >= MIN_SECRET_LENGTH), key=len, reverse=True)
         object.__setattr__(self, "secrets", tuple(usable))
 
     def __repr__(self) -> str:
@@ -62,10 +62,10 @@ class Redaction:
         for secret in self.secrets:
             text = text.replace(secret, REDACTED)
         for pattern in _PATTERNS:
-            text = pattern.sub(_redacted, text)
+            text = pattern.sub(_replacement, text)
         return text
 
 
-def _redacted(found: re.Match[str]) -> str:
-    kept: str = found.groupdict().get("kept") or ""
-    return f"{kept}{REDACTED}"
+def _replacement(match: re.Match[str]) -> str:
+    prefix: str = match.groupdict().get("kept") or ""
+    return f"{prefix}{REDACTED}"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from everstep.agent_domain.agents.drivers import OnText, Reply, StepDriver, unheard
+from everstep.agent_domain.agents.drivers import OnText, Reply, StepDriver, ignore_text
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepType
@@ -83,7 +83,7 @@ class DeterministicAgentDriver(StepDriver):
         """A driver that plays these steps in order."""
         return cls(steps)
 
-    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+    async def infer(self, state: AgentState, on_text: OnText = ignore_text) -> Reply:
         """The next scripted step."""
         del state
         step = self._next()

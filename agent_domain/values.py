@@ -94,9 +94,9 @@ def freeze(value: object, where: str = "value", depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return _whole(value, where)
+        return _valid_integer(value, where)
     if isinstance(value, str):
-        return _text(value, where)
+        return _valid_string(value, where)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidInput(f"{where} is {value}, which JSON cannot hold; use null or text")
@@ -105,7 +105,7 @@ def freeze(value: object, where: str = "value", depth: int = 0) -> Any:
         raise InvalidInput(f"{where} is nested deeper than {MAX_DEPTH} levels; flatten it")
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value).items()
-        return FrozenDict({_key(k, where): freeze(v, f"{where}.{k}", depth + 1) for k, v in items})
+        return FrozenDict({_valid_key(k, where): freeze(v, f"{where}.{k}", depth + 1) for k, v in items})
     if isinstance(value, list | tuple):
         entries = cast("Iterable[object]", value)
         return FrozenList(freeze(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(entries))
@@ -142,13 +142,13 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def _whole(value: int, where: str) -> int:
+def _valid_integer(value: int, where: str) -> int:
     if value.bit_length() > MAX_BITS:
         raise InvalidInput(f"{where} is a number of thousands of digits, which JSON readers refuse; use text")
     return value
 
 
-def _text(value: str, where: str) -> str:
+def _valid_string(value: str, where: str) -> str:
     if "\x00" in value:
         raise InvalidInput(f"{where} contains a NUL character; remove it")
     try:
@@ -159,20 +159,20 @@ def _text(value: str, where: str) -> str:
     return str.__str__(value)
 
 
-def _key(key: object, where: str) -> str:
+def _valid_key(key: object, where: str) -> str:
     if not isinstance(key, str):
         raise InvalidInput(f"{where} has the key {key!r}; keys must be text")
-    return _text(key, f"a key of {where}")
+    return _valid_string(key, f"a key of {where}")
 
 
 def valid_text(value: object, where: str) -> str:
     """Return the text; raise `InvalidInput` if it is not text that can be stored and sent."""
     if not isinstance(value, str):
         raise InvalidInput(f"{where} must be text, not {type_name(value)}")
-    return _text(value, where)
+    return _valid_string(value, where)
 
 
-def number(value: object, where: str) -> float:
+def valid_number(value: object, where: str) -> float:
     """Return the number; raise `InvalidInput` if it is not a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InvalidInput(f"{where} must be a number, not {type(value).__name__}")
@@ -182,7 +182,7 @@ def number(value: object, where: str) -> float:
     return value
 
 
-def listed(value: object, where: str) -> list[Any]:
+def as_list(value: object, where: str) -> list[Any]:
     """Return the entries of an iterable as a list; texts and maps are refused."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidInput(f"{where} must be a list, not {type(cast('object', value)).__name__}")
@@ -192,7 +192,7 @@ def listed(value: object, where: str) -> list[Any]:
 MemberT = TypeVar("MemberT", bound=StrEnum)
 
 
-def member(kind: type[MemberT], value: object, where: str) -> MemberT:
+def enum_member(kind: type[MemberT], value: object, where: str) -> MemberT:
     """Return the member with that value; raise `InvalidInput` if there is none."""
     try:
         return kind(value)
@@ -200,7 +200,7 @@ def member(kind: type[MemberT], value: object, where: str) -> MemberT:
         raise InvalidInput(f"{where} is {value!r}; use one of: {', '.join(kind)}") from None
 
 
-def storable(text: str) -> str:
+def escape_unstorable(text: str) -> str:
     """Escape the characters that cannot be stored, in a text from an external source."""
     return text.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
 
@@ -302,7 +302,7 @@ def require_map(data: object, what: str = "it") -> None:
 
 def read_each(data: Mapping[str, Any], key: str, parse: Callable[[Any], ReadT]) -> tuple[ReadT, ...]:
     """Parse every entry of the list under a key; without the key the result is empty."""
-    return read_optional(data, key, lambda value: tuple(map(parse, listed(value, "it")))) or ()
+    return read_optional(data, key, lambda value: tuple(map(parse, as_list(value, "it")))) or ()
 
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -313,12 +313,12 @@ def is_hidden(char: str) -> bool:
     return unicodedata.category(char) in _HIDDEN
 
 
-def cut(text: str, length: int) -> str:
+def truncate(text: str, length: int) -> str:
     """Cut a text to `length` characters, and append `...` if some were removed."""
     return text if len(text) <= length else text[:length] + "..."
 
 
-def moment(at: datetime, digits: int) -> str:
+def format_moment(at: datetime, digits: int) -> str:
     """Format a time as ISO 8601 in UTC, ending in `Z`.
 
     Args:
@@ -335,9 +335,9 @@ def moment(at: datetime, digits: int) -> str:
     return f"{at.replace(tzinfo=None, microsecond=0).isoformat()}{fraction}Z"
 
 
-def optional_moment(at: datetime | None, digits: int = 6) -> str | None:
+def format_optional_moment(at: datetime | None, digits: int = 6) -> str | None:
     """Format a time, or return None for None."""
-    return None if at is None else moment(at, digits)
+    return None if at is None else format_moment(at, digits)
 
 
 def parse_moment(value: object, where: str = "the moment") -> datetime:

@@ -36,14 +36,14 @@ from temporalio import activity, workflow
 from temporalio.client import Client as TemporalClient
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import says
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedConfig, embedded
-from everstep.runtime.installation import opened, upgrade
+from everstep.runtime.embedded import EmbeddedConfig, open_embedded
+from everstep.runtime.installation import open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
 from everstep.store.engine import database_url
@@ -81,13 +81,13 @@ class Bare:
 
 def bare_app(settings: Settings) -> FastAPI:
     """An application with one INSERT and one workflow."""
-    app, engine = FastAPI(), create_async_engine(database_url(settings.required("database_url", "")))
+    app, engine = FastAPI(), create_async_engine(database_url(settings.require("database_url", "")))
     clients = list[TemporalClient]()
 
     @app.post("/messages", status_code=201)
     async def accept(message: Message) -> dict[str, str]:  # pyright: ignore[reportUnusedFunction] -- a route
         if not clients:
-            clients.append(await TemporalClient.connect(settings.required("temporal_address", "")))
+            clients.append(await TemporalClient.connect(settings.require("temporal_address", "")))
         identity = str(uuid4())
         values = {"id": identity, "content": message.content}
         async with engine.connect() as connection:
@@ -126,18 +126,18 @@ class NotingModel:
 
 
 AGENTS: Final = [
-    AgentBuilder.base().with_name(AGENT).with_driver(ToolCallingDriver(NotingModel())).definition()
+    DefinitionBuilder.base().with_name(AGENT).with_driver(ToolCallingDriver(NotingModel())).definition()
 ]
 
 
 async def work(settings: Settings) -> None:
     """Run both workers as long as the bench takes."""
-    async with opened(settings) as installation:
+    async with open_installation(settings) as installation:
         book = AgentBook(AGENTS, installation.models)
         ended = installation.sessions.on_end
         ours = make_worker(installation.temporal, installation.store, book, settings, ended=ended)
         bare = Worker(
-            await TemporalClient.connect(settings.required("temporal_address", "")),
+            await TemporalClient.connect(settings.require("temporal_address", "")),
             task_queue=BARE,
             workflows=[Bare],
             activities=[first],
@@ -181,7 +181,9 @@ def line(name: str, *columns: str) -> None:
     print(f"{name:50}" + "".join(f"{column:>14}" for column in columns), flush=True)
 
 
-def compared(name: str, bare: Sequence[float], ours: Sequence[float], limit: float, *, by_p95: bool) -> bool:
+def print_comparison(
+    name: str, bare: Sequence[float], ours: Sequence[float], limit: float, *, by_p95: bool
+) -> bool:
     """Print both and their ratio; return whether it is too high."""
     center = p95 if by_p95 else statistics.median
     ratio = center(ours) / center(bare)
@@ -198,7 +200,9 @@ async def accepting(sides: Mapping[str, Side], requests: int) -> bool:
             seconds = await side.post(str(uuid4()))
             if number >= WARM_UP:
                 took[name].append(seconds)
-    return compared("accepting a message, ms (median/p95)", took[BARE], took[EVERSTEP], 1.5, by_p95=False)
+    return print_comparison(
+        "accepting a message, ms (median/p95)", took[BARE], took[EVERSTEP], 1.5, by_p95=False
+    )
 
 
 async def reaching(sides: Mapping[str, Side], requests: int, notes: Path) -> bool:
@@ -217,7 +221,9 @@ async def reaching(sides: Mapping[str, Side], requests: int, notes: Path) -> boo
         if content in sent:
             name, began = sent[content]
             took[name].append((int(at) - began) / 1e9)
-    return compared("from POST to the model, ms (median/p95)", took[BARE], took[EVERSTEP], 1.5, by_p95=False)
+    return print_comparison(
+        "from POST to the model, ms (median/p95)", took[BARE], took[EVERSTEP], 1.5, by_p95=False
+    )
 
 
 FILL: Final = """
@@ -252,7 +258,7 @@ async def listing(short: httpx2.AsyncClient, long: httpx2.AsyncClient, requests:
                 (await http.get(path)).raise_for_status()
                 if number >= WARM_UP:
                     seconds.append(time.perf_counter() - began)
-        missed |= compared(f"a page of {name}, ms (median/p95)", *took, 2.0, by_p95=True)
+        missed |= print_comparison(f"a page of {name}, ms (median/p95)", *took, 2.0, by_p95=True)
     return missed
 
 
@@ -265,7 +271,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-async def answers(http: httpx2.AsyncClient, path: str) -> None:
+async def wait_for_server(http: httpx2.AsyncClient, path: str) -> None:
     """Wait until the server answers."""
     async with asyncio.timeout(60):
         while True:
@@ -283,8 +289,8 @@ async def everstep_api(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]
     port = free_port()
     command = [sys.executable, "-m", "everstep.cli", "api", "--port", str(port)]
     given = {
-        "DATABASE_URL": settings.required("database_url", ""),
-        "TEMPORAL_ADDRESS": settings.required("temporal_address", ""),
+        "DATABASE_URL": settings.require("database_url", ""),
+        "TEMPORAL_ADDRESS": settings.require("temporal_address", ""),
         "EVERSTEP_TASK_QUEUE": settings.task_queue,
         "EVERSTEP_AUTH": "off",
     }
@@ -293,7 +299,7 @@ async def everstep_api(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=quiet, stderr=quiet)
     try:
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
-            await answers(http, "/healthz")
+            await wait_for_server(http, "/healthz")
             yield http
     finally:
         process.terminate()
@@ -310,7 +316,7 @@ async def bare_api(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
     process.start()
     try:
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
-            await answers(http, "/docs")
+            await wait_for_server(http, "/docs")
             yield http
     finally:
         process.terminate()
@@ -331,7 +337,7 @@ async def working(settings: Settings) -> AsyncGenerator[None]:
 
 async def database(settings: Settings, name: str, fill: str) -> Settings:
     """Create and fill a separate database."""
-    url = settings.required("database_url", "")
+    url = settings.require("database_url", "")
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
     own = make_url(url).set(database=name).render_as_string(hide_password=False)
@@ -342,7 +348,7 @@ async def database(settings: Settings, name: str, fill: str) -> Settings:
     return changed
 
 
-async def benched(requests: int, sessions: int, *, fsync: bool) -> bool:
+async def run_bench(requests: int, sessions: int, *, fsync: bool) -> bool:
     """Measure on separate servers; return whether a target was missed."""
     postgres = {} if fsync else {"fsync": "off"}
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
@@ -350,7 +356,7 @@ async def benched(requests: int, sessions: int, *, fsync: bool) -> bool:
         notes.touch()
         os.environ[NOTES] = str(notes)
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0, postgres_settings=postgres)
-        async with embedded(config) as services, AsyncExitStack() as stack:
+        async with open_embedded(config) as services, AsyncExitStack() as stack:
             settings = Settings(
                 data_dir=Path(folder),
                 database_url=services.database_url,
@@ -380,9 +386,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200, help="requests of each kind (200)")
     parser.add_argument("--small", action="store_true", help="a hundredth of the million messages")
     parser.add_argument("--no-fsync", action="store_true", help="PostgreSQL does not wait for the disk")
-    given = parser.parse_args()
-    sessions = LARGE // 100 if given.small else LARGE
-    sys.exit(asyncio.run(benched(given.requests, sessions, fsync=not given.no_fsync)))
+    arguments = parser.parse_args()
+    sessions = LARGE // 100 if arguments.small else LARGE
+    sys.exit(asyncio.run(run_bench(arguments.requests, sessions, fsync=not arguments.no_fsync)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
@@ -26,15 +26,15 @@ from everstep.agent_domain.capabilities.files import MAX_LINE_CHARS, MAX_LINES
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.bash import checks, profile
-from everstep.capabilities.bash.guard import guard_for
+from everstep.capabilities.bash.guard import build_guard
 from everstep.capabilities.bash.sandbox import Sandbox, launch_for, places_of
 from everstep.capabilities.files import ReadFileTool
 from everstep.capabilities.protection import current
 from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedConfig, embedded
-from everstep.runtime.installation import opened, upgrade
+from everstep.runtime.embedded import EmbeddedConfig, open_embedded
+from everstep.runtime.installation import open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
 
@@ -52,7 +52,7 @@ def line(name: str, *columns: str) -> None:
     print(f"{name:50}" + "".join(f"{column:>14}" for column in columns), flush=True)
 
 
-def compared(name: str, bare: Sequence[float], ours: Sequence[float], limit: float) -> bool:
+def print_comparison(name: str, bare: Sequence[float], ours: Sequence[float], limit: float) -> bool:
     """Print both and their ratio; return whether it is too high."""
     ratio = statistics.median(ours) / statistics.median(bare)
     values = (f"{statistics.median(v) * 1000:.2f}/{p95(v) * 1000:.2f}" for v in (bare, ours))
@@ -68,10 +68,10 @@ async def sandbox(rounds: int) -> bool:
         await checks.require(ours.policy)
         for number in range(rounds + WARM_UP):
             for seconds, work in zip(took, (bare_true, true), strict=True):
-                taken = await work(ours)
+                elapsed = await work(ours)
                 if number >= WARM_UP:
-                    seconds.append(taken)
-    return compared("true in the sandbox, ms (median/p95)", *took, 1.3)
+                    seconds.append(elapsed)
+    return print_comparison("true in the sandbox, ms (median/p95)", *took, 1.3)
 
 
 async def true(ours: Sandbox) -> float:
@@ -92,8 +92,8 @@ async def bare_true(ours: Sandbox) -> float:
         descriptors.append(reading)
         return reading
 
-    policy = ours.found()
-    guard = guard_for(policy, current())
+    policy = ours.resolved_policy()
+    guard = build_guard(policy, current())
     words = launch_for(policy, places_of(policy)).words(policy, guard, descriptor)
     environment = profile.environment(policy, os.environ)
     try:
@@ -132,7 +132,7 @@ async def read(rounds: int) -> bool:
                 work()
                 if number >= WARM_UP:
                     seconds.append(time.perf_counter() - began)
-    return compared("read_file of 2,000 lines, ms (median/p95)", *took, 2)
+    return print_comparison("read_file of 2,000 lines, ms (median/p95)", *took, 2)
 
 
 def plainly_read(path: str) -> str:
@@ -155,9 +155,9 @@ def waiting_agent(name: str, calls: int) -> AgentDefinition:
         await asyncio.sleep(CALL_SECONDS)
         return f"waited {number}"
 
-    made = tuple(ScriptedCall(name="wait", args={"number": number}) for number in range(calls))
-    script = Script.of(ScriptedTurn(calls=made), "Done.")
-    builder = AgentBuilder.base().with_name(name, "Waits").with_tools([wait])
+    scripted_calls = tuple(ScriptedCall(name="wait", args={"number": number}) for number in range(calls))
+    script = Script.of(ScriptedTurn(calls=scripted_calls), "Done.")
+    builder = DefinitionBuilder.base().with_name(name, "Waits").with_tools([wait])
     return builder.with_driver(ToolCallingDriver(ScenarioModel(script))).definition()
 
 
@@ -166,20 +166,22 @@ async def calls(rounds: int) -> bool:
     agents = {name: waiting_agent(name, number) for name, number in (("one", 1), ("ten", TOGETHER))}
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0)
-        async with embedded(config) as services:
+        async with open_embedded(config) as services:
             settings = Settings(
                 data_dir=Path(folder),
                 database_url=services.database_url,
                 temporal_address=services.temporal_address,
             )
             await upgrade(settings)
-            async with opened(settings) as found:
-                client = Client(found.temporal, found.store, agents, task_queue=settings.task_queue)
-                book = AgentBook(agents.values(), found.models)
-                async with make_worker(found.temporal, found.store, book, settings):
+            async with open_installation(settings) as installation:
+                client = Client(
+                    installation.temporal, installation.store, agents, task_queue=settings.task_queue
+                )
+                book = AgentBook(agents.values(), installation.models)
+                async with make_worker(installation.temporal, installation.store, book, settings):
                     took = [[await step_of(client, name) for name in agents] for _ in range(rounds + WARM_UP)]
     one, ten = zip(*took[WARM_UP:], strict=True)
-    return compared("a step, 1 and 10 calls of 100 ms, ms (median/p95)", one, ten, 1.6)
+    return print_comparison("a step, 1 and 10 calls of 100 ms, ms (median/p95)", one, ten, 1.6)
 
 
 async def step_of(client: Client, agent: str) -> float:
@@ -198,7 +200,7 @@ ROWS: Final[Mapping[str, Callable[[int], Awaitable[bool]]]] = {
 }
 
 
-async def benched(rounds: int, rows: Sequence[str]) -> bool:
+async def run_bench(rounds: int, rows: Sequence[str]) -> bool:
     """Measure one row after the other; return whether a target was missed."""
     line("", "bare", "everstep", "ratio", "target")
     return any([await ROWS[row](rounds) for row in rows])
@@ -209,8 +211,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What capabilities cost, as ratios.")
     parser.add_argument("--rounds", type=int, default=100, help="how often each is done (100)")
     parser.add_argument("--only", choices=ROWS, action="append", help="this row; may be repeated")
-    given = parser.parse_args()
-    sys.exit(asyncio.run(benched(given.rounds, given.only or list(ROWS))))
+    arguments = parser.parse_args()
+    sys.exit(asyncio.run(run_bench(arguments.rounds, arguments.only or list(ROWS))))
 
 
 if __name__ == "__main__":

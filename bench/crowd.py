@@ -85,7 +85,7 @@ def span(data: bytes, at: int) -> tuple[int, int]:
     return at + 2, at + 2 + size
 
 
-def said(**fields: Any) -> bytes:
+def json_frame(**fields: Any) -> bytes:
     """A frame of JSON."""
     return frame(json_text(fields).encode())
 
@@ -117,9 +117,9 @@ class Target:
         if not self.token:
             return [request("/"), frame(f"{'*' * is_back}{stream}".encode())]
         since: dict[str, Any] = {"since": {"seq": 0}} if is_back else {}
-        subscription = said(type="sub", channel=f"agent.session.{stream}", **since)
+        subscription = json_frame(type="sub", channel=f"agent.session.{stream}", **since)
         opening = request("/v1", Sec_WebSocket_Protocol="everstep.v1")
-        return [opening, said(type="hello", token=self.token), subscription]
+        return [opening, json_frame(type="hello", token=self.token), subscription]
 
     def writer(self) -> bytes:
         """The first frame of the writer."""
@@ -210,7 +210,7 @@ class Peer(asyncio.Protocol):
         while True:
             start, after = span(data, at)
             if data[at : at + 1] != b"\x81" or not self.joined.done():
-                after = self._other(data, at, start, after)
+                after = self._handle_frame(data, at, start, after)
                 if not after:
                     break
                 at = after
@@ -221,7 +221,7 @@ class Peer(asyncio.Protocol):
             while mark >= 0:
                 number = int(data[mark + 1 : mark + NUMBER])
                 if number != self.last + 1:
-                    self._amiss(number)
+                    self._count_gap(number)
                 self.last = max(self.last, number)
                 count += 1
                 if tally.is_timed:
@@ -231,7 +231,7 @@ class Peer(asyncio.Protocol):
         self._rest = data[at:]
         tally.received += count
 
-    def _other(self, data: bytes, at: int, start: int, after: int) -> int:
+    def _handle_frame(self, data: bytes, at: int, start: int, after: int) -> int:
         """Handle other frames; return the start of the next frame, or 0 if more has to come."""
         if data.startswith(b"HTTP/", at):
             after = data.find(b"\r\n\r\n", at) + 4
@@ -240,7 +240,7 @@ class Peer(asyncio.Protocol):
             if not data.startswith(b"HTTP/1.1 101", at):
                 self.joined.set_exception(ConnectionError(data[at:after].split(b"\r\n")[0].decode()))
                 return 0
-            self._go_on()
+            self._send_next()
         elif after > len(data):
             return 0
         elif data[at] == PING:
@@ -249,10 +249,10 @@ class Peer(asyncio.Protocol):
             if b"_error" in data[start:after]:
                 self.joined.set_exception(ConnectionError(data[start:after].decode()))
                 return 0
-            self._go_on()
+            self._send_next()
         return after
 
-    def _go_on(self) -> None:
+    def _send_next(self) -> None:
         if self._script:
             self.write(self._script.pop())
         else:
@@ -263,7 +263,7 @@ class Peer(asyncio.Protocol):
         if self.transport:
             self.transport.write(data)
 
-    def _amiss(self, number: int) -> None:
+    def _count_gap(self, number: int) -> None:
         tally = self._tally
         if number > self.last:
             self._skipped.update(range(self.last + 1, number))
@@ -276,11 +276,11 @@ class Peer(asyncio.Protocol):
             tally.doubled += 1
 
 
-class Lines:
+class EnvelopeLines:
     """Envelopes of one stream for pushing, each slightly different."""
 
     def __init__(self, stream: UUID, size: int) -> None:
-        told = Envelope(
+        envelope = Envelope(
             EnvelopeType.AGENT_TOOL_COMPLETED,
             stream,
             uuid4(),
@@ -289,7 +289,7 @@ class Lines:
             uuid4(),
             1,
         )
-        line = link.line(stream, told)
+        line = link.encode_line(stream, envelope)
         padding = b"." * (size + len(f"{stream} ") - len(line) - MARK)
         self._before, rest = line.split(b"@")
         self._after = padding + rest.removesuffix(b"1}")
@@ -311,7 +311,7 @@ class Crowd:
         self._watching: list[UUID] = []
         """The stream of each viewer."""
         self._writer: Peer | None = None
-        self._lines: dict[UUID, Lines] = {}
+        self._lines: dict[UUID, EnvelopeLines] = {}
         self._coming = asyncio.Semaphore(AT_ONCE)
         # On its own core the writer does not sleep: that would make it late by a millisecond.
         self._spins = len(os.sched_getaffinity(0)) > 1
@@ -385,12 +385,12 @@ class Crowd:
                 moments = [now] * due
             lines = [every[(sent + n) % len(every)].next(moment) for n, moment in enumerate(moments)]
             sent += len(lines)
-            for message in link.messages(lines):
+            for message in link.pack_lines(lines):
                 self._push(message)
             await loop_turn()
         assert meter
         measured = meter.read()
-        await self._all_is_there()
+        await self._wait_for_all()
         tally.is_timed = False
         return self._with_faults(measured)
 
@@ -400,10 +400,12 @@ class Crowd:
             self._writer = Peer(self._tally, [self._target.writer()])
             await self._connect(self._writer, self._target.push_port)
             if self._target.epoch:
-                self._push(link.told(self._target.epoch).encode())
+                self._push(link.epoch_message(self._target.epoch).encode())
             # Gateways check the table for envelopes that were not pushed.
             await asyncio.sleep(0.5)
-        self._lines = self._lines or {stream: Lines(stream, size) for stream in dict.fromkeys(self._watching)}
+        self._lines = self._lines or {
+            stream: EnvelopeLines(stream, size) for stream in dict.fromkeys(self._watching)
+        }
 
     def _push(self, message: bytes) -> None:
         assert self._writer
@@ -414,7 +416,7 @@ class Crowd:
         self._target, self._tally, self._watching, self._lines = target, Tally(), [*streams], {}
         await self._link(size)
         for _ in range(number):
-            for message in link.messages([lines.next(0) for lines in self._lines.values()]):
+            for message in link.pack_lines([lines.next(0) for lines in self._lines.values()]):
                 self._push(message)
         await asyncio.sleep(1)
 
@@ -435,7 +437,7 @@ class Crowd:
         late = sum(max(0, number - viewer.last) for viewer in self._viewers)
         return self._with_faults(replace(measured, lost=late))
 
-    async def _all_is_there(self) -> None:
+    async def _wait_for_all(self) -> None:
         """Wait until everything pushed has arrived, or nothing new arrives for a while."""
         until, before = time.monotonic() + PATIENCE, -1
         while self._missing() and time.monotonic() < until:
@@ -479,7 +481,7 @@ class Meter:
         return Measured(seconds, deliveries, cpu, own_cpu, p50, p99, p999)
 
 
-async def obey(pipe: Connection) -> None:
+async def run_commands(pipe: Connection) -> None:
     """Run commands from the pipe, one after the other, until it is closed."""
     crowd = Crowd()
     gc.collect()
@@ -487,13 +489,13 @@ async def obey(pipe: Connection) -> None:
     gc.disable()
     with suppress(EOFError):
         while True:
-            asked, args, given = await asyncio.to_thread(pipe.recv)
+            command, args, options = await asyncio.to_thread(pipe.recv)
             try:
-                pipe.send(await getattr(crowd, asked)(*args, **given))
+                pipe.send(await getattr(crowd, command)(*args, **options))
             except Exception as error:  # noqa: BLE001 -- it is sent to the caller
                 pipe.send(error)
 
 
 def in_process(pipe: Connection) -> None:
     """The process of the crowd."""
-    uvloop.run(obey(pipe))
+    uvloop.run(run_commands(pipe))

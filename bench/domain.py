@@ -43,15 +43,15 @@ class Ratio:
     limit: float
     repeat: int = 200
 
-    def measured(self, rounds: int) -> tuple[float, float]:
+    def measure(self, rounds: int) -> tuple[float, float]:
         """The median seconds of each, over a number of alternating rounds."""
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(rounds):
-            for work, taken in ((self.one, times[0]), (self.other, times[1])):
+            for work, samples in ((self.one, times[0]), (self.other, times[1])):
                 began = time.perf_counter()
                 for _ in range(self.repeat):
                     work()
-                taken.append((time.perf_counter() - began) / self.repeat)
+                samples.append((time.perf_counter() - began) / self.repeat)
         return statistics.median(times[0]), statistics.median(times[1])
 
 
@@ -141,7 +141,7 @@ def main() -> None:
     failed = False
     print(f"{'':52} {'one':>10} {'other':>10} {'ratio':>6}  limit")
     for ratio in ratios():
-        one, other = ratio.measured(rounds)
+        one, other = ratio.measure(rounds)
         failed |= one / other > ratio.limit
         mark = "" if one / other <= ratio.limit else "  TOO HIGH"
         print(

@@ -32,7 +32,7 @@ from temporalio import activity, workflow
 from temporalio.client import Client as TemporalClient, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.loop.usage import Usage
@@ -41,8 +41,8 @@ from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedConfig, embedded
-from everstep.runtime.installation import Installation, opened, upgrade
+from everstep.runtime.embedded import EmbeddedConfig, open_embedded
+from everstep.runtime.installation import Installation, open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
 from everstep.runtime.worker import make_worker
@@ -122,7 +122,7 @@ def looking_agent(name: str, *, quick: bool) -> AgentDefinition:
     looks = (ScriptedCall(name="look", args={"number": number}) for number in range(1, TURNS))
     turns = (ScriptedTurn(calls=(look,), usage=usage) for look in looks)
     script = Script.of(*turns, ScriptedTurn(text="Seen.", usage=usage))
-    builder = AgentBuilder.base().with_name(name, "Looks").with_system_prompt("You look at things.")
+    builder = DefinitionBuilder.base().with_name(name, "Looks").with_system_prompt("You look at things.")
     return builder.with_tools([seen]).with_driver(ToolCallingDriver(ScenarioModel(script))).definition()
 
 
@@ -145,21 +145,21 @@ class Traffic:
         file = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
         @event.listens_for(self.store.engine.sync_engine, "connect")
-        def _connected(connection: Any, _record: object) -> None:  # pyright: ignore[reportUnusedFunction] -- called by SQLAlchemy
+        def on_connect(connection: Any, _record: object) -> None:  # pyright: ignore[reportUnusedFunction] -- called by SQLAlchemy
             connection.driver_connection.pgconn.trace(file)
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         """The store's method, wrapped."""
         method = getattr(self.store, name)
 
-        async def watched(*args: Any, **given: Any) -> Any:
+        async def wrapper(*args: Any, **given: Any) -> Any:
             began = self._answers()
             result = await method(*args, **given)
             for kind, number in self._answers().items():
                 self.counted[name, kind] += number - began[kind]
             return result
 
-        return watched
+        return wrapper
 
     def _answers(self) -> dict[str, int]:
         answers = [line for line in self.trace.read_text().splitlines() if "\tReadyForQuery" in line]
@@ -170,7 +170,7 @@ class Traffic:
 async def bare_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[], object]]]:
     """A worker with the same settings, except those for activities that it does not have."""
     async with Worker(
-        await TemporalClient.connect(settings.required("temporal_address", "")),
+        await TemporalClient.connect(settings.require("temporal_address", "")),
         task_queue=BARE,
         workflows=[Bare],
         activities=[ask, look],
@@ -185,7 +185,7 @@ async def bare_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[
 @asynccontextmanager
 async def everstep_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[], object]]]:
     """The product's worker."""
-    async with opened(settings) as installation:
+    async with open_installation(settings) as installation:
         book = AgentBook(AGENTS.values(), installation.models)
         async with make_worker(installation.temporal, installation.store, book, settings):
             yield {}
@@ -194,7 +194,7 @@ async def everstep_worker(settings: Settings) -> AsyncGenerator[dict[str, Callab
 @asynccontextmanager
 async def watched_worker(settings: Settings) -> AsyncGenerator[dict[str, Callable[[], object]]]:
     """The product's worker, on a store that is watched."""
-    async with opened(settings) as installation:
+    async with open_installation(settings) as installation:
         assert settings.data_dir
         traffic: Any = Traffic(installation, settings.data_dir / f"{settings.task_queue}.trace")
         book = AgentBook(AGENTS.values(), installation.models)
@@ -391,7 +391,7 @@ class Bench:
     async def run(self) -> bool:
         """Measure and print; return whether a target was missed."""
         async with AsyncExitStack() as stack:
-            installation = await stack.enter_async_context(opened(self.settings))
+            installation = await stack.enter_async_context(open_installation(self.settings))
             bare = await stack.enter_async_context(worker_process(BARE, self.settings))
             ours = await stack.enter_async_context(worker_process("everstep", self.settings))
             sides = [Side(BARE, bare, self._bare(installation.temporal))]
@@ -420,7 +420,7 @@ class Bench:
         """Count the database traffic of one execution, after another one that opened the connections."""
         settings = self.settings.model_copy(update={"task_queue": "watched"})
         missed = False
-        async with opened(settings) as installation, worker_process("watched", settings) as worker:
+        async with open_installation(settings) as installation, worker_process("watched", settings) as worker:
             for name in AGENTS:
                 side = Side(name, worker, self._everstep(installation, name))
                 await side.execute()
@@ -448,12 +448,12 @@ class Bench:
         return start
 
 
-async def benched(rounds: int, concurrent: int, *, fsync: bool) -> bool:
+async def run_bench(rounds: int, concurrent: int, *, fsync: bool) -> bool:
     """Measure on separate servers; return whether a target was missed."""
     postgres = {} if fsync else {"fsync": "off"}
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0, postgres_settings=postgres)
-        async with embedded(config) as services:
+        async with open_embedded(config) as services:
             settings = Settings(
                 data_dir=Path(folder),
                 database_url=services.database_url,
@@ -472,8 +472,8 @@ def main() -> None:
     parser.add_argument(
         "--no-fsync", action="store_true", help="PostgreSQL does not wait for the disk, as on a fast one"
     )
-    given = parser.parse_args()
-    sys.exit(asyncio.run(benched(given.rounds, given.concurrent, fsync=not given.no_fsync)))
+    arguments = parser.parse_args()
+    sys.exit(asyncio.run(run_bench(arguments.rounds, arguments.concurrent, fsync=not arguments.no_fsync)))
 
 
 if __name__ == "__main__":

@@ -34,19 +34,19 @@ import psycopg
 from crowd import Measured, Target, in_process, memory_of
 from psycopg import sql
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
-from everstep.agent_domain.stream.gateways import PRESENT_SECONDS
+from everstep.agent_domain.stream.gateways import GATEWAY_EXPIRY_SECONDS
 from everstep.agent_domain.testing import says
 from everstep.client.client import Client
 from everstep.http_api.callers import Grant
-from everstep.http_api.tokens import signed
+from everstep.http_api.tokens import sign_token
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedConfig, embedded
-from everstep.runtime.installation import opened, upgrade
+from everstep.runtime.embedded import EmbeddedConfig, open_embedded
+from everstep.runtime.installation import open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
 from everstep.store.engine import create_engine
@@ -165,10 +165,10 @@ async def process(*command: str, **environment: str) -> AsyncGenerator[tuple[int
         try:
             assert started.stdout
             async with asyncio.timeout(60):
-                said = (await started.stdout.readline()).decode()
-            if found := re.search(r"ws://\S+:(\d+)", said):
-                yield started.pid, int(found[1])
-            if not found or started.returncode is not None:
+                line_read = (await started.stdout.readline()).decode()
+            if match := re.search(r"ws://\S+:(\d+)", line_read):
+                yield started.pid, int(match[1])
+            if not match or started.returncode is not None:
                 log.seek(0)
                 raise RuntimeError(f"{' '.join(command)} ended: {log.read().decode()}")
         finally:
@@ -193,7 +193,7 @@ class CrowdProcess:
 
 
 @asynccontextmanager
-async def crowding() -> AsyncGenerator[CrowdProcess]:
+async def open_crowd() -> AsyncGenerator[CrowdProcess]:
     """Start the process; stop it at the end."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -232,12 +232,12 @@ class Typist:
 
 def typing(model: Typist) -> AgentDefinition:
     """The worker's only agent."""
-    return AgentBuilder.base().with_name(TYPIST).with_driver(ToolCallingDriver(model)).definition()
+    return DefinitionBuilder.base().with_name(TYPIST).with_driver(ToolCallingDriver(model)).definition()
 
 
 async def work(settings: Settings, model: Typist) -> None:
     """Run a worker, linked to the gateway, as long as the bench takes."""
-    async with opened(settings, is_linked=True) as installation:
+    async with open_installation(settings, is_linked=True) as installation:
         book = AgentBook([typing(model)], installation.models)
         async with make_worker(
             installation.temporal, installation.store, book, settings, bus=installation.bus
@@ -305,8 +305,8 @@ class Bench:
 
     async def run(self, scenarios: Iterable[str]) -> bool:
         """Measure and print; return whether a target was missed."""
-        wanted = set(scenarios)
-        compared = {name: each for name, each in self._compared().items() if name in wanted}
+        names = set(scenarios)
+        compared = {name: each for name, each in self._comparisons().items() if name in names}
         await self.crowd.ask("pin", {self.cores[-1]})
         for number in range(self.rounds):
             for name, (scenario, options) in compared.items():
@@ -317,12 +317,12 @@ class Bench:
                     await self._on(side, name, scenario, options)
         if compared:
             self.is_missed |= print_ratios(self.samples)
-        if "chunks" in wanted:
+        if "chunks" in names:
             await self.crowd.ask("pin", set(self.cores))
             await self.chunks()
         return self.is_missed
 
-    def _compared(self) -> dict[str, tuple["Scenario", tuple[str, ...]]]:
+    def _comparisons(self) -> dict[str, tuple["Scenario", tuple[str, ...]]]:
         return {
             "fanout": (self.fanout, ()),
             "idle": (self.idle, ()),
@@ -331,7 +331,7 @@ class Bench:
         }
 
     async def _on(self, side: str, name: str, scenario: "Scenario", options: tuple[str, ...]) -> None:
-        async with self.served(side, *options) as target:
+        async with self.open_server(side, *options) as target:
             os.sched_setaffinity(target.pid, {self.cores[0]})
             for measured in await scenario(side, target):
                 self._check(f"{name}, {side}", measured, is_ours=side == EVERSTEP)
@@ -339,9 +339,9 @@ class Bench:
 
     def _check(self, name: str, measured: Measured, *, is_ours: bool = True) -> None:
         if not measured.is_faultless:
-            found = f"{measured.lost} lost, {measured.doubled} doubled, {measured.disordered} out of order"
+            faults = f"{measured.lost} lost, {measured.doubled} doubled, {measured.disordered} out of order"
             cut = f"{measured.cut} connections lost"
-            print(f"{name}: {found}, {cut}", "  MISSED" if is_ours else "", flush=True)
+            print(f"{name}: {faults}, {cut}", "  MISSED" if is_ours else "", flush=True)
             self.is_missed |= is_ours
 
     def _note(self, name: str, side: str, value: float) -> None:
@@ -350,44 +350,44 @@ class Bench:
     # Servers.
 
     @asynccontextmanager
-    async def served(self, side: str, *options: str) -> AsyncGenerator[Target]:
+    async def open_server(self, side: str, *options: str) -> AsyncGenerator[Target]:
         """Run a server of this kind in its own process."""
         if side == RELAY:
             async with process(str(HERE / "relay.py"), *options) as (pid, port):
                 yield Target(pid, port, port)
             return
-        secret = self.settings.required("auth_secret", "")
+        secret = self.settings.require("auth_secret", "")
         environment = {
-            "DATABASE_URL": self.settings.required("database_url", ""),
-            "TEMPORAL_ADDRESS": self.settings.required("temporal_address", ""),
+            "DATABASE_URL": self.settings.require("database_url", ""),
+            "TEMPORAL_ADDRESS": self.settings.require("temporal_address", ""),
             "EVERSTEP_AUTH_SECRET": secret,
             "EVERSTEP_GATEWAY_CONNECTIONS_PER_ADDRESS": "100000",
             "EVERSTEP_GATEWAY_DRAIN_SECONDS": "0",
         }
         async with process("-m", "everstep.cli", "gateway", "--port", "0", **environment) as (pid, port):
-            token = signed(secret, "somebody", scope=Grant.ALL_SESSIONS)
-            epoch, link_port = await self._present()
+            token = sign_token(secret, "somebody", scope=Grant.ALL_SESSIONS)
+            epoch, link_port = await self._find_gateway()
             yield Target(pid, port, link_port, token, self.settings.gateway_secret or "", epoch)
 
-    async def _present(self) -> tuple[str, int]:
+    async def _find_gateway(self) -> tuple[str, int]:
         """The epoch, and the URL for pushes: from the table in which gateways register."""
-        engine = create_engine(self.settings.required("database_url", ""))
+        engine = create_engine(self.settings.require("database_url", ""))
         try:
-            epoch, [(_, url)] = await PostgresGateways(engine).present(PRESENT_SECONDS)
+            epoch, [(_, url)] = await PostgresGateways(engine).active_gateways(GATEWAY_EXPIRY_SECONDS)
             return epoch, int(url.rpartition(":")[2])
         finally:
             await engine.dispose()
 
     def database(self) -> psycopg.Connection[Any]:
         """A connection to the tables."""
-        url = self.settings.required("database_url", "").replace("+psycopg", "")
+        url = self.settings.require("database_url", "").replace("+psycopg", "")
         return psycopg.connect(url, autocommit=True)
 
     def streams(self, number: int, stored: int = 0) -> list[UUID]:
         """Create sessions, with stored envelopes."""
         with self.database() as connection:
-            made = connection.execute(SESSIONS, {"streams": number, "stored": stored}).fetchall()
-            streams = [row[0] for row in made]
+            rows = connection.execute(SESSIONS, {"streams": number, "stored": stored}).fetchall()
+            streams = [row[0] for row in rows]
             if stored:
                 connection.execute(ENVELOPES, {"streams": streams})
                 connection.execute("ANALYZE agent_envelopes")
@@ -476,14 +476,14 @@ class Bench:
         floor = await self._hop(seconds, words)
         assert self.settings.data_dir
         model = Typist(words, self.settings.data_dir / "go")
-        async with self.served(EVERSTEP) as target, working(self.settings, model):
+        async with self.open_server(EVERSTEP) as target, working(self.settings, model):
             streams = self.streams(EXECUTIONS)
             await self.crowd.ask("join", target, streams, READERS)
-            async with opened(self.settings) as installation:
+            async with open_installation(self.settings) as installation:
                 agents = {TYPIST: typing(model)}
                 client = Client(installation.temporal, installation.store, agents, task_queue=EVERSTEP)
                 await asyncio.gather(*(client.start(TYPIST, "Type.", session_id=each) for each in streams))
-                await self._all_have_begun()
+                await self._wait_for_begin()
             model.go.touch()
             self._check("chunks, the first", await self.crowd.ask("sent", 10))
             before = self._rows(*metadata.tables)
@@ -494,7 +494,7 @@ class Bench:
         tokens = done.deliveries / (READERS / EXECUTIONS)
         self._print_chunks(floor, done, rows / tokens, tokens / done.seconds)
 
-    async def _all_have_begun(self) -> None:
+    async def _wait_for_begin(self) -> None:
         """Wait until each has begun, and the load of that is over."""
         async with asyncio.timeout(60):
             while self._rows("agent_steps") < EXECUTIONS:  # noqa: ASYNC110 -- another process writes
@@ -504,7 +504,7 @@ class Bench:
     async def _hop(self, seconds: float, words: int) -> Measured:
         """Measure from the process that writes to the viewer."""
         options = ("--every", str(EVERY), "--times", str(words))
-        async with self.served(RELAY, *options) as target:
+        async with self.open_server(RELAY, *options) as target:
             await self.crowd.ask("join", target, [uuid4() for _ in range(EXECUTIONS)], READERS)
             await self.crowd.ask("sent", 10)
             done: Measured = await self.crowd.ask("measure", seconds, is_timed=True)
@@ -514,9 +514,9 @@ class Bench:
     def _rows(self, *names: str) -> int:
         with self.database() as connection:
             tables = [sql.SQL("(SELECT count(*) FROM {})").format(sql.Identifier(name)) for name in names]
-            found = connection.execute(sql.SQL("SELECT {}").format(sql.SQL(" + ").join(tables))).fetchone()
-            assert found
-            return found[0]
+            row = connection.execute(sql.SQL("SELECT {}").format(sql.SQL(" + ").join(tables))).fetchone()
+            assert row
+            return row[0]
 
     def _print_chunks(self, floor: Measured, ours: Measured, rows: float, rate: float) -> None:
         line(
@@ -548,14 +548,14 @@ async def peak(pid: int) -> int:
         return most
 
 
-async def benched(rounds: int, scenarios: Iterable[str], *, is_quick: bool) -> bool:
+async def run_bench(rounds: int, scenarios: Iterable[str], *, is_quick: bool) -> bool:
     """Measure on separate servers; return whether a target was missed."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0)
         async with AsyncExitStack() as stack:
-            services = await stack.enter_async_context(embedded(config))
+            services = await stack.enter_async_context(open_embedded(config))
             settings = Settings(
                 data_dir=Path(folder),
                 database_url=services.database_url,
@@ -564,7 +564,7 @@ async def benched(rounds: int, scenarios: Iterable[str], *, is_quick: bool) -> b
                 auth_secret=uuid4().hex,
             )
             await upgrade(settings)
-            crowd = await stack.enter_async_context(crowding())
+            crowd = await stack.enter_async_context(open_crowd())
             return await Bench(settings, crowd, rounds, is_quick).run(scenarios)
 
 
@@ -577,9 +577,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="rounds in which both sides take turns (2)")
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="this scenario; may be repeated")
     parser.add_argument("--quick", action="store_true", help="one round, a moment for each: does it run?")
-    given = parser.parse_args()
-    rounds = 1 if given.quick else given.rounds
-    sys.exit(asyncio.run(benched(rounds, given.only or SCENARIOS, is_quick=given.quick)))
+    arguments = parser.parse_args()
+    rounds = 1 if arguments.quick else arguments.rounds
+    sys.exit(asyncio.run(run_bench(rounds, arguments.only or SCENARIOS, is_quick=arguments.quick)))
 
 
 if __name__ == "__main__":

@@ -43,19 +43,19 @@ class Relay:
         async for message in writer:
             assert isinstance(message, str)
             for line in message.split("\n"):
-                stream, _, told = line.partition(" ")
-                self._kept[stream].append(told)
-                broadcast(self._watching[stream], told)
+                stream, _, payload = line.partition(" ")
+                self._kept[stream].append(payload)
+                broadcast(self._watching[stream], payload)
 
     async def _show(self, viewer: ServerConnection) -> None:
-        asked = str(await viewer.recv())
-        stream = asked.removeprefix("*")
+        stream_request = str(await viewer.recv())
+        stream = stream_request.removeprefix("*")
         if self._every and stream not in self._writers:
             self._writers[stream] = asyncio.create_task(self._write(stream))
         await viewer.send("watching")
-        if asked != stream:
-            for told in tuple(self._kept[stream]):
-                await viewer.send(told)
+        if stream_request != stream:
+            for stored_line in tuple(self._kept[stream]):
+                await viewer.send(stored_line)
         self._watching[stream].add(viewer)
         try:
             await viewer.wait_closed()
@@ -66,8 +66,8 @@ class Relay:
         await asyncio.sleep(2)  # Until all have come.
         for number in range(1, self._times + 1):
             await asyncio.sleep(self._every)
-            said = f"#{number:010}{time.monotonic_ns():019}"
-            broadcast(self._watching[stream], WORD.format(stream, said, "." * 250))
+            mark = f"#{number:010}{time.monotonic_ns():019}"
+            broadcast(self._watching[stream], WORD.format(stream, mark, "." * 250))
 
 
 async def relay(keep: int, every: float, times: int) -> None:
@@ -87,10 +87,10 @@ def main() -> None:
     parser.add_argument("--keep", type=int, default=0, help="how many lines of a stream are kept (0)")
     parser.add_argument("--every", type=float, default=0, help="seconds between two words of a stream")
     parser.add_argument("--times", type=int, default=0, help="how many words")
-    given = parser.parse_args()
-    work = relay(given.keep, given.every, given.times)
+    arguments = parser.parse_args()
+    work = relay(arguments.keep, arguments.every, arguments.times)
     with suppress(KeyboardInterrupt):
-        if given.every:
+        if arguments.every:
             asyncio.run(work)
         else:
             uvloop.run(work)

@@ -17,7 +17,7 @@ from websockets.protocol import CONNECTING, OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from everstep.broadcast_gateway.protocols import Dialogue, House, Native, Pusher
+from everstep.broadcast_gateway.protocols import GatewayContext, NativeHandler, ProtocolHandler, PusherHandler
 from everstep.broadcast_gateway.subscriptions import Viewer
 from everstep.broadcast_gateway.wires import websocket
 from everstep.broadcast_gateway.wires.closing import (
@@ -37,21 +37,21 @@ NATIVE_PATH = "/v1"
 PUSHER_PATH = "/app/"
 
 
-def _nothing(said: object) -> None:
-    del said
+def _ignore(data: object) -> None:
+    del data
 
 
-_NOBODY = Viewer(_nothing, _nothing)
+_NO_VIEWER = Viewer(_ignore, _ignore)
 
 
-class Reception(Protocol):
+class ConnectionRegistry(Protocol):
     """Admits and counts connections, and answers plain HTTP requests."""
 
-    def came(self, connection: "Connection") -> None:
+    def on_connect(self, connection: "ViewerConnection") -> None:
         """Register a new connection."""
         ...
 
-    def refusal(self, connection: "Connection", request: Request) -> tuple[HTTPStatus, str] | None:
+    def refusal(self, connection: "ViewerConnection", request: Request) -> tuple[HTTPStatus, str] | None:
         """Return why a handshake is refused, or None."""
         ...
 
@@ -59,12 +59,12 @@ class Reception(Protocol):
         """Return the content type and body of a plain HTTP page, or None."""
         ...
 
-    def left(self, connection: "Connection") -> None:
+    def on_disconnect(self, connection: "ViewerConnection") -> None:
         """Unregister a closed connection."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class ViewerConnection(asyncio.Protocol):
     """A connection with one viewer."""
 
     __slots__ = (
@@ -83,19 +83,19 @@ class Connection(asyncio.Protocol):
         "viewer",
     )
 
-    def __init__(self, house: House, reception: Reception) -> None:
-        self._context = house
-        self._registry = reception
+    def __init__(self, context: GatewayContext, registry: ConnectionRegistry) -> None:
+        self._context = context
+        self._registry = registry
         # The parser refuses larger frames itself. Frames up to this size are refused with the protocol's own
         # error.
         self._protocol = ServerProtocol(max_size=4 * MAX_FRAME)
-        self._handler: Dialogue | None = None
+        self._handler: ProtocolHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
         self._is_ending = False
-        self._credit = house.bounds.frames
+        self._credit = context.limits.frames
         self._credit_at = 0.0
-        self.viewer = _NOBODY
+        self.viewer = _NO_VIEWER
         self.address = ""
         """The address of the peer."""
         self.received_at = 0.0
@@ -112,8 +112,8 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if peer else ""
         self.received_at = self._now()
-        self.due = self.received_at + self._context.bounds.hello_seconds
-        self._registry.came(self)
+        self.due = self.received_at + self._context.limits.hello_seconds
+        self._registry.on_connect(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes and handle the frames in them."""
@@ -122,9 +122,9 @@ class Connection(asyncio.Protocol):
         protocol.receive_data(data)
         for event in protocol.events_received():
             if isinstance(event, Request):
-                self._shake_hands(event)
+                self._handshake(event)
             elif not self._is_ending:
-                self._take(event)
+                self._handle_frame(event)
         self._flush()
 
     def eof_received(self) -> bool:
@@ -141,20 +141,20 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The write buffer has drained: continue with the viewer."""
         if not self._is_ending:
-            self._context.hub.meet(self.viewer.resume())
+            self._context.hub.fulfil(self.viewer.resume())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything; reference cycles are broken here because the garbage collector is off."""
         del exc
         self._is_ending = True
-        self.viewer.leave()
+        self.viewer.end()
         if self._handler:
-            self._handler.end()
+            self._handler.on_close()
         self._protocol.parser.close()
         self._protocol.handshake_exc = self._protocol.parser_exc = None
-        self._registry.left(self)
+        self._registry.on_disconnect(self)
         self._transport = self._handler = None
-        self.viewer = _NOBODY
+        self.viewer = _NO_VIEWER
 
     # Called by the protocol classes and the sweeper.
 
@@ -173,8 +173,8 @@ class Connection(asyncio.Protocol):
         if self._is_ending or not self._transport:
             return
         self._is_ending = True
-        self.due = self._now() + self._context.bounds.closing_seconds
-        self.viewer.leave()
+        self.due = self._now() + self._context.limits.closing_seconds
+        self.viewer.end()
         if self._handler is None:
             self._transport.abort()
             return
@@ -182,8 +182,8 @@ class Connection(asyncio.Protocol):
             # Data in the same read already ended the connection, and the reply is buffered.
             self._flush()
             return
-        self._context.metrics.closed(closing)
-        frame, code = self._handler.farewell(closing, reconnect_in)
+        self._context.metrics.count_close(closing)
+        frame, code = self._handler.closing_frame(closing, reconnect_in)
         self._transport.write(frame)
         self._protocol.send_close(code, closing.reason)
         self._flush()
@@ -193,11 +193,11 @@ class Connection(asyncio.Protocol):
         if self._transport:
             self._transport.abort()
 
-    def look(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Check the timeouts: send a ping, or close a connection that has been silent for too long."""
         if not self._transport:
             return
-        bounds = self._context.bounds
+        bounds = self._context.limits
         if self._is_ending or self._handler is None:
             self._transport.abort()
             return
@@ -211,65 +211,65 @@ class Connection(asyncio.Protocol):
             self.due = self.received_at + bounds.silent_after
         else:
             self.due = self.received_at + bounds.ping_after
-        at = self._handler.look(now)
+        at = self._handler.check_timeouts(now)
         if at is not None and not self._is_ending:
             self.due = min(self.due, at)
 
-    def look_whether_stuck(self, now: float) -> None:
+    def check_stuck(self, now: float) -> None:
         """Close the connection if the viewer has read nothing for too long."""
         if not self._transport or self._is_ending:
             return
-        if self.viewer.is_stuck(now, self._transport.get_write_buffer_size(), self._context.bounds.patience):
+        if self.viewer.is_stuck(now, self._transport.get_write_buffer_size(), self._context.limits.patience):
             self.close(TOO_SLOW)
 
     # WebSocket framing.
 
-    def _shake_hands(self, request: Request) -> None:
+    def _handshake(self, request: Request) -> None:
         if self._protocol.eof_sent:
             # Bytes right behind the request already ended the connection, so no response is due.
             return
         path, _, query = request.path.partition("?")
         if page := self._registry.page(path, request):
-            self._protocol.send_response(_page(*page))
+            self._protocol.send_response(_page_response(*page))
             return
         if refusal := self._registry.refusal(self, request):
             response = self._protocol.reject(*refusal)
             if refusal[0] is HTTPStatus.SERVICE_UNAVAILABLE:
                 response.headers["Retry-After"] = "5"
             self._protocol.send_response(response)
-            self._context.metrics.refused(refusal[0])
+            self._context.metrics.count_refusal(refusal[0])
             return
-        dialogue: Dialogue
+        handler: ProtocolHandler
         if path == NATIVE_PATH:
             self._protocol.available_subprotocols = [Subprotocol(websocket.SUBPROTOCOL)]
-            dialogue = Native(self, self._context)
+            handler = NativeHandler(self, self._context)
         elif path.startswith(PUSHER_PATH):
             version = parse_qs(query).get("protocol", [""])[-1]
             socket_id = f"{secrets.randbelow(10**9)}.{secrets.randbelow(10**9)}"
-            dialogue = Pusher(self, self._context, path.removeprefix(PUSHER_PATH), version, socket_id)
+            handler = PusherHandler(self, self._context, path.removeprefix(PUSHER_PATH), version, socket_id)
         else:
             text = f"Nothing is here; watch at {NATIVE_PATH} or {PUSHER_PATH}{{key}}.\n"
             self._protocol.send_response(self._protocol.reject(HTTPStatus.NOT_FOUND, text))
             return
         response = self._protocol.accept(request)
-        _forget_where(self._protocol.handshake_exc)
+        _drop_tracebacks(self._protocol.handshake_exc)
         self._protocol.send_response(response)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             self._flush()
             # The parser keeps the request as long as the connection exists.
             request.headers.clear()
-            self._handler = dialogue
+            self._handler = handler
             self.due = self.received_at + min(
-                self._context.bounds.hello_seconds, self._context.bounds.ping_after
+                self._context.limits.hello_seconds, self._context.limits.ping_after
             )
-            dialogue.begin()
+            handler.on_open()
         else:
-            self._context.metrics.refused(response.status_code)
+            self._context.metrics.count_refusal(response.status_code)
 
-    def _take(self, frame: object) -> None:
+    def _handle_frame(self, frame: object) -> None:
         if not isinstance(frame, Frame) or self._handler is None:
             return
-        if not self._pays():
+        if not self._charge_frame():
             self.close(FLOODING)
         elif frame.opcode is Opcode.BINARY:
             self.close(BAD_FRAME)
@@ -278,13 +278,13 @@ class Connection(asyncio.Protocol):
             if frame.fin:
                 data, self._parts = b"".join(self._parts), []
                 try:
-                    self._handler.received(data)
+                    self._handler.on_frame(data)
                 except BadFrame as error:
                     self.close(error.closing)
 
-    def _pays(self) -> bool:
+    def _charge_frame(self) -> bool:
         """Charge one frame, pings included, to the rate limit."""
-        rate = self._context.bounds.frames
+        rate = self._context.limits.frames
         self._credit = min(rate, self._credit + (self.received_at - self._credit_at) * rate) - 1
         self._credit_at = self.received_at
         return self._credit >= 0
@@ -301,21 +301,21 @@ class Connection(asyncio.Protocol):
         if self._protocol.state not in (OPEN, CONNECTING) and not self._is_ending:
             # The viewer closed the connection, or sent data that is not WebSocket.
             self._is_ending = True
-            self.due = self._now() + self._context.bounds.closing_seconds
-            self.viewer.leave()
+            self.due = self._now() + self._context.limits.closing_seconds
+            self.viewer.end()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
 
-def _forget_where(error: BaseException | None) -> None:
+def _drop_tracebacks(error: BaseException | None) -> None:
     """Drop tracebacks: they refer to all local variables, which are only freed by a garbage collection."""
     while error:
         error.__traceback__ = None
         error = error.__context__
 
 
-def _page(kind: str, body: bytes) -> Response:
+def _page_response(kind: str, body: bytes) -> Response:
     headers = Headers(
         {
             "Connection": "close",

@@ -12,19 +12,19 @@ from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
-from everstep.agent_domain.stream.reader import Attempted, Place, fence_of, place_of
+from everstep.agent_domain.stream.reader import AttemptKey, Place, fence_from, place_from
 from everstep.agent_domain.values import json_text, parse_moment, reading, valid_text
 
 
 class Wire(Protocol):
     """How one protocol frames envelopes. Equal wires make equal frames, and share them."""
 
-    def event(self, news: "News") -> bytes:
+    def encode(self, envelope: "RelayedEnvelope") -> bytes:
         """Return the complete frame of an envelope, ready for a transport."""
         ...
 
 
-class News:
+class RelayedEnvelope:
     """An envelope and its frames, one per wire."""
 
     __slots__ = ("_frames", "body", "kind", "seq")
@@ -41,17 +41,17 @@ class News:
         """Return the frame for this wire, built at the first call."""
         frame = self._frames.get(wire)
         if frame is None:
-            frame = self._frames[wire] = wire.event(self)
+            frame = self._frames[wire] = wire.encode(self)
         return frame
 
 
-class Entry(News):
+class RelayedEntry(RelayedEnvelope):
     """A stored envelope."""
 
     __slots__ = ("execution_id", "fence")
 
     def __init__(
-        self, kind: str, body: bytes, seq: int, execution_id: str, fence: Attempted | None = None
+        self, kind: str, body: bytes, seq: int, execution_id: str, fence: AttemptKey | None = None
     ) -> None:
         super().__init__(kind, body, seq)
         self.execution_id = execution_id
@@ -59,7 +59,7 @@ class Entry(News):
         """The first attempt that may still write text after this envelope; None if it ends none."""
 
 
-class Chunk(News):
+class RelayedChunk(RelayedEnvelope):
     """A part of a model's text, which is not stored."""
 
     __slots__ = ("after_seq", "at", "content", "execution_id", "is_complete", "timestamp")
@@ -86,13 +86,13 @@ class Chunk(News):
         self.timestamp = timestamp
 
 
-def entry_of(envelope: Envelope) -> Entry:
+def entry_from(envelope: Envelope) -> RelayedEntry:
     """Encode a stored envelope as its writer would have."""
     data = envelope.to_dict()
-    return _entry(json_text(data).encode(), data)
+    return _parse_entry(json_text(data).encode(), data)
 
 
-def read(body: bytes) -> Entry | Chunk:
+def parse_envelope(body: bytes) -> RelayedEntry | RelayedChunk:
     """Parse an envelope that a writer pushed.
 
     Raises:
@@ -103,29 +103,29 @@ def read(body: bytes) -> Entry | Chunk:
             data = json.loads(body.decode())
         except RecursionError:
             raise InvalidInput("it is nested too deeply") from None
-        return _chunk(body, data) if data["seq"] is None else _entry(body, data)
+        return _parse_chunk(body, data) if data["seq"] is None else _parse_entry(body, data)
 
 
-def _entry(body: bytes, data: Mapping[str, Any]) -> Entry:
+def _parse_entry(body: bytes, data: Mapping[str, Any]) -> RelayedEntry:
     kind = valid_text(data["type"], "type")
     seq = data["seq"]
     if type(seq) is not int or seq < 1:
         raise InvalidInput(f"seq is {seq!r}; it counts from 1")
     execution_id = str(UUID(data["execution_id"]))
-    return Entry(kind, body, seq, execution_id, fence_of(kind, data["payload"]))
+    return RelayedEntry(kind, body, seq, execution_id, fence_from(kind, data["payload"]))
 
 
-def _chunk(body: bytes, data: Mapping[str, Any]) -> Chunk:
+def _parse_chunk(body: bytes, data: Mapping[str, Any]) -> RelayedChunk:
     if data["type"] != EnvelopeType.AGENT_STREAM_CHUNK:
         raise InvalidInput("only chunks are relayed without being stored")
     payload = data["payload"]
     after_seq = payload["after_seq"] or 0
     if type(after_seq) is not int or after_seq < 0:
         raise InvalidInput(f"after_seq is {after_seq!r}; it names a stored envelope")
-    return Chunk(
+    return RelayedChunk(
         body,
         str(UUID(data["execution_id"])),
-        place_of(payload, "chunk_index"),
+        place_from(payload, "chunk_index"),
         valid_text(payload["content"], "content"),
         is_complete=payload["is_complete"] is True,
         after_seq=after_seq,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StreamLimits:
     """Limits of one stream. Bytes count envelopes and drafts; the frames built from them are extra."""
 
     ring: int = 1024
@@ -21,7 +21,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class GatewayLimits:
     """Limits of a gateway and its connections."""
 
     connections: int = 50_000
@@ -56,4 +56,4 @@ class Bounds:
     """Seconds over which a stopping gateway spreads the closing of its connections."""
 
 
-LIMITS = Limits()
+STREAM_LIMITS = StreamLimits()

@@ -18,7 +18,7 @@ from everstep.agent_domain.background import note_failure
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream import link
 from everstep.broadcast_gateway.hub import Hub
-from everstep.broadcast_gateway.metrics import Metrics
+from everstep.broadcast_gateway.metrics import GatewayMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -27,18 +27,18 @@ MAX_MESSAGE = 64 << 20
 PING_SECONDS = 5.0
 
 
-class Links:
+class WriterLinks:
     """All writers that are linked to this gateway."""
 
-    def __init__(self, hub: Hub, metrics: Metrics, secret: str) -> None:
+    def __init__(self, hub: Hub, metrics: GatewayMetrics, secret: str) -> None:
         self._hub = hub
         self._metrics = metrics
         self._authorization = f"Bearer {link.link_token(secret)}".encode()
-        self._links: dict[ServerConnection, _Wishes] = {}
-        hub.on_interest = self._wish
+        self._links: dict[ServerConnection, _InterestQueue] = {}
+        hub.on_interest = self._on_interest
 
     @asynccontextmanager
-    async def listening(self, listener: socket) -> AsyncGenerator[None]:
+    async def open_server(self, listener: socket) -> AsyncGenerator[None]:
         """Accept writers while the body runs."""
         async with serve(
             self._serve,
@@ -62,42 +62,42 @@ class Links:
         )
 
     async def _serve(self, writer: ServerConnection) -> None:
-        wishes = self._links[writer] = _Wishes(dict.fromkeys(self._hub.wanted, True))
+        interests = self._links[writer] = _InterestQueue(dict.fromkeys(self._hub.stream_ids, True))
         self._metrics.links.set(len(self._links))
-        telling = asyncio.create_task(wishes.tell(writer))
+        sending = asyncio.create_task(interests.send_changes(writer))
         try:
             await self._listen(writer)
         except ConnectionClosed as closed:
             logger.debug("a writer is gone: %s", closed)
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
             del self._links[writer]
             self._metrics.links.set(len(self._links))
             # Its last messages may be lost.
-            self._hub.compare()
+            self._hub.request_comparison()
 
     async def _listen(self, writer: ServerConnection) -> None:
         epoch = ""
         while True:
             message = await writer.recv(decode=False)
             try:
-                said = link.read_writer(message)
-                if isinstance(said, link.Told):
-                    epoch = said.epoch
+                parsed = link.parse_writer_message(message)
+                if isinstance(parsed, link.EpochMessage):
+                    epoch = parsed.epoch
                     continue
-                for stream_id, body in said.lines:
-                    self._hub.pushed(stream_id, body, epoch)
+                for stream_id, body in parsed.lines:
+                    self._hub.push(stream_id, body, epoch)
             except InvalidInput as error:
                 logger.warning("a writer of another version pushed an unreadable message: %s", error)
-                self._hub.compare()
+                self._hub.request_comparison()
 
-    def _wish(self, stream_id: UUID, is_wanted: bool) -> None:
-        for wishes in self._links.values():
-            wishes.put(stream_id, is_wanted)
+    def _on_interest(self, stream_id: UUID, is_wanted: bool) -> None:
+        for interests in self._links.values():
+            interests.put(stream_id, is_wanted)
 
 
-class _Wishes:
+class _InterestQueue:
     """The changes of wanted streams that one writer has not been sent yet."""
 
     def __init__(self, first: dict[UUID, bool]) -> None:
@@ -110,23 +110,23 @@ class _Wishes:
         self._changed[stream_id] = is_wanted
         self._has_changes.set()
 
-    async def tell(self, writer: ServerConnection) -> None:
+    async def send_changes(self, writer: ServerConnection) -> None:
         """Send the changes as they come. If that fails, the writer has to connect again."""
         try:
-            await self._tell(writer)
+            await self._send(writer)
         except ConnectionClosed as closed:
             logger.debug("a writer is gone: %s", closed)
         except Exception as error:  # noqa: BLE001 -- the next connection starts from a clean state
             note_failure("a writer's link", error, logger)
             writer.transport.abort()
 
-    async def _tell(self, writer: ServerConnection) -> None:
+    async def _send(self, writer: ServerConnection) -> None:
         while True:
             await self._has_changes.wait()
             self._has_changes.clear()
             changed, self._changed = self._changed, {}
             want = [each for each, is_wanted in changed.items() if is_wanted]
-            for message in link.interests(want, changed.keys() - want):
+            for message in link.interest_messages(want, changed.keys() - want):
                 try:
                     async with asyncio.timeout(2 * PING_SECONDS):
                         await writer.send(message)

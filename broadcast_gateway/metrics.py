@@ -10,12 +10,12 @@ from everstep.agent_domain.background import FAILURES
 from everstep.broadcast_gateway.wires.closing import Closing
 
 
-class Metrics:
+class GatewayMetrics:
     """The metrics of one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_BackgroundFailures())
+        self.registry.register(_TaskFailures())
         self.connections = Gauge(
             "everstep_gateway_connections", "Connections of viewers", registry=self.registry
         )
@@ -45,32 +45,32 @@ class Metrics:
             "everstep_gateway_refused", "Handshakes that were refused", ("status",), registry=self.registry
         )
 
-    def pushed(self, *, is_chunk: bool) -> None:
+    def count_push(self, *, is_chunk: bool) -> None:
         """Count an envelope or chunk that a writer pushed."""
         (self._chunks if is_chunk else self._envelopes).inc()
 
-    def read(self, what: str) -> None:
+    def count_read(self, what: str) -> None:
         """Count a read of the table."""
         self._reads.labels(what).inc()
 
-    def closed(self, closing: Closing) -> None:
+    def count_close(self, closing: Closing) -> None:
         """Count a connection that the gateway closed."""
         self._closed.labels(str(closing.native)).inc()
 
-    def closed_by(self, code: int) -> float:
+    def close_count(self, code: int) -> float:
         """Return how many connections were closed with this code."""
         return self.registry.get_sample_value("everstep_gateway_closed_total", {"code": str(code)}) or 0
 
-    def refused(self, status: int) -> None:
+    def count_refusal(self, status: int) -> None:
         """Count a refused handshake."""
         self._refused.labels(str(status)).inc()
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
-class _BackgroundFailures(Collector):
+class _TaskFailures(Collector):
     """Reports the process's counter of failed background tasks."""
 
     def collect(self) -> Iterator[Metric]:

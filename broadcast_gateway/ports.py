@@ -9,11 +9,11 @@ from uuid import UUID
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.stream.channels import Channel
 from everstep.agent_domain.stream.reader import Place
-from everstep.broadcast_gateway.frames import Entry
+from everstep.broadcast_gateway.frames import RelayedEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class JournalPage:
     """The rows of a stream after a seq."""
 
     epoch: str
@@ -22,11 +22,11 @@ class Page:
     """The seq of the last stored envelope; 0 for none."""
     oldest: int
     """The seq of the first envelope still stored; that of the next one, if none is."""
-    entries: Sequence[Entry] = ()
+    entries: Sequence[RelayedEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class RecordedText:
     """The text of a running attempt when it was last recorded."""
 
     at: Place
@@ -38,18 +38,18 @@ class Text:
 class Journal(Protocol):
     """The stored envelopes. Every method is one query and raises `StoreUnavailable` if it fails."""
 
-    async def page(self, stream_id: UUID, after: int | None, limit: int) -> Page | None:
+    async def read_page(self, stream_id: UUID, after: int | None, limit: int) -> JournalPage | None:
         """Return the next envelopes after a seq, in order, or None for an unknown stream.
 
         Without `after` the page has no envelopes.
         """
         ...
 
-    async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
+    async def read_heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
         """Return the epoch, and the last seq of each of these streams that exists."""
         ...
 
-    async def texts(self, stream_id: UUID) -> Mapping[str, Text | None]:
+    async def read_texts(self, stream_id: UUID) -> Mapping[str, RecordedText | None]:
         """Return the executions of a stream that have not ended.
 
         Each has the text of its current step, or None if there is no such step.
@@ -72,10 +72,10 @@ class NotAdmitted(EverstepError):
     """Authentication failed or has expired; the message is for the viewer."""
 
 
-class Doors(Protocol):
+class ViewerAuthorization(Protocol):
     """Authorizes viewers. Raises `StoreUnavailable` if that is impossible now."""
 
-    async def guest(self, token: str) -> Guest:
+    async def authenticate_viewer(self, token: str) -> Guest:
         """Authenticate a token.
 
         Raises:
@@ -87,7 +87,7 @@ class Doors(Protocol):
         """Whether an API key is still valid."""
         ...
 
-    async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
+    async def find_stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
         """Return the stream of a channel; None if it does not exist or the guest may not watch it.
 
         Without a guest the channel was authorized, and signed, by the application's server.

@@ -19,16 +19,16 @@ from everstep.agent_domain.stream.channels import Channel, ChannelGrant
 from everstep.agent_domain.stream.reader import Position
 from everstep.broadcast_gateway.frames import Wire
 from everstep.broadcast_gateway.hub import Hub
-from everstep.broadcast_gateway.limits import Bounds
-from everstep.broadcast_gateway.metrics import Metrics
-from everstep.broadcast_gateway.ports import Doors, Guest, NotAdmitted
-from everstep.broadcast_gateway.subscriptions import Joined, Viewer
+from everstep.broadcast_gateway.limits import GatewayLimits
+from everstep.broadcast_gateway.metrics import GatewayMetrics
+from everstep.broadcast_gateway.ports import Guest, NotAdmitted, ViewerAuthorization
+from everstep.broadcast_gateway.subscriptions import SubscribeReply, Viewer
 from everstep.broadcast_gateway.wires import pusher, websocket
 from everstep.broadcast_gateway.wires.closing import (
     EXPIRED,
     FLOODING,
     FULL,
-    NOT_NOW,
+    STORE_UNAVAILABLE,
     UNAUTHORIZED,
     UNKNOWN_KEY,
     WRONG_PROTOCOL,
@@ -40,13 +40,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class House:
+class GatewayContext:
     """The objects that all connections of a gateway share."""
 
     hub: Hub
-    doors: Doors
-    metrics: Metrics
-    bounds: Bounds = field(default_factory=Bounds)
+    authorization: ViewerAuthorization
+    metrics: GatewayMetrics
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
     secrets: Mapping[str, str] = field(default_factory=dict[str, str])
     """The secrets of the applications that Pusher clients name, by key."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -54,7 +54,7 @@ class House:
     """The number of connections per user."""
 
 
-class Line(Protocol):
+class ConnectionHandle(Protocol):
     """The connection under a protocol handler."""
 
     viewer: Viewer
@@ -72,24 +72,24 @@ class Line(Protocol):
         ...
 
 
-class Dialogue(ABC):
+class ProtocolHandler(ABC):
     """Handles one viewer's frames in one protocol."""
 
     __slots__ = ("_connection", "_context", "_waiting", "_working")
 
-    def __init__(self, line: Line, house: House) -> None:
-        self._connection = line
-        self._context = house
+    def __init__(self, connection: ConnectionHandle, context: GatewayContext) -> None:
+        self._connection = connection
+        self._context = context
         # Usually empty, and an empty deque takes ten times as much memory.
         self._waiting = list[Any]()
         self._working: asyncio.Task[None] | None = None
 
     @abstractmethod
-    def begin(self) -> None:
+    def on_open(self) -> None:
         """Called when the connection is open."""
 
     @abstractmethod
-    def received(self, data: bytes) -> None:
+    def on_frame(self, data: bytes) -> None:
         """Handle a frame.
 
         Raises:
@@ -97,39 +97,39 @@ class Dialogue(ABC):
         """
 
     @abstractmethod
-    def farewell(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
+    def closing_frame(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
         """Return the last frame, and the code for closing the connection."""
 
-    def look(self, now: float) -> float | None:
+    def check_timeouts(self, now: float) -> float | None:
         """Check the timeouts; returns when to check again, or None."""
         del now
         return None
 
-    def end(self) -> None:
+    def on_close(self) -> None:
         """Release everything: the connection is closed."""
         self._waiting.clear()
         if self._working:
             self._working.cancel()
 
     @abstractmethod
-    async def _act(self, sent: Any) -> None:
+    async def _handle(self, frame: Any) -> None:
         """Handle a queued frame."""
 
-    def _later(self, sent: Any) -> None:
-        if len(self._waiting) >= self._context.bounds.waiting:
+    def _enqueue(self, frame: Any) -> None:
+        if len(self._waiting) >= self._context.limits.waiting:
             raise BadFrame("too many frames are waiting", FLOODING)
-        self._waiting.append(sent)
+        self._waiting.append(frame)
         if self._working is None:
-            self._working = asyncio.get_running_loop().create_task(self._work())
+            self._working = asyncio.get_running_loop().create_task(self._run_queue())
             self._context.tasks.add(self._working)
             self._working.add_done_callback(self._context.tasks.discard)
 
-    async def _work(self) -> None:
+    async def _run_queue(self) -> None:
         try:
             while self._waiting and self._connection.is_open:
-                await self._act(self._waiting.pop(0))
+                await self._handle(self._waiting.pop(0))
         except StoreUnavailable:
-            self._connection.close(NOT_NOW)
+            self._connection.close(STORE_UNAVAILABLE)
         except NotAdmitted:
             self._connection.close(UNAUTHORIZED)
         except BadFrame as error:
@@ -137,30 +137,30 @@ class Dialogue(ABC):
         except Exception:
             # The viewer must not wait for a reply forever.
             logger.exception("a viewer cannot be answered")
-            self._connection.close(NOT_NOW)
+            self._connection.close(STORE_UNAVAILABLE)
         finally:
             self._working = None
 
-    def _refused(self, name: str) -> str | None:
+    def _channel_refusal(self, name: str) -> str | None:
         """Why this connection may not watch another channel, or None."""
-        watched, most = self._connection.viewer.subscriptions, self._context.bounds.channels
+        watched, most = self._connection.viewer.subscriptions, self._context.limits.channels
         if len(watched) < most or name in watched:
             return None
         return f"this connection watches {most} channels already; leave one, or open another connection"
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
+class _TokenCheck:
     """A queued check whether the token is still valid."""
 
 
-class Native(Dialogue):
+class NativeHandler(ProtocolHandler):
     """The native protocol, `everstep.v1`."""
 
     __slots__ = ("_began_at", "_checked_at", "_expires_at", "_guest", "_keys", "_token")
 
-    def __init__(self, line: Line, house: House) -> None:
-        super().__init__(line, house)
+    def __init__(self, connection: ConnectionHandle, context: GatewayContext) -> None:
+        super().__init__(connection, context)
         self._guest: Guest | None = None
         self._token = ""
         self._expires_at: float | None = None
@@ -168,28 +168,28 @@ class Native(Dialogue):
         self._keys: dict[str, str] = {}
         """The subscription key of each channel: several names may mean the same stream."""
 
-    def begin(self) -> None:
+    def on_open(self) -> None:
         """Start the timeout for `hello`, which the viewer sends first."""
         self._began_at = asyncio.get_running_loop().time()
 
-    def received(self, data: bytes) -> None:
+    def on_frame(self, data: bytes) -> None:
         """Answer a ping at once; queue other frames."""
         sent = websocket.parse(data)
         if isinstance(sent, websocket.Ping):
             self._connection.viewer.write(websocket.pong())
         else:
-            self._later(sent)
+            self._enqueue(sent)
 
-    def farewell(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
+    def closing_frame(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
         """Return `bye`, and the native code."""
         return websocket.bye(closing, reconnect_in), closing.native
 
-    def look(self, now: float) -> float | None:
+    def check_timeouts(self, now: float) -> float | None:
         """Close the connection when its token expires; check a token without expiry again periodically."""
-        bounds = self._context.bounds
+        bounds = self._context.limits
         if self._guest is None:
             if now >= self._began_at + bounds.hello_seconds:
-                self._connection.close(NOT_NOW if self._working else UNAUTHORIZED)
+                self._connection.close(STORE_UNAVAILABLE if self._working else UNAUTHORIZED)
             return self._began_at + bounds.hello_seconds
         if self._expires_at is not None:
             if now >= self._expires_at:
@@ -198,18 +198,18 @@ class Native(Dialogue):
         if now >= self._checked_at + bounds.recheck_seconds:
             self._checked_at = now
             if not self._waiting:
-                self._later(_Check())
+                self._enqueue(_TokenCheck())
         return self._checked_at + bounds.recheck_seconds
 
-    def end(self) -> None:
+    def on_close(self) -> None:
         """Release everything: the connection is closed."""
-        super().end()
-        self._leave()
+        super().on_close()
+        self._release_user()
 
-    async def _act(self, sent: Any) -> None:
-        match sent:
+    async def _handle(self, frame: Any) -> None:
+        match frame:
             case websocket.Hello(token):
-                await self._hello(token)
+                await self._handle_hello(token)
             case _ if self._guest is None:
                 raise BadFrame("the first frame must be hello", UNAUTHORIZED)
             case websocket.Subscribe(channel, since):
@@ -218,22 +218,22 @@ class Native(Dialogue):
                 if key := self._keys.pop(channel, None):
                     self._connection.viewer.unsubscribe(key)
             case websocket.Refresh(token):
-                await self._admit(token)
-                self._connection.viewer.write(websocket.refreshed())
+                await self._authenticate(token)
+                self._connection.viewer.write(websocket.refresh_ok())
             case _:
-                await self._admit(self._token)
+                await self._authenticate(self._token)
 
-    async def _hello(self, token: str) -> None:
+    async def _handle_hello(self, token: str) -> None:
         if self._guest is not None:
             raise BadFrame("hello can be sent only once; send refresh")
-        await self._admit(token)
+        await self._authenticate(token)
         if self._connection.is_open:
-            self._connection.viewer.write(websocket.welcome(self._context.bounds.ping_after))
+            self._connection.viewer.write(websocket.welcome(self._context.limits.ping_after))
 
-    async def _admit(self, token: str) -> None:
-        guest = await self._context.doors.guest(token)
-        known = self._guest
-        if known and (known.tenant_id, known.user_id) != (guest.tenant_id, guest.user_id):
+    async def _authenticate(self, token: str) -> None:
+        guest = await self._context.authorization.authenticate_viewer(token)
+        previous = self._guest
+        if previous and (previous.tenant_id, previous.user_id) != (guest.tenant_id, guest.user_id):
             raise NotAdmitted("the token is another user's; open another connection")
         self._guest, self._token = guest, token
         self._checked_at = asyncio.get_running_loop().time()
@@ -241,43 +241,45 @@ class Native(Dialogue):
         if guest.expires_at is not None:
             self._expires_at = self._checked_at + guest.expires_at - time.time()
             self._connection.due = min(self._connection.due, self._expires_at)
-        if known is None and guest.user_id is not None:
+        if previous is None and guest.user_id is not None:
             users, user = self._context.users, (guest.tenant_id, guest.user_id)
             users[user] += 1
-            if users[user] > self._context.bounds.per_user:
+            if users[user] > self._context.limits.per_user:
                 self._connection.close(FULL)
         if not self._connection.is_open:
-            self._leave()
+            self._release_user()
 
     async def _subscribe(self, name: str, since: Position | None, guest: Guest) -> None:
         viewer = self._connection.viewer
         try:
-            channel = Channel.named(name)
+            channel = Channel.parse(name)
         except InvalidInput as error:
             viewer.write(websocket.sub_error(name, str(error)))
             return
-        stream_id = await self._context.doors.stream(channel, guest)
+        stream_id = await self._context.authorization.find_stream(channel, guest)
         if not self._connection.is_open:
             return
         key = str(stream_id)
         refusal = (
-            "there is no such channel, or you may not watch it" if stream_id is None else self._refused(key)
+            "there is no such channel, or you may not watch it"
+            if stream_id is None
+            else self._channel_refusal(key)
         )
         if stream_id is None or refusal:
             viewer.write(websocket.sub_error(name, refusal or ""))
             return
         is_session = channel.is_session or stream_id != channel.stream_id
         joined = await self._context.hub.join(
-            viewer, key, stream_id, is_session=is_session, wire=_native, since=since
+            viewer, key, stream_id, is_session=is_session, wire=_native_wire, since=since
         )
         if not self._connection.is_open:
-            viewer.leave()
+            viewer.end()
             return
         self._keys[name] = key
         viewer.write(websocket.sub_ok(name, joined))
         self._context.hub.catch_up(viewer, key)
 
-    def _leave(self) -> None:
+    def _release_user(self) -> None:
         """Uncount the connection of its user."""
         if (guest := self._guest) and guest.user_id is not None:
             user = guest.tenant_id, guest.user_id
@@ -287,18 +289,20 @@ class Native(Dialogue):
         self._guest = None
 
 
-def _native(epoch: str) -> Wire:
+def _native_wire(epoch: str) -> Wire:
     del epoch
     return websocket.NATIVE
 
 
-class Pusher(Dialogue):
+class PusherHandler(ProtocolHandler):
     """Pusher's protocol."""
 
     __slots__ = ("_checked_at", "_grants", "_key", "_protocol", "_socket_id")
 
-    def __init__(self, line: Line, house: House, key: str, protocol: str, socket_id: str) -> None:
-        super().__init__(line, house)
+    def __init__(
+        self, connection: ConnectionHandle, context: GatewayContext, key: str, protocol: str, socket_id: str
+    ) -> None:
+        super().__init__(connection, context)
         self._key = key
         self._protocol = protocol
         self._socket_id = socket_id
@@ -306,36 +310,36 @@ class Pusher(Dialogue):
         """The grants of channels that expire or depend on an API key."""
         self._checked_at = 0.0
 
-    def begin(self) -> None:
+    def on_open(self) -> None:
         """Send the first frame, or close a connection with an unknown key or version."""
         if self._key not in self._context.secrets:
             self._connection.close(UNKNOWN_KEY)
         elif self._protocol != str(pusher.PROTOCOL):
             self._connection.close(WRONG_PROTOCOL)
         else:
-            patience = int(self._context.bounds.ping_after)
-            self._connection.viewer.write(pusher.connection_established(self._socket_id, patience))
+            patience = int(self._context.limits.ping_after)
+            self._connection.viewer.write(pusher.connection_frame(self._socket_id, patience))
 
-    def received(self, data: bytes) -> None:
+    def on_frame(self, data: bytes) -> None:
         """Answer pings and client events at once; queue subscriptions."""
         match pusher.parse(data):
-            case pusher.Ping():
+            case pusher.PusherPing():
                 self._connection.viewer.write(pusher.pong())
             case pusher.ClientEvent():
                 refusal = "Client events are not relayed here; use the HTTP API"
                 self._connection.viewer.write(pusher.error(pusher.CLIENT_EVENTS_REFUSED, refusal))
-            case pusher.Subscribe() | pusher.Unsubscribe() as sent:
-                self._later(sent)
+            case pusher.PusherSubscribe() | pusher.PusherUnsubscribe() as sent:
+                self._enqueue(sent)
             case _:
                 # A pong, or a frame of a later version: no reply is due.
                 return
 
-    def farewell(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
+    def closing_frame(self, closing: Closing, reconnect_in: float | None) -> tuple[bytes, int]:
         """Return an error frame that clients report, and the code that tells them whether to reconnect."""
         del reconnect_in
         return pusher.error(closing.pusher, closing.reason), closing.pusher
 
-    def look(self, now: float) -> float | None:
+    def check_timeouts(self, now: float) -> float | None:
         """Close the connection when a channel's token expires; check API keys again periodically."""
         if not self._grants:
             return None
@@ -347,47 +351,47 @@ class Pusher(Dialogue):
             return None
         check_at = math.inf
         if any(grant.key_id for grant in grants):
-            check_at = self._checked_at + self._context.bounds.recheck_seconds
+            check_at = self._checked_at + self._context.limits.recheck_seconds
             if now >= check_at:
                 self._checked_at = now
-                check_at = now + self._context.bounds.recheck_seconds
+                check_at = now + self._context.limits.recheck_seconds
                 if not self._waiting:
-                    self._later(_Check())
+                    self._enqueue(_TokenCheck())
         return min(now + expires - wall, check_at)
 
-    async def _act(self, sent: Any) -> None:
-        match sent:
-            case pusher.Subscribe():
-                await self._subscribe(sent)
-            case _Check():
+    async def _handle(self, frame: Any) -> None:
+        match frame:
+            case pusher.PusherSubscribe():
+                await self._subscribe(frame)
+            case _TokenCheck():
                 await self._check_keys()
             case _:
-                self._connection.viewer.unsubscribe(sent.channel)
-                self._forget(sent.channel)
+                self._connection.viewer.unsubscribe(frame.channel)
+                self._drop_grant(frame.channel)
 
     async def _check_keys(self) -> None:
         for key_id in {grant.key_id for grant in (self._grants or {}).values() if grant.key_id}:
-            if not await self._context.doors.is_good_key(key_id):
+            if not await self._context.authorization.is_good_key(key_id):
                 raise NotAdmitted("the key was revoked")
 
-    def _remember(self, name: str, grant: ChannelGrant) -> None:
+    def _store_grant(self, name: str, grant: ChannelGrant) -> None:
         """Keep the grant of a channel; a later authorization replaces an earlier one."""
         if grant.exp is None and grant.key_id is None:
-            self._forget(name)
+            self._drop_grant(name)
             return
         self._grants = self._grants or {}
         if not self._grants:
             self._checked_at = asyncio.get_running_loop().time()
         self._grants[name] = grant
-        if (at := self.look(asyncio.get_running_loop().time())) is not None:
+        if (at := self.check_timeouts(asyncio.get_running_loop().time())) is not None:
             self._connection.due = min(self._connection.due, at)
 
-    def _forget(self, name: str) -> None:
+    def _drop_grant(self, name: str) -> None:
         if self._grants:
             self._grants.pop(name, None)
 
     def _refusal(
-        self, sent: pusher.Subscribe, channel: Channel, grant: ChannelGrant
+        self, sent: pusher.PusherSubscribe, channel: Channel, grant: ChannelGrant
     ) -> tuple[str, int] | None:
         if not channel.is_private:
             return f"join private-{sent.channel}"[:200], 400
@@ -395,14 +399,14 @@ class Pusher(Dialogue):
             return "the signature is not valid", 401
         if grant.exp is not None and grant.exp <= time.time():
             return "the token has expired; send a newer one", 401
-        if full := self._refused(sent.channel):
-            return full, 429
+        if channel_refusal := self._channel_refusal(sent.channel):
+            return channel_refusal, 429
         return None
 
-    async def _subscribe(self, sent: pusher.Subscribe) -> None:
+    async def _subscribe(self, sent: pusher.PusherSubscribe) -> None:
         viewer, name, house = self._connection.viewer, sent.channel, self._context
         try:
-            channel = Channel.named(name)
+            channel = Channel.parse(name)
             grant = sent.grant
         except InvalidInput as error:
             viewer.write(pusher.subscription_error(name, str(error), 400))
@@ -411,7 +415,7 @@ class Pusher(Dialogue):
             viewer.write(pusher.subscription_error(name, *refusal))
             return
         # The application's server has authorized the viewer by its signature.
-        stream_id = await house.doors.stream(channel, None)
+        stream_id = await house.authorization.find_stream(channel, None)
         if not self._connection.is_open:
             return
         if stream_id is None:
@@ -422,22 +426,22 @@ class Pusher(Dialogue):
             name,
             stream_id,
             is_session=channel.is_session or stream_id != channel.stream_id,
-            wire=lambda epoch: _pusher(name, epoch),
+            wire=lambda epoch: _pusher_wire(name, epoch),
             since=grant.since,
         )
-        self._answer(name, joined)
+        self._send_reply(name, joined)
         if self._connection.is_open:
-            self._remember(name, grant)
+            self._store_grant(name, grant)
 
-    def _answer(self, name: str, joined: Joined) -> None:
+    def _send_reply(self, name: str, joined: SubscribeReply) -> None:
         viewer = self._connection.viewer
         if self._connection.is_open:
-            viewer.write(pusher.subscription_succeeded(name, joined))
+            viewer.write(pusher.subscription_frame(name, joined))
             self._context.hub.catch_up(viewer, name)
         else:
-            viewer.leave()
+            viewer.end()
 
 
-def _pusher(channel: str, epoch: str) -> Wire:
+def _pusher_wire(channel: str, epoch: str) -> Wire:
     del epoch
-    return pusher.Pusher(channel)
+    return pusher.PusherWire(channel)

@@ -19,72 +19,72 @@ from websockets.http11 import Request
 
 from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.hosts import AllowedHosts
-from everstep.broadcast_gateway.connections import Connection
-from everstep.broadcast_gateway.protocols import House
+from everstep.broadcast_gateway.connections import ViewerConnection
+from everstep.broadcast_gateway.protocols import GatewayContext
 from everstep.broadcast_gateway.wires.closing import RESTARTING
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
-DESCRIPTORS = 0.9
+DESCRIPTOR_SHARE = 0.9
 """The share of the file descriptors that viewers may use."""
 
 
-class Gateway:
+class GatewayServer:
     """Serves viewers until it is drained."""
 
     def __init__(
-        self, house: House, origins: Collection[str] = (), hosts: AllowedHosts | None = None
+        self, context: GatewayContext, origins: Collection[str] = (), hosts: AllowedHosts | None = None
     ) -> None:
         """Create the gateway.
 
         Args:
-            house: The objects that all connections share.
+            context: The objects that all connections share.
             origins: The origins of pages that may connect.
             hosts: The names by which the gateway is reached; None if a proxy checks them.
         """
-        self.house = house
+        self.house = context
         self._hosts = hosts
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[ViewerConnection, None] = {}
         self._addresses = Counter[str]()
-        self._most = min(house.bounds.connections, int(descriptors() * DESCRIPTORS))
-        self._credit = house.bounds.handshakes
+        self._most = min(context.limits.connections, int(raise_descriptor_limit() * DESCRIPTOR_SHARE))
+        self._credit = context.limits.handshakes
         self._credit_at = 0.0
         self._is_draining = False
         self._is_empty = asyncio.Event()
 
     @asynccontextmanager
-    async def listening(self, listener: socket) -> AsyncGenerator[None]:
+    async def open_server(self, listener: socket) -> AsyncGenerator[None]:
         """Serve while the body runs; afterwards all viewers are disconnected and asked to reconnect."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Connection(self.house, self), sock=listener, backlog=BACKLOG
+            lambda: ViewerConnection(self.house, self), sock=listener, backlog=BACKLOG
         )
-        works = {
+        background_work = {
             "the sweep over connections": self._sweep,
             "the comparison with the table": self.house.hub.run,
         }
-        helpers = [
+        background_tasks = [
             loop.create_task(keep_running(name, work, sleep=asyncio.sleep, clock=loop.time, log=logger))
-            for name, work in works.items()
+            for name, work in background_work.items()
         ]
         try:
             yield
         finally:
             server.close()
             await self._drain()
-            for helper in (*helpers, *self.house.tasks):
+            for helper in (*background_tasks, *self.house.tasks):
                 helper.cancel()
-            await asyncio.gather(*helpers, *self.house.tasks, return_exceptions=True)
+            await asyncio.gather(*background_tasks, *self.house.tasks, return_exceptions=True)
 
-    def came(self, connection: Connection) -> None:
+    def on_connect(self, connection: ViewerConnection) -> None:
         """Register a new connection."""
         self._connections[connection] = None
         self._addresses[connection.address] += 1
         self.house.metrics.connections.set(len(self._connections))
 
-    def left(self, connection: Connection) -> None:
+    def on_disconnect(self, connection: ViewerConnection) -> None:
         """Unregister a closed connection."""
         del self._connections[connection]
         self.house.metrics.connections.set(len(self._connections))
@@ -95,7 +95,7 @@ class Gateway:
         if self._is_draining and not self._connections:
             self._is_empty.set()
 
-    def refusal(self, connection: Connection, request: Request) -> tuple[HTTPStatus, str] | None:
+    def refusal(self, connection: ViewerConnection, request: Request) -> tuple[HTTPStatus, str] | None:
         """Return why a handshake is refused, or None."""
         if refusal := self._host_refusal(request) or self._origin_refusal(request):
             return HTTPStatus.FORBIDDEN, f"{refusal}\n"
@@ -103,14 +103,14 @@ class Gateway:
             return HTTPStatus.SERVICE_UNAVAILABLE, "The gateway is stopping; try again.\n"
         if len(self._connections) > self._most:
             return HTTPStatus.SERVICE_UNAVAILABLE, "The gateway is full; try again later.\n"
-        if self._addresses[connection.address] > self.house.bounds.per_address:
+        if self._addresses[connection.address] > self.house.limits.per_address:
             return HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections from this address.\n"
-        if not self._pay():
+        if not self._charge_handshake():
             return HTTPStatus.SERVICE_UNAVAILABLE, "Too many new connections; try again later.\n"
         return None
 
-    def _pay(self) -> bool:
-        now, rate = asyncio.get_running_loop().time(), self.house.bounds.handshakes
+    def _charge_handshake(self) -> bool:
+        now, rate = asyncio.get_running_loop().time(), self.house.limits.handshakes
         self._credit = min(rate, self._credit + (now - self._credit_at) * rate)
         self._credit_at = now
         if self._credit < 1:
@@ -119,11 +119,11 @@ class Gateway:
         return True
 
     def _origin_refusal(self, request: Request) -> str | None:
-        if self._is_allowed(request):
+        if self._is_origin_allowed(request):
             return None
         return "Pages of this origin may not watch: EVERSTEP_ALLOWED_ORIGINS"
 
-    def _is_allowed(self, request: Request) -> bool:
+    def _is_origin_allowed(self, request: Request) -> bool:
         """Clients other than browsers send no origin; pages from the gateway's own host may connect."""
         origins = request.headers.get_all("Origin")
         if not origins:
@@ -148,22 +148,22 @@ class Gateway:
             case "/readyz":
                 return "application/json", b'{"status":"ready","checks":[]}'
             case "/metrics" if not self._host_refusal(request):
-                self.house.metrics.streams.set(len(self.house.hub.wanted))
-                return "text/plain; version=0.0.4; charset=utf-8", self.house.metrics.text()
+                self.house.metrics.streams.set(len(self.house.hub.stream_ids))
+                return "text/plain; version=0.0.4; charset=utf-8", self.house.metrics.render()
             case _:
                 return None
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self.house.bounds.sweep_seconds)
+            await asyncio.sleep(self.house.limits.sweep_seconds)
             now = loop.time()
             for connection in [*self._connections]:
                 try:
                     if connection.due <= now:
-                        connection.look(now)
+                        connection.check_timeouts(now)
                     if connection.is_paused:
-                        connection.look_whether_stuck(now)
+                        connection.check_stuck(now)
                 except Exception:
                     # An error in one connection must not stop the sweep over the others.
                     logger.exception("a connection failed and is closed")
@@ -172,7 +172,7 @@ class Gateway:
     async def _drain(self) -> None:
         """Disconnect all viewers, spread over time so that they do not reconnect elsewhere all at once."""
         self._is_draining = True
-        bounds, loop = self.house.bounds, asyncio.get_running_loop()
+        bounds, loop = self.house.limits, asyncio.get_running_loop()
         waiting = [*self._connections]
         seconds = min(bounds.drain_seconds, len(waiting) / 100)
         for place, connection in enumerate(waiting):
@@ -187,7 +187,7 @@ class Gateway:
             logger.info("%s viewers were asked to reconnect", len(waiting))
 
 
-def descriptors() -> int:
+def raise_descriptor_limit() -> int:
     """Raise the limit of open files of this process to the maximum that it may set.
 
     Returns:

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator
 from uuid import UUID
 
 from everstep.agent_domain.errors import StoreUnavailable
-from everstep.agent_domain.stream.channels import FOR_GOOD, Admission
+from everstep.agent_domain.stream.channels import UNLIMITED_ADMISSION, Admission
 from everstep.agent_domain.stream.reader import Position
 from everstep.broadcast_gateway.hub import Hub
-from everstep.broadcast_gateway.limits import Bounds
+from everstep.broadcast_gateway.limits import GatewayLimits
 from everstep.broadcast_gateway.subscriptions import Viewer
 from everstep.broadcast_gateway.wires import event_source
 from everstep.broadcast_gateway.wires.closing import EXPIRED, FULL, RESTARTING, UNAUTHORIZED, Closing
@@ -19,10 +19,10 @@ HIGH_WATER = 64 * 1024
 """Bytes in the buffer above which the viewer is paused."""
 QUIET_SECONDS = 15.0
 """The interval of comments that keep an idle connection open."""
-MOST = 1000
+MAX_FEEDS = 1000
 """Concurrent feeds: each occupies a connection of a server that has other work to do."""
 
-RECHECK_SECONDS = Bounds().recheck_seconds
+RECHECK_SECONDS = GatewayLimits().recheck_seconds
 
 _KEY = "feed"
 
@@ -48,15 +48,20 @@ class Feed:
             StoreUnavailable: The table cannot be read now.
         """
         answer = await self._hub.join(
-            self.viewer, _KEY, stream_id, is_session=is_session, wire=event_source.Sse, since=since
+            self.viewer,
+            _KEY,
+            stream_id,
+            is_session=is_session,
+            wire=event_source.EventSourceWire,
+            since=since,
         )
-        self._put(event_source.joined(answer))
+        self._put(event_source.joined_event(answer))
         self._hub.catch_up(self.viewer, _KEY)
 
     async def frames(self) -> AsyncGenerator[bytes]:
         """Yield all events as they come; ends with the closing event."""
         loop = asyncio.get_running_loop()
-        expires, is_good = self._admission.expires_at, self._admission.is_good
+        expires, is_good = self._admission.expires_at, self._admission.is_still_valid
         ends = math.inf if expires is None else loop.time() + expires - time.time()
         check_at = math.inf if is_good is None else loop.time() + self._recheck
         try:
@@ -64,9 +69,9 @@ class Feed:
                 try:
                     async with asyncio.timeout_at(min(loop.time() + self._quiet, ends, check_at)):
                         await self._has_data.wait()
-                    yield self._taken()
+                    yield self._take()
                 except TimeoutError:
-                    yield event_source.QUIET
+                    yield event_source.KEEPALIVE
                 if loop.time() >= ends:
                     self.close(EXPIRED)
                 elif is_good is not None and loop.time() >= check_at:
@@ -74,14 +79,14 @@ class Feed:
                     if not await is_good():
                         self.close(UNAUTHORIZED)
                 if self.viewer.is_paused and self._closing is None:
-                    self._hub.meet(self.viewer.resume())
-            yield self._taken() + event_source.bye(self._closing)
+                    self._hub.fulfil(self.viewer.resume())
+            yield self._take() + event_source.bye_event(self._closing)
         finally:
-            self.viewer.leave()
+            self.viewer.end()
 
     def close(self, closing: Closing) -> None:
         """End the feed with this reason."""
-        self.viewer.leave()
+        self.viewer.end()
         self._closing = self._closing or closing
         self._has_data.set()
 
@@ -92,7 +97,7 @@ class Feed:
         if self._size > HIGH_WATER and not self.viewer.is_paused:
             self.viewer.pause(asyncio.get_running_loop().time(), self._size)
 
-    def _taken(self) -> bytes:
+    def _take(self) -> bytes:
         data = b"".join(self._waiting)
         self._waiting.clear()
         self._size = 0
@@ -107,18 +112,22 @@ class Feeds:
         self,
         hub: Hub,
         quiet: float = QUIET_SECONDS,
-        most: int = MOST,
+        limit: int = MAX_FEEDS,
         recheck: float = RECHECK_SECONDS,
     ) -> None:
         self._hub = hub
         self._quiet = quiet
         self._recheck = recheck
-        self._most = most
+        self._most = limit
         self._open: dict[Feed, None] = {}
         self._is_closed = False
 
     async def open(
-        self, stream_id: UUID, is_session: bool, since: Position | None, admission: Admission = FOR_GOOD
+        self,
+        stream_id: UUID,
+        is_session: bool,
+        since: Position | None,
+        admission: Admission = UNLIMITED_ADMISSION,
     ) -> AsyncGenerator[bytes]:
         """Open a feed of a stream.
 
@@ -156,5 +165,5 @@ class Feeds:
             self._end(feed)
 
     def _end(self, feed: Feed) -> None:
-        feed.viewer.leave()
+        feed.viewer.end()
         self._open.pop(feed, None)

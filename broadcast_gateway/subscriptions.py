@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from sys import maxsize
 
 from everstep.agent_domain.stream.reader import Position
-from everstep.broadcast_gateway.frames import Entry, Wire
-from everstep.broadcast_gateway.streams import Cursor, Stream
+from everstep.broadcast_gateway.frames import RelayedEntry, Wire
+from everstep.broadcast_gateway.streams import CachedStream, StreamCursor
 from everstep.broadcast_gateway.wires.closing import Closing
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class SubscribeReply:
     """The reply to a subscription: the following envelopes come after this seq of this epoch."""
 
     epoch: str
@@ -28,7 +28,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsNeeded:
     """A subscription needs the rows of the table after a seq."""
 
     subscription: "Subscription"
@@ -36,13 +36,13 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Fallen:
+class ViewerTooSlow:
     """A viewer is too slow to be served without a gap: close it, and it may resume."""
 
     viewer: "Viewer"
 
 
-Need = Rows | Fallen
+HubRequest = RowsNeeded | ViewerTooSlow
 """A request that the hub has to carry out."""
 
 
@@ -70,7 +70,7 @@ class Viewer:
         for subscription in self.subscriptions.values():
             subscription.leave_audience()
 
-    def resume(self) -> list[Need]:
+    def resume(self) -> list[HubRequest]:
         """Continue: the transport accepts bytes again."""
         self.is_paused = False
         return [need for each in tuple(self.subscriptions.values()) if (need := each.catch_up())]
@@ -82,7 +82,7 @@ class Viewer:
             self._moved_at = now
         return self.is_paused and now - self._moved_at >= patience
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """End all subscriptions: the connection is closed."""
         for channel in tuple(self.subscriptions):
             self.unsubscribe(channel)
@@ -98,38 +98,38 @@ class Subscription:
 
     __slots__ = ("_audience", "_cursor", "_is_asking", "_is_replaying", "_rows", "viewer")
 
-    def __init__(self, viewer: Viewer, audience: "Audience", cursor: Cursor) -> None:
+    def __init__(self, viewer: Viewer, audience: "Audience", cursor: StreamCursor) -> None:
         self.viewer = viewer
         self._audience = audience
-        self._cursor: Cursor | None = cursor
+        self._cursor: StreamCursor | None = cursor
         """Its own cursor; None while it shares the audience's, and after its end."""
-        self._rows: Sequence[Entry] = ()
+        self._rows: Sequence[RelayedEntry] = ()
         """Rows of the table from before the ring."""
         self._is_asking = False
         self._is_replaying = False
         audience.behind[self] = None
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> CachedStream:
         """The stream."""
         return self._audience.stream
 
     @property
-    def has_fallen(self) -> bool:
+    def is_too_slow(self) -> bool:
         """Whether the viewer was so slow that its next envelope has left the ring."""
         cursor = self._cursor
         return (
             cursor is not None
             and self.viewer.is_paused
             and not self._is_replaying
-            and not self._audience.stream.reaches(cursor)
+            and not self._audience.stream.has_frames_after(cursor)
         )
 
-    def catch_up(self) -> Need | None:
+    def catch_up(self) -> HubRequest | None:
         """Send frames until the transport is full or the viewer is up to date, and joins the audience."""
         audience = self._audience
         while (cursor := self._cursor) and not self.viewer.is_paused and not self._is_asking:
-            if audience.stream.reaches(cursor):
+            if audience.stream.has_frames_after(cursor):
                 self._is_replaying = False
                 self._rows = ()
                 frames = audience.stream.frames(cursor, audience.wire, audience.room)
@@ -137,16 +137,16 @@ class Subscription:
                 frames = self._replay(cursor)
             else:
                 self._is_asking = self._is_replaying = True
-                return Rows(self, cursor.seq)
+                return RowsNeeded(self, cursor.seq)
             if frames:
                 self.viewer.write(b"".join(frames))
             else:
-                if audience.admits(self, cursor):
+                if audience.admit(self, cursor):
                     self._cursor = None
                 break
         return None
 
-    def loaded(self, rows: Sequence[Entry], oldest: int) -> Need | None:
+    def add_rows(self, rows: Sequence[RelayedEntry], oldest: int) -> HubRequest | None:
         """Add the rows after the seq that was asked for.
 
         Args:
@@ -156,9 +156,9 @@ class Subscription:
         self._is_asking = False
         if self._cursor is None:
             return None
-        self._audience.stream.pruned(oldest)
+        self._audience.stream.prune(oldest)
         if not rows or rows[0].seq != self._cursor.seq + 1:
-            return Fallen(self.viewer)
+            return ViewerTooSlow(self.viewer)
         self._rows = rows
         return self.catch_up()
 
@@ -176,7 +176,7 @@ class Subscription:
         self._audience.live.pop(self, None)
         self._audience.behind.pop(self, None)
 
-    def _replay(self, cursor: Cursor) -> list[bytes]:
+    def _replay(self, cursor: StreamCursor) -> list[bytes]:
         frames: list[bytes] = []
         room = self._audience.room
         for row in self._rows[cursor.seq + 1 - self._rows[0].seq :]:
@@ -194,16 +194,16 @@ class Audience:
 
     __slots__ = ("behind", "cursor", "live", "room", "stream", "wire")
 
-    def __init__(self, stream: Stream, wire: Wire) -> None:
+    def __init__(self, stream: CachedStream, wire: Wire) -> None:
         self.stream = stream
         self.wire = wire
         self.room = stream.limits.room
         self.live: dict[Subscription, None] = {}
         """The subscriptions that are up to date, all at `cursor`."""
         self.behind: dict[Subscription, None] = {}
-        self.cursor = Cursor(0, {})
+        self.cursor = StreamCursor(0, {})
 
-    def admits(self, subscription: Subscription, cursor: Cursor) -> bool:
+    def admit(self, subscription: Subscription, cursor: StreamCursor) -> bool:
         """Add a subscription whose cursor is at the audience's; returns whether it is."""
         if not self.live:
             self.cursor = cursor
@@ -213,19 +213,19 @@ class Audience:
         self.live[subscription] = None
         return True
 
-    def send(self) -> list[Need]:
+    def send(self) -> list[HubRequest]:
         """Send all viewers the envelopes that are new to them."""
         if self.live:
-            if self.stream.reaches(self.cursor):
+            if self.stream.has_frames_after(self.cursor):
                 self._send_live()
             else:
                 # More envelopes arrived at once than the ring holds.
                 for subscription in tuple(self.live):
                     subscription.leave_audience()
-        needs: list[Need] = []
+        needs: list[HubRequest] = []
         for subscription in tuple(self.behind):
-            if subscription.has_fallen:
-                needs.append(Fallen(subscription.viewer))
+            if subscription.is_too_slow:
+                needs.append(ViewerTooSlow(subscription.viewer))
             elif need := subscription.catch_up():
                 needs.append(need)
         return needs
@@ -244,7 +244,7 @@ class Relay:
 
     __slots__ = ("_audiences", "stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: CachedStream) -> None:
         self.stream = stream
         self._audiences: dict[Wire, Audience] = {}
 
@@ -268,7 +268,7 @@ class Relay:
         since: Position | None = None,
         *,
         is_fresh: bool = False,
-    ) -> Joined | None:
+    ) -> SubscribeReply | None:
         """Subscribe a viewer; `catch_up` then sends what it has missed.
 
         Args:
@@ -289,15 +289,15 @@ class Relay:
         audience = self._audiences.get(wire)
         if audience is None:
             audience = self._audiences[wire] = Audience(stream, wire)
-        if since and stream.recovers(since):
-            cursor = Cursor(since.seq, {str(of): place for of, place in since.drafts.items()})
-            answer = Joined(epoch, since.seq, recovered=True)
+        if since and stream.can_resume_from(since):
+            cursor = StreamCursor(since.seq, {str(of): place for of, place in since.drafts.items()})
+            answer = SubscribeReply(epoch, since.seq, recovered=True)
         else:
-            cursor = Cursor(stream.head, {})
-            answer = Joined(epoch, stream.head, recovered=False)
+            cursor = StreamCursor(stream.head, {})
+            answer = SubscribeReply(epoch, stream.head, recovered=False)
         viewer.subscriptions[channel] = Subscription(viewer, audience, cursor)
         return answer
 
-    def send(self) -> list[Need]:
+    def send(self) -> list[HubRequest]:
         """Send all viewers what is new; call it once for all envelopes of one loop iteration."""
         return [need for audience in self._audiences.values() for need in audience.send()]

@@ -15,7 +15,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Client, Execution
 from everstep.inference.scripted import ScenarioModel, Script
 from everstep.runtime.data_folder import data_folder
-from everstep.runtime.installation import local
+from everstep.runtime.installation import open_local_installation
 from everstep.runtime.settings import Settings
 
 SCRIPT = Script.from_yaml("""
@@ -55,7 +55,7 @@ async def serve(client: Client) -> None:
 async def main(data: Path) -> None:
     """Start servers and a worker, and run the service."""
     settings = Settings.read(data_dir=data, agents=f"examples.{Path(__file__).stem}:agents")
-    async with local(settings, temporal_port=0, ui_port=0) as (installation, _services):
+    async with open_local_installation(settings, temporal_port=0, ui_port=0) as (installation, _services):
         stop = asyncio.Event()
         worker = asyncio.create_task(installation.work(stop))
         try:

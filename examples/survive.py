@@ -19,12 +19,12 @@ from pathlib import Path
 from uuid import UUID
 
 from everstep import AgentBuilder, InferenceRequest, InferenceResponse, ToolCallingDriver, ToolContext, tool
-from everstep.cli.follow import followed
+from everstep.cli.follow import follow_lines
 from everstep.cli.output import execution_lines
 from everstep.client.client import Execution
 from everstep.inference.scripted import ScenarioModel, Script
 from everstep.runtime.data_folder import data_folder
-from everstep.runtime.installation import local
+from everstep.runtime.installation import open_local_installation
 from everstep.runtime.settings import Settings
 
 COUNTED = "EVERSTEP_DEMO_COUNTED"
@@ -116,8 +116,8 @@ async def is_booking_the_room(execution: Execution) -> bool:
 async def main(data: Path) -> None:
     """Run the demo."""
     print("Starting PostgreSQL and Temporal ...")
-    given = Settings.read(data_dir=data, agents=f"examples.{Path(__file__).stem}:agents")
-    async with local(given) as (installation, _services):
+    settings_without_servers = Settings.read(data_dir=data, agents=f"examples.{Path(__file__).stem}:agents")
+    async with open_local_installation(settings_without_servers) as (installation, _services):
         settings = installation.settings
         print(f"Temporal UI: {settings.ui_url}\n\nStarting worker A.")
         worker = await start_worker(data)
@@ -128,7 +128,7 @@ async def main(data: Path) -> None:
             for line in execution_lines(await execution.get(), settings.ui_url):
                 print(line)
             report(execution.id)
-            await stay(settings)
+            await wait_for_enter(settings)
         finally:
             worker.terminate()
             await worker.wait()
@@ -137,7 +137,7 @@ async def main(data: Path) -> None:
 async def crash_and_recover(execution: Execution, worker: Process, data: Path) -> Process:
     """Follow the execution; kill the worker while it books the room, and start another."""
     killing = asyncio.create_task(kill_while_booking(execution, worker, data))
-    async with aclosing(followed(execution)) as lines:
+    async with aclosing(follow_lines(execution)) as lines:
         async for line in lines:
             print(line)
     return await killing
@@ -165,7 +165,7 @@ def report(execution_id: UUID) -> None:
     print("Nothing was done twice.")
 
 
-async def stay(settings: Settings) -> None:
+async def wait_for_enter(settings: Settings) -> None:
     """Leave time for a look at Temporal's UI, if the terminal is interactive."""
     if sys.stdin.isatty():
         print(f"\nHave a look at {settings.ui_url}; Enter stops everything.")

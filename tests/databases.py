@@ -21,10 +21,10 @@ class Databases:
 
     def run(self, statement: str, database: str = "postgres") -> None:
         """Run a statement in one of the databases."""
-        with psycopg.connect(self.named(database).replace("+psycopg", ""), autocommit=True) as connection:
+        with psycopg.connect(self.url_of(database).replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(statement.encode())
 
-    def named(self, name: str) -> str:
+    def url_of(self, name: str) -> str:
         """The URL of a database."""
         return make_url(self.url).set(database=name).render_as_string(hide_password=False)
 
@@ -32,7 +32,7 @@ class Databases:
         """Create a database and return its URL."""
         name = f"test_{uuid4().hex}"
         self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
-        return self.named(name)
+        return self.url_of(name)
 
     def drop(self, url: str) -> None:
         """Drop a database, even while clients are connected."""
@@ -44,6 +44,6 @@ async def databases(services: EmbeddedServices) -> Databases:
     """The test server's databases, one of them migrated."""
     databases = Databases(services.database_url)
     databases.run(f"CREATE DATABASE {MIGRATED}")
-    await upgrade(databases.named(MIGRATED))
+    await upgrade(databases.url_of(MIGRATED))
     databases.run(f"CREATE DATABASE {SHARED} TEMPLATE {MIGRATED}")
     return databases

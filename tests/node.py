@@ -42,7 +42,7 @@ def _commands() -> tuple[str, list[str]]:
     return found, [npm]
 
 
-def installed(lock: Path) -> Path:
+def installed_modules(lock: Path) -> Path:
     """The folder `node_modules` with the locked packages; the first test process installs it, whole or not at
     all.
     """

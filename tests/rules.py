@@ -52,7 +52,7 @@ class Citation(NamedTuple):
     """Whether the test drives processes of a running installation."""
 
 
-def written(text: str) -> Rules:
+def parse_rules(text: str) -> Rules:
     rules: set[str] = set()
     built: set[str] = set()
     running: set[str] = set()
@@ -112,7 +112,7 @@ def in_order(numbers: set[str] | frozenset[str]) -> list[str]:
 
 def report(page: Path, folder: Path) -> list[str]:
     """The differences between the rules and the tests, one line each."""
-    rules = written(page.read_text(encoding="utf-8"))
+    rules = parse_rules(page.read_text(encoding="utf-8"))
     if not rules.built:
         return [f"{page.name} has no rules under '## {BUILT}'"]
     found = list(citations(folder, rules))

@@ -62,7 +62,7 @@ def base(**settings: object) -> ExecutionPlan:
     return ExecutionPlan.model_validate(defaults | settings)
 
 
-def described(decision: Decision) -> str:
+def describe(decision: Decision) -> str:
     """A decision in a word or two, without the parts in which shells differ."""
     match decision:
         case Infer(number, outcome):
@@ -267,7 +267,7 @@ def drive(scenario: Scenario, on_decision: Callable[[Decision], object]) -> Exec
         match decision:
             case Infer(_, outcome):
                 facts = facts.recorded(outcome) if facts.is_applied else facts
-                facts = _answered(facts.step_started(now), next(turns))
+                facts = _answer_calls(facts.step_started(now), next(turns))
             case RunTools(calls) if facts.current_step:
                 facts = facts.with_step(facts.current_step.settled(map(_result, calls)))
             case Stop(outcome):
@@ -276,7 +276,7 @@ def drive(scenario: Scenario, on_decision: Callable[[Decision], object]) -> Exec
                 raise InvalidInput(f"no scenario waits for people, this one came to {decision}")
 
 
-def _answered(facts: ExecutionFacts, turn: Turn) -> ExecutionFacts:
+def _answer_calls(facts: ExecutionFacts, turn: Turn) -> ExecutionFacts:
     if turn.raises:
         return facts.failed(StepError.of(turn.raises))
     calls = tuple(CallFacts(f"call-{index}", name) for index, name in enumerate(turn.calls))

@@ -108,7 +108,7 @@ PLANTED = [
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Path:
+def copy_packages(tmp_path: Path) -> Path:
     """A copy of the packages for planted imports."""
     for package in ("everstep", *LINKED):
         shutil.copytree(
@@ -118,7 +118,7 @@ def copied(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def linted(folder: Path) -> subprocess.CompletedProcess[str]:
+def run_linter(folder: Path) -> subprocess.CompletedProcess[str]:
     lint = "from importlinter.cli import lint_imports_command as lint; lint()"
     return subprocess.run(  # noqa: S603 -- our own interpreter
         [sys.executable, "-c", lint, "--no-cache", "--no-logo"],
@@ -130,7 +130,7 @@ def linted(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_packages_keep_every_contract(copied: Path) -> None:
-    result = linted(copied)
+    result = run_linter(copied)
 
     assert result.returncode == 0, result.stdout
     for contract in CONTRACTS.values():
@@ -147,7 +147,7 @@ def test_a_forbidden_import_breaks_its_contract(copied: Path, planted: Planted) 
     if planted.contract == "workflows" and not planted.module.startswith("workflows"):
         (copied / "workflows" / "imports.py").write_text("import everstep.activities\n")
 
-    result = linted(copied)
+    result = run_linter(copied)
 
     assert result.returncode == 1
     assert f"{CONTRACTS[planted.contract]['name']} BROKEN" in result.stdout

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules import ROOT, in_order, main, numbers_in, report, written
+from tests.rules import ROOT, in_order, main, numbers_in, parse_rules, report
 
 PAGE = """
 # Rules
@@ -50,12 +50,12 @@ def project(folder: Path, *docstrings: str, page: str = PAGE) -> Path:
     return folder
 
 
-def reported(root: Path) -> list[str]:
+def report_for(root: Path) -> list[str]:
     return report(root / "docs" / "rules.md", root / "tests")
 
 
 def test_rules_are_the_rows_that_start_with_a_number() -> None:
-    rules = written(PAGE)
+    rules = parse_rules(PAGE)
 
     assert rules.built == {"2.2.1", "2.2.10", "2.5", "11"}
     assert rules.all == rules.built | {"0.1", "7.7.1"}
@@ -64,13 +64,13 @@ def test_rules_are_the_rows_that_start_with_a_number() -> None:
 def test_nothing_is_reported_when_every_built_rule_is_named(tmp_path: Path) -> None:
     root = project(tmp_path, "2.2.1, 2.2.10: the order names.", "Limits stop (2.5).", "11")
 
-    assert reported(root) == []
+    assert report_for(root) == []
 
 
 def test_a_built_rule_without_a_test_is_reported_in_order(tmp_path: Path) -> None:
     root = project(tmp_path, "2.2.10")
 
-    assert reported(root) == [
+    assert report_for(root) == [
         "rule 2.2.1 has no test that names it",
         "rule 2.5 has no test that names it",
         "rule 11 has no test that names it",
@@ -80,7 +80,7 @@ def test_a_built_rule_without_a_test_is_reported_in_order(tmp_path: Path) -> Non
 def test_a_number_that_is_no_rule_is_reported_with_its_test(tmp_path: Path) -> None:
     root = project(tmp_path, "2.2.1, 2.2.10, 2.5 and 11.", "Something of 2.2.2.")
 
-    assert reported(root) == [
+    assert report_for(root) == [
         "tests/agent_domain/test_1.py:1 test_it names rule 2.2.2, which is not in rules.md"
     ]
 
@@ -88,7 +88,7 @@ def test_a_number_that_is_no_rule_is_reported_with_its_test(tmp_path: Path) -> N
 def test_a_rule_that_is_not_built_may_be_named(tmp_path: Path) -> None:
     root = project(tmp_path, "2.2.1, 2.2.10, 2.5, 11, 7.7.1, 0.1")
 
-    assert reported(root) == []
+    assert report_for(root) == []
 
 
 def test_only_docstrings_of_functions_and_classes_name_rules(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_only_docstrings_of_functions_and_classes_name_rules(tmp_path: Path) -> 
     )
     (root / "tests" / "helpers.py").write_text('def helper() -> None:\n    """2.2.1"""\n')
 
-    assert reported(root) == [
+    assert report_for(root) == [
         "rule 2.2.1 has no test that names it",
         "rule 2.2.10 has no test that names it",
     ]
@@ -129,13 +129,13 @@ def test_only_docstrings_of_functions_and_classes_name_rules(tmp_path: Path) -> 
     ],
 )
 def test_a_docstring_names_rules_and_other_numbers(docstring: str, numbers: set[str]) -> None:
-    assert numbers_in(docstring, written(PAGE)) == numbers
+    assert numbers_in(docstring, parse_rules(PAGE)) == numbers
 
 
 def test_a_page_without_built_rules_is_reported_and_does_not_pass(tmp_path: Path) -> None:
     root = project(tmp_path, "2.2.1", page="# Rules\n")
 
-    assert reported(root) == ["rules.md has no rules under '## Built'"]
+    assert report_for(root) == ["rules.md has no rules under '## Built'"]
 
 
 def test_rules_are_sorted_as_numbers() -> None:
@@ -157,7 +157,7 @@ def test_the_exit_status_shows_whether_a_rule_is_missing(
 
 
 def test_the_projects_own_page_can_be_read() -> None:
-    rules = written((ROOT / "docs" / "rules.md").read_text())
+    rules = parse_rules((ROOT / "docs" / "rules.md").read_text())
 
     assert {"1.2.1", "2.5", "11", "12.4"} <= rules.built
     assert {"0.3", "7.9.1"} <= rules.all - rules.built
@@ -181,7 +181,7 @@ MARKS = {
 
 
 def test_a_star_marks_a_rule_of_a_running_installation() -> None:
-    rules = written(STARRED)
+    rules = parse_rules(STARRED)
     assert (rules.all, rules.running) == ({"8.3.1", "8.3.2"}, {"8.3.1"})
 
 
@@ -191,7 +191,7 @@ def test_a_starred_rule_needs_a_test_of_real_processes(marks: str, is_enough: bo
     test = f'{MARKS[marks]}def test_it() -> None:\n    """8.3.1, 8.3.2"""\n'
     (root / "tests" / "agent_domain" / "test_it.py").write_text(test)
     problem = "rule 8.3.1 has a star, and no test against a running installation names it"
-    assert reported(root) == ([] if is_enough else [problem])
+    assert report_for(root) == ([] if is_enough else [problem])
 
 
 def test_a_decorator_marks_one_test(tmp_path: Path) -> None:
@@ -199,11 +199,11 @@ def test_a_decorator_marks_one_test(tmp_path: Path) -> None:
     text = '@pytest.mark.installation\ndef test_it() -> None:\n    """8.3.1"""\n'
     text += 'class TestIt:\n    def test_it(self) -> None:\n        """8.3.2"""\n'
     (root / "tests" / "agent_domain" / "test_it.py").write_text(text)
-    assert reported(root) == []
+    assert report_for(root) == []
 
 
 def test_every_acceptance_test_drives_real_processes(tmp_path: Path) -> None:
     root = project(tmp_path, page=STARRED)
     (root / "tests" / "acceptance").mkdir()
     (root / "tests" / "acceptance" / "test_it.py").write_text('def test_it():\n    """8.3.1, 8.3.2"""\n')
-    assert reported(root) == []
+    assert report_for(root) == []

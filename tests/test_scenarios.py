@@ -15,7 +15,7 @@ from everstep.agent_domain.testing import MockTool, ScriptedModel
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.local.agent import AgentBuilder
 from everstep.local.runner import LocalRunner
-from tests.scenarios import SCENARIOS, Scenario, Turn, described, drive
+from tests.scenarios import SCENARIOS, Scenario, Turn, describe, drive
 
 
 def fails(**_args: object) -> None:
@@ -43,7 +43,7 @@ async def run_locally(scenario: Scenario) -> tuple[AgentState, list[str]]:
     state = await LocalRunner(definition, on_decision=decisions.append).run(
         AgentState.empty().with_messages("Go")
     )
-    return state, [described(decision) for decision in decisions]
+    return state, [describe(decision) for decision in decisions]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -65,7 +65,7 @@ def test_bare_facts_decide_as_the_table_says(scenario: Scenario) -> None:
 
     facts = drive(scenario, decisions.append)
 
-    assert [described(decision) for decision in decisions] == list(scenario.decisions)
+    assert [describe(decision) for decision in decisions] == list(scenario.decisions)
     assert (facts.status, facts.last_outcome and facts.last_outcome.stop_reason) == (
         scenario.status,
         scenario.reason,

@@ -35,17 +35,17 @@ class _Called:
 
 
 @dataclass
-class Shelf:
+class FakeToolset:
     """Tools from another source."""
 
     tools: dict[str, Callable[[dict[str, Any], ToolContext], Any]]
     name: str = "shelf"
     options: ToolOptions = field(default_factory=ToolOptions)
-    asked: list[Asker] = field(default_factory=list[Asker])
+    askers: list[Asker] = field(default_factory=list[Asker])
     fails: Exception | None = None
 
     async def listed(self, asker: Asker) -> Sequence[ListedTool]:
-        self.asked.append(asker)
+        self.askers.append(asker)
         if self.fails:
             raise self.fails
         schema = frozen_map({"type": "object", "properties": {}})

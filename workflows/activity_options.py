@@ -39,7 +39,7 @@ class LocalActivityConfig(TypedDict):
     cancellation_type: NotRequired[ActivityCancellationType]
 
 
-_AGAIN = RetryPolicy(
+_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=500),
     backoff_coefficient=2.0,
     maximum_interval=timedelta(seconds=15),
@@ -50,26 +50,26 @@ _AGAIN = RetryPolicy(
 MODEL = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=30),
     heartbeat_timeout=timedelta(seconds=10),
-    retry_policy=_AGAIN,
+    retry_policy=_RETRY,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 TOOL = ActivityConfig(
     start_to_close_timeout=timedelta(hours=24),
     heartbeat_timeout=timedelta(seconds=10),
-    retry_policy=_AGAIN,
+    retry_policy=_RETRY,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 QUICK_TOOL = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=2 * QUICK_SECONDS),
     local_retry_threshold=LOCAL_RETRY_THRESHOLD,
-    retry_policy=_AGAIN,
+    retry_policy=_RETRY,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 # The store's side of starting, reporting and closing a child execution.
 CHILD = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=1),
     heartbeat_timeout=timedelta(seconds=10),
-    retry_policy=_AGAIN,
+    retry_policy=_RETRY,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 # No maximum number of attempts: while the database is down the workflow waits, so the final state is always
@@ -77,7 +77,7 @@ CHILD = ActivityConfig(
 SETTLE = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=20),
     local_retry_threshold=LOCAL_RETRY_THRESHOLD,
-    retry_policy=_AGAIN,
+    retry_policy=_RETRY,
 )
 
 ROLL_OVER_EVENTS = 1000

@@ -15,7 +15,13 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from everstep.activities.agent import AgentActivities
-    from everstep.activities.contracts import InferInput, ProcessInput, ToolInput, ToolOutput, settled
+    from everstep.activities.contracts import (
+        InferInput,
+        ProcessInput,
+        ToolInput,
+        ToolOutput,
+        step_with_outputs,
+    )
     from everstep.agent_domain.agents.plan import PlannedTool
     from everstep.agent_domain.errors import HookFailed
     from everstep.agent_domain.loop.continuation import (
@@ -35,15 +41,15 @@ with workflow.unsafe.imports_passed_through():
         Stop,
         decide,
     )
-    from everstep.agent_domain.loop.status import ExecutionStatus, StopReason, ended
+    from everstep.agent_domain.loop.status import ExecutionStatus, StopReason, final_situation
     from everstep.agent_domain.loop.step_error import StepError
     from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
     from everstep.workflows.activity_options import MODEL, QUICK_TOOL, ROLL_OVER_EVENTS, TOOL
-    from everstep.workflows.children import Children
+    from everstep.workflows.children import ChildExecutions
     from everstep.workflows.contracts import WORKFLOW, ExecutionInput, ExecutionResult
-    from everstep.workflows.execution_base import together
-    from everstep.workflows.foreign_workflows import foreign
-    from everstep.workflows.updates import People
+    from everstep.workflows.execution_base import gather_all
+    from everstep.workflows.foreign_workflows import find_foreign_workflow
+    from everstep.workflows.updates import UpdateHandlers
 
 
 HOOK_FAILED = HookFailed.__name__
@@ -53,13 +59,13 @@ UNKNOWN_EFFECT_IS_TOOL_ERROR = "unknown-effect-is-tool-error"
 
 
 @workflow.defn(name=WORKFLOW)
-class AgentExecution(People, Children):
+class AgentExecution(UpdateHandlers, ChildExecutions):
     """One execution, from its first step to its stop reason."""
 
     # The arguments are unchecked: any client of the namespace can start a workflow of this type.
     def __new__(cls, *arguments: object) -> Any:
         """Return this workflow, or a stand-in that fails if the arguments are not an execution's."""
-        return foreign(arguments) or super().__new__(cls)
+        return find_foreign_workflow(arguments) or super().__new__(cls)
 
     @workflow.init
     def __init__(self, start: ExecutionInput) -> None:  # pyright: ignore[reportInconsistentConstructor]
@@ -75,7 +81,7 @@ class AgentExecution(People, Children):
                 await workflow.wait([work])
             except asyncio.CancelledError:
                 # Cancelled through Temporal: keep running so that the final status is recorded.
-                self.stop_now()
+                self.cancel_now()
         return work.result()
 
     async def carry_out(self) -> ExecutionResult:
@@ -129,17 +135,17 @@ class AgentExecution(People, Children):
         step = await workflow.execute_activity_method(
             AgentActivities.infer, request, summary=f"step {decision.number}", **MODEL
         )
-        await self.take(step)
+        await self.fold_in_step(step)
 
     async def run_tools(self, calls: tuple[CallFacts, ...]) -> None:
         """Run these calls concurrently."""
         number = self.step.number
         self.describe(f"running {', '.join(call.name for call in calls)} for step {number}")
-        outputs = await together(*(self.run_tool(number, call) for call in calls))
+        outputs = await gather_all(*(self.run_tool(number, call) for call in calls))
         # Read `self.step` only now: an update may have decided about another call of it during the await.
-        await self.take(settled(self.step, outputs))
+        await self.fold_in_step(step_with_outputs(self.step, outputs))
 
-    async def take(self, step: StepFacts) -> None:
+    async def fold_in_step(self, step: StepFacts) -> None:
         """Fold in new facts of the current step; an exception of a hook of its calls ends the step."""
         if step.has_unknown_effect and not workflow.patched(UNKNOWN_EFFECT_IS_TOOL_ERROR):
             self.facts = replace(self.facts, unknown_effects_apart=True)
@@ -148,8 +154,8 @@ class AgentExecution(People, Children):
             self.facts = self.facts.with_step(step)
             return
         self.facts = self.facts.failed(replace(failed, tool_name=None), step.seconds)
-        told = "a hook failed; the error of its call has the details"
-        await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=told)
+        failure = "a hook failed; the error of its call has the details"
+        await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=failure)
 
     async def run_tool(self, number: int, call: CallFacts) -> ToolOutput:
         """Run one call, as a local activity if the tool is declared quick."""
@@ -175,19 +181,21 @@ class AgentExecution(People, Children):
         """Run the processors on the completed step."""
         request = ProcessInput(self.start.ref, self.plan.agent, number, self.facts.usage)
         self.describe(f"processing step {number}")
-        told = await workflow.execute_activity_method(
+        output = await workflow.execute_activity_method(
             AgentActivities.process, request, summary=f"step {number} · processors", **MODEL
         )
-        facts = self.facts.processed().spent(told.besides.usage).wished(told.besides.wishes)
-        facts = facts.criticised(told.critique)
-        self.facts = facts.failed(told.error, told.seconds) if told.error else facts.worked(told.seconds)
+        facts = self.facts.processed().spent(output.besides.usage).wished(output.besides.wishes)
+        facts = facts.criticised(output.critique)
+        self.facts = (
+            facts.failed(output.error, output.seconds) if output.error else facts.worked(output.seconds)
+        )
 
     async def stop(self, decision: Stop) -> ExecutionResult:
         """Record the final status, then wait until every update handler has finished."""
         outcome, step = decision.outcome, self.facts.current_step
         completes_step = step is not None and self.facts.is_applied
         self.facts = self.facts.ended(outcome, self.plan.error_policy)
-        situation = ended(self.facts.status, outcome.stop_reason)
+        situation = final_situation(self.facts.status, outcome.stop_reason)
         step = self.facts.current_step
         self.describe(f"{situation.execution}; recording the end")
         await self.settle(
@@ -225,13 +233,13 @@ class AgentExecution(People, Children):
                 raise
         except ActivityError as error:
             if not is_cancelled_exception(error):
-                await self.fail(error)
+                await self.record_failure(error)
         finally:
             self.work = None
         # Also when the work completed before the cancel reached it: whatever the step still waits for is
         # void.
         if self.is_cancelled:
-            self.give_up()
+            self.abandon_step()
 
     # Unexpected errors, and long histories.
 

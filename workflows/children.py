@@ -19,7 +19,13 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from everstep.activities.contracts import CloseInput, ReportInput, SpawnInput, ToolOutput, settled
+    from everstep.activities.contracts import (
+        CloseInput,
+        ReportInput,
+        SpawnInput,
+        ToolOutput,
+        step_with_outputs,
+    )
     from everstep.activities.subagents import SubagentActivities
     from everstep.agent_domain.agents.plan import ExecutionPlan
     from everstep.agent_domain.agents.spawning import child_ref
@@ -29,21 +35,21 @@ with workflow.unsafe.imports_passed_through():
     from everstep.agent_domain.loop.step_facts import CallFacts
     from everstep.workflows.activity_options import CHILD
     from everstep.workflows.contracts import (
-        CHILD_STANDS,
-        PARENT_STANDS,
+        CHILD_STATUS_SIGNAL,
+        PARENT_PAUSE_SIGNAL,
         WORKFLOW,
-        ChildStanding,
+        ChildStatus,
         ExecutionInput,
         ExecutionResult,
         workflow_id,
     )
-    from everstep.workflows.execution_base import Standing, together
-    from everstep.workflows.search_attributes import at_start
+    from everstep.workflows.execution_base import ExecutionBase, gather_all
+    from everstep.workflows.search_attributes import initial_attributes
 
 T = TypeVar("T")
 
 
-class Children(Standing):
+class ChildExecutions(ExecutionBase):
     """The part of an execution that runs child executions."""
 
     def __init__(self, start: ExecutionInput) -> None:
@@ -63,69 +69,69 @@ class Children(Standing):
         waiting = f"waiting for {', '.join(call.name for call in calls)} of step {number}"
         self.describe(waiting)
         # Not cancelled directly: each call watches `is_cancelled` itself and waits for its child to end.
-        ending = asyncio.ensure_future(together(*(self.run_subagent(number, call) for call in calls)))
-        passing = asyncio.ensure_future(self.pass_on_pauses(ending))
-        await self.stand_as_they_do(ending, waiting)
-        await passing
+        all_calls = asyncio.ensure_future(gather_all(*(self.run_subagent(number, call) for call in calls)))
+        forwarding = asyncio.ensure_future(self.forward_pauses(all_calls))
+        await self.mirror_child_pauses(all_calls, waiting)
+        await forwarding
         try:
-            outputs = await ending
+            outputs = await all_calls
         except ActivityError as error:
-            self.charge()
+            self.charge_children()
             if not self.is_cancelled:
-                await self.fail(error)
+                await self.record_failure(error)
             return
-        answered = [output for output in outputs if output]
-        if answered and not self.is_cancelled:
-            self.facts = self.facts.with_step(settled(self.step, answered))
+        completed = [output for output in outputs if output]
+        if completed and not self.is_cancelled:
+            self.facts = self.facts.with_step(step_with_outputs(self.step, completed))
             self.spent.clear()
         else:
-            self.charge()
+            self.charge_children()
 
-    def charge(self) -> None:
+    def charge_children(self) -> None:
         """Add what children used to the facts when no call result will report it."""
         if self.spent:
             tokens = sum(tokens for _, tokens in self.spent.values())
             self.facts = self.facts.charged(tokens).worked(max(seconds for seconds, _ in self.spent.values()))
             self.spent.clear()
 
-    async def stand_as_they_do(self, ending: asyncio.Future[Any], waiting: str) -> None:
+    async def mirror_child_pauses(self, all_calls: asyncio.Future[Any], waiting: str) -> None:
         """Settle as paused while every child that is still running is paused."""
 
         def is_paused() -> bool:
             return bool(self.children) and set(self.children.values()) == {ExecutionStatus.PAUSED}
 
         while True:
-            await workflow.wait_condition(lambda: ending.done() or is_paused())
-            if ending.done():
+            await workflow.wait_condition(lambda: all_calls.done() or is_paused())
+            if all_calls.done():
                 return
             self.describe(f"{waiting}, where people are asked")
             await self.settle(ExecutionStatus.PAUSED)
-            await workflow.wait_condition(lambda: ending.done() or not is_paused())
+            await workflow.wait_condition(lambda: all_calls.done() or not is_paused())
             self.facts = self.facts.entered(workflow.now())
             self.describe(waiting)
             await self.settle(ExecutionStatus.RUNNING)
 
-    async def pass_on_pauses(self, ending: asyncio.Future[Any]) -> None:
+    async def forward_pauses(self, all_calls: asyncio.Future[Any]) -> None:
         """Send pauses and resumes of this execution on to its children, except to those that have ended."""
 
-        def to_tell() -> set[UUID]:
+        def children_to_signal() -> set[UUID]:
             wanted = set(self.child_workflow_ids) if self.facts.is_paused else set[UUID]()
             return wanted ^ (self.paused_children & set(self.child_workflow_ids))
 
         while True:
-            await workflow.wait_condition(lambda: ending.done() or bool(to_tell()))
-            if ending.done():
+            await workflow.wait_condition(lambda: all_calls.done() or bool(children_to_signal()))
+            if all_calls.done():
                 self.paused_children.clear()
                 return
-            for child in sorted(to_tell()):
+            for child in sorted(children_to_signal()):
                 self.paused_children ^= {child}
-                await self.tell_child(child, is_paused=child in self.paused_children)
+                await self.signal_child(child, is_paused=child in self.paused_children)
 
-    async def tell_child(self, child: UUID, *, is_paused: bool) -> None:
+    async def signal_child(self, child: UUID, *, is_paused: bool) -> None:
         """Signal a child to pause or to resume."""
         handle = workflow.get_external_workflow_handle(self.child_workflow_ids.get(child, ""))
         try:
-            await handle.signal(PARENT_STANDS, is_paused)
+            await handle.signal(PARENT_PAUSE_SIGNAL, is_paused)
         except FailureError as error:
             workflow.logger.info("a child ended before it was signalled: %s", type(error).__name__)
 
@@ -141,44 +147,46 @@ class Children(Standing):
                 agent,
                 number,
                 call.id,
-                self.tokens_left,
+                self.remaining_tokens,
                 clocks.session_execution_seconds,
                 self.plan.broadcast,
             )
-            spawned = await self.unless_cancelled(
+            spawned = await self.await_or_cancel(
                 workflow.start_activity_method(SubagentActivities.spawn, spawn, summary=summary, **CHILD)
             )
             if spawned and spawned.plan is None:
                 return spawned.answered
-            ended = await self.ended(child, spawned.plan if spawned else None, clocks)
+            result = await self.run_child(child, spawned.plan if spawned else None, clocks)
             self.children[child.execution_id] = ExecutionStatus.RUNNING
-            report = ReportInput(ref, agent, number, call.id, is_lost=ended is None)
-            if ended:
-                self.spent[child.execution_id] = (ended.seconds, ended.tokens)
-                report = replace(report, seconds=ended.seconds, tokens=ended.tokens)
+            report = ReportInput(ref, agent, number, call.id, is_lost=result is None)
+            if result:
+                self.spent[child.execution_id] = (result.seconds, result.tokens)
+                report = replace(report, seconds=result.seconds, tokens=result.tokens)
             if self.is_cancelled:
                 return None
             summary = f"{summary} · report"
-            return await self.unless_cancelled(
+            return await self.await_or_cancel(
                 workflow.start_activity_method(SubagentActivities.report, report, summary=summary, **CHILD)
             )
         finally:
             del self.children[child.execution_id]
             self.child_workflow_ids.pop(child.execution_id, None)
 
-    async def ended(
+    async def run_child(
         self, child: ExecutionRef, plan: ExecutionPlan | None, clocks: StateInfo
     ) -> ExecutionResult | None:
         """Return how a child ended. If it could not record its own end, an activity records it."""
-        ended = await self.lived(child, plan, clocks) if plan and not self.is_cancelled else None
-        if ended is None:
+        result = (
+            await self.run_child_workflow(child, plan, clocks) if plan and not self.is_cancelled else None
+        )
+        if result is None:
             status = ExecutionStatus.CANCELLED if self.is_cancelled else ExecutionStatus.FAILED
             await workflow.execute_activity_method(
                 SubagentActivities.close, CloseInput(child, status), summary="end the child", **CHILD
             )
-        return ended
+        return result
 
-    async def lived(
+    async def run_child_workflow(
         self, child: ExecutionRef, plan: ExecutionPlan, clocks: StateInfo
     ) -> ExecutionResult | None:
         """Run a child workflow to its end; None if it was ended from outside."""
@@ -192,15 +200,15 @@ class Children(Standing):
                 cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
                 # If an operator terminates this workflow, the child still records its own end.
                 parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-                search_attributes=at_start(start),
+                search_attributes=initial_attributes(start),
                 static_summary=plan.agent,
             )
             self.child_workflow_ids[child.execution_id] = handle.id
-            return await self.unless_cancelled(handle)
+            return await self.await_or_cancel(handle)
         except (ChildWorkflowError, WorkflowAlreadyStartedError):
             return None
 
-    async def unless_cancelled(self, work: asyncio.Task[T]) -> T | None:
+    async def await_or_cancel(self, work: asyncio.Task[T]) -> T | None:
         """Return the result of `work`, or None if the execution is cancelled first.
 
         A cancel is passed on to `work`, and this waits until it has ended.
@@ -215,28 +223,28 @@ class Children(Standing):
                 raise
             return None
 
-    @workflow.signal(name=PARENT_STANDS)
-    def parent_stands(self, is_paused: bool) -> None:
+    @workflow.signal(name=PARENT_PAUSE_SIGNAL)
+    def on_parent_status(self, is_paused: bool) -> None:
         """Pause or resume together with the parent execution."""
         if not self.facts.status.is_terminal:
             self.facts = self.facts.paused() if is_paused else self.facts.resumed(workflow.now())
 
     @property
-    def tokens_left(self) -> int | None:
+    def remaining_tokens(self) -> int | None:
         """Tokens that this execution may still use; None if unlimited."""
         if self.plan.max_tokens is None:
             return None
-        besides = self.step.besides
-        under_way = (self.step.usage + besides.usage).total + besides.child_tokens
-        return max(1, self.plan.max_tokens - self.facts.tokens - under_way)
+        extras = self.step.besides
+        in_progress = (self.step.usage + extras.usage).total + extras.child_tokens
+        return max(1, self.plan.max_tokens - self.facts.tokens - in_progress)
 
     @property
     def session_seconds(self) -> float:
         """Seconds that the session has worked: earlier executions, this one, and the current step."""
         return self.facts.state_info.session_execution_seconds + self.facts.seconds_under_way
 
-    @workflow.signal(name=CHILD_STANDS)
-    def child_stands(self, standing: ChildStanding) -> None:
+    @workflow.signal(name=CHILD_STATUS_SIGNAL)
+    def on_child_status(self, child: ChildStatus) -> None:
         """Record that a child was paused or resumed."""
-        if standing.execution_id in self.children:
-            self.children[standing.execution_id] = standing.status
+        if child.execution_id in self.children:
+            self.children[child.execution_id] = child.status

@@ -12,8 +12,8 @@ from everstep.agent_domain.loop.usage import Usage
 WORKFLOW = "AgentExecution"
 ID_PREFIX = "agent-execution/"
 """Prefix of the workflow ids of executions. Other workflows in the namespace do not have it."""
-CHILD_STANDS = "child_stands"
-PARENT_STANDS = "parent_stands"
+CHILD_STATUS_SIGNAL = "child_stands"
+PARENT_PAUSE_SIGNAL = "parent_stands"
 
 
 def workflow_id(ref: ExecutionRef) -> str:
@@ -81,7 +81,7 @@ class ExecutionProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class CallReply:
     """A call was answered or decided on by a person; the answer itself is in the store."""
 
     call_id: str
@@ -90,7 +90,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildStanding:
+class ChildStatus:
     """A child execution was paused or resumed."""
 
     execution_id: UUID

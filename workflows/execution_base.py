@@ -18,14 +18,14 @@ with workflow.unsafe.imports_passed_through():
     from everstep.agent_domain.loop.stop_signal import StopSignal
     from everstep.workflows import search_attributes
     from everstep.workflows.activity_options import SETTLE
-    from everstep.workflows.contracts import CHILD_STANDS, ChildStanding, ExecutionInput
+    from everstep.workflows.contracts import CHILD_STATUS_SIGNAL, ChildStatus, ExecutionInput
 
 CANCELLED = StopSignal(StopReason.USER_REQUESTED, "Cancelled", source="cancel")
 
 T = TypeVar("T")
 
 
-class Standing:
+class ExecutionBase:
     """The facts of an execution, and the methods that record its status in the store."""
 
     def __init__(self, start: ExecutionInput) -> None:
@@ -45,7 +45,7 @@ class Standing:
             raise ApplicationError("there are calls, and no step that made them", non_retryable=True)
         return self.facts.current_step
 
-    def let(self, call_id: str, need: CallNeed) -> None:
+    def set_need(self, call_id: str, need: CallNeed) -> None:
         """Set the need of a call that has received what it waited for."""
         step = self.facts.current_step
         if step and not self.facts.is_recorded:
@@ -60,11 +60,11 @@ class Standing:
         # The idempotency key names the situation as well as the count. A worker may crash after the write and
         # before reporting it; on replay an update may come first, and the settlement with the same count is
         # then another one.
-        about = (str(self.settlements), status, str(self.facts.step_count), *details.get("waiting", ()))
+        situation = (str(self.settlements), status, str(self.facts.step_count), *details.get("waiting", ()))
         request = SettleInput(
             ref=self.start.ref,
             agent=self.plan.agent,
-            key=f"settlement/{'/'.join(about)}",
+            key=f"settlement/{'/'.join(situation)}",
             status=status,
             agent_status=self.facts.status,
             step_count=self.facts.step_count,
@@ -77,23 +77,23 @@ class Standing:
             AgentActivities.settle, request, summary=f"settle · {status}", **SETTLE
         )
         if status is not before:
-            await self.tell(status, details.get("stop_reason"))
+            await self.publish_status(status, details.get("stop_reason"))
 
-    async def tell(self, status: ExecutionStatus, reason: StopReason | None) -> None:
+    async def publish_status(self, status: ExecutionStatus, reason: StopReason | None) -> None:
         """Update the search attributes, and signal the parent execution."""
         if self.start.search_attributes:
-            updates = search_attributes.changed(status, reason)
+            updates = search_attributes.status_updates(status, reason)
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] -- the SDK's type
         parent = workflow.info().parent
         if parent is None or not self.start.is_subagent or reason:
             return
-        standing = ChildStanding(self.start.ref.execution_id, status)
+        child = ChildStatus(self.start.ref.execution_id, status)
         try:
-            await workflow.get_external_workflow_handle(parent.workflow_id).signal(CHILD_STANDS, standing)
+            await workflow.get_external_workflow_handle(parent.workflow_id).signal(CHILD_STATUS_SIGNAL, child)
         except FailureError as error:
             workflow.logger.warning("the parent workflow cannot be signalled: %s", type(error).__name__)
 
-    async def fail(self, error: ActivityError) -> None:
+    async def record_failure(self, error: ActivityError) -> None:
         """Record an activity that failed without a result as a failed step."""
         cause = error.cause or error
         self.facts = self.facts.failed(StepError("", None, None, type(cause).__name__))
@@ -114,8 +114,8 @@ class Standing:
         """Show how the execution ended; the Temporal UI keeps this for closed workflows."""
         facts, step = self.facts, self.facts.current_step
         # Only the kinds of the last step's errors, or their advice: error messages may quote a prompt.
-        found = step.errors if step else ()
-        errors = [error.advice or error.exception or error.type or "unknown" for error in found]
+        step_errors = step.errors if step else ()
+        errors = [error.advice or error.exception or error.type or "unknown" for error in step_errors]
         failed = [f"- errors: {', '.join(errors)}"] if errors else []
         lines = [
             f"**{self.plan.agent}**: {situation.execution} ({outcome.stop_reason})",
@@ -134,25 +134,25 @@ class Standing:
         """Whether the execution has been cancelled."""
         return self.facts.stop_signal == CANCELLED
 
-    def stop_now(self) -> None:
+    def cancel_now(self) -> None:
         """Cancel the execution: interrupt the work in progress, or abandon what the step waits for."""
         self.facts = self.facts.signalled(CANCELLED)
         if self.work:
             self.work.cancel()
         else:
-            self.give_up()
+            self.abandon_step()
 
-    def give_up(self) -> None:
+    def abandon_step(self) -> None:
         """Abandon the current step."""
         self.facts = self.facts.abandoned()
 
 
-async def together(*works: Awaitable[T]) -> list[T]:
+async def gather_all(*works: Awaitable[T]) -> list[T]:
     """Await all of them; if one raises, the others complete before its error is raised."""
     results = await asyncio.gather(*works, return_exceptions=True)
-    ended: list[T] = []
+    values: list[T] = []
     for result in results:
         if isinstance(result, BaseException):
             raise result
-        ended.append(result)
-    return ended
+        values.append(result)
+    return values

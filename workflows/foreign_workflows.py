@@ -12,28 +12,28 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from everstep.workflows.contracts import ExecutionInput, workflow_id
 
-NOT_OURS = "ForeignWorkflow"
+FOREIGN_WORKFLOW = "ForeignWorkflow"
 """The failure type, by which operators can find these workflows."""
 
 
-def not_ours(why: str) -> ApplicationError:
+def foreign_workflow_error(reason: str) -> ApplicationError:
     """Return the failure of a workflow that is not an execution."""
     return ApplicationError(
-        f"This workflow is not an Everstep execution: {why}. Start executions with Everstep's client, its "
+        f"This workflow is not an Everstep execution: {reason}. Start executions with Everstep's client, its "
         "HTTP API or the activity everstep.start",
-        type=NOT_OURS,
+        type=FOREIGN_WORKFLOW,
         non_retryable=True,
     )
 
 
-class Foreign:
+class ForeignWorkflow:
     """A stand-in for a workflow that was not started as an execution."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
-def foreign(arguments: Sequence[object]) -> Foreign | None:
+def find_foreign_workflow(arguments: Sequence[object]) -> ForeignWorkflow | None:
     """Return a stand-in for a workflow that is not an execution; None for an execution.
 
     The workflow id is checked only outside of replay: a history may be replayed under any id.
@@ -42,7 +42,7 @@ def foreign(arguments: Sequence[object]) -> Foreign | None:
         case [ExecutionInput() as start]:
             expected = workflow_id(start.ref)
         case _:
-            return Foreign("its arguments are not those of an execution")
+            return ForeignWorkflow("its arguments are not those of an execution")
     if not workflow.unsafe.is_replaying() and workflow.info().workflow_id != expected:
-        return Foreign(f"the workflow of the execution it names is {expected}")
+        return ForeignWorkflow(f"the workflow of the execution it names is {expected}")
     return None

@@ -19,7 +19,7 @@ SESSION = SearchAttributeKey.for_keyword("EverstepSession")
 ALL = (TENANT, AGENT, STATUS, STOP_REASON, SESSION)
 
 
-def at_start(start: ExecutionInput) -> TypedSearchAttributes:
+def initial_attributes(start: ExecutionInput) -> TypedSearchAttributes:
     """Return the search attributes of a new execution; empty if the server has none registered."""
     if not start.search_attributes:
         return TypedSearchAttributes.empty
@@ -34,6 +34,6 @@ def at_start(start: ExecutionInput) -> TypedSearchAttributes:
     )
 
 
-def changed(status: ExecutionStatus, reason: StopReason | None) -> list[SearchAttributeUpdate[str]]:
+def status_updates(status: ExecutionStatus, reason: StopReason | None) -> list[SearchAttributeUpdate[str]]:
     """Return the updates for a new status."""
     return [STATUS.value_set(status.value), *([STOP_REASON.value_set(reason.value)] if reason else [])]

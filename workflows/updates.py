@@ -13,29 +13,31 @@ with workflow.unsafe.imports_passed_through():
     from everstep.agent_domain.loop.loop import AwaitApproval, AwaitInput, Decision
     from everstep.agent_domain.loop.status import ExecutionStatus
     from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed
-    from everstep.workflows.contracts import Answered, ExecutionProgress
-    from everstep.workflows.execution_base import Standing
+    from everstep.workflows.contracts import CallReply, ExecutionProgress
+    from everstep.workflows.execution_base import ExecutionBase
 
 
-class People(Standing):
+class UpdateHandlers(ExecutionBase):
     """The part of an execution that waits for people and handles their updates."""
 
-    async def wait_while(self, decision: Decision, ask: Callable[[], Decision]) -> None:
+    async def wait_while(self, decision: Decision, decide_again: Callable[[], Decision]) -> None:
         """Record a pause and wait until the next decision is a different one. Waiting occupies no worker."""
-        calls = _waiting(decision)
+        calls = _waiting_calls(decision)
         asks = isinstance(decision, AwaitInput)
         self.describe(f"waiting for people: {', '.join(call.name for call in calls) or 'paused'}")
         await self.settle(ExecutionStatus.PAUSED, waiting=tuple(call.id for call in calls), asks=asks)
         try:
-            await workflow.wait_condition(lambda: ask() != decision, timeout=self.patience(decision))
+            await workflow.wait_condition(
+                lambda: decide_again() != decision, timeout=self.answer_timeout(decision)
+            )
         except TimeoutError:
             # Unanswered in time: run the tool, which supplies its own default.
-            self.let(calls[0].id, CallNeed.RUN)
+            self.set_need(calls[0].id, CallNeed.RUN)
         self.facts = self.facts.entered(workflow.now())
         self.describe("running again")
         await self.settle(ExecutionStatus.RUNNING)
 
-    def patience(self, decision: Decision) -> timedelta | None:
+    def answer_timeout(self, decision: Decision) -> timedelta | None:
         """How long to wait for an answer; None for no limit, as for all approvals and pauses."""
         tool = self.tools.get(decision.call.name) if isinstance(decision, AwaitInput) else None
         return timedelta(seconds=tool.wait_seconds) if tool and tool.wait_seconds is not None else None
@@ -48,26 +50,28 @@ class People(Standing):
     # Updates.
 
     @workflow.update
-    async def submit_input(self, answered: Answered) -> None:
+    async def submit_input(self, reply: CallReply) -> None:
         """Continue with a call that was answered; the answer is in the store."""
-        await self.until_asked(answered.call_id, CallNeed.INPUT)
-        self.let(answered.call_id, CallNeed.RUN)
+        await self.await_request(reply.call_id, CallNeed.INPUT)
+        self.set_need(reply.call_id, CallNeed.RUN)
 
     @submit_input.validator
-    def check_input(self, answered: Answered) -> None:
+    def check_input(self, reply: CallReply) -> None:
         """Reject an answer to a call that asks no question."""
-        self.require_waiting_soon(answered.call_id, CallNeed.INPUT)
+        self.require_waiting_soon(reply.call_id, CallNeed.INPUT)
 
     @workflow.update
-    async def resolve_approval(self, answered: Answered) -> None:
+    async def resolve_approval(self, reply: CallReply) -> None:
         """Continue with a call that was allowed or denied; the decision is in the store."""
-        await self.until_asked(answered.call_id, CallNeed.APPROVAL)
-        self.let(answered.call_id, CallNeed.RUN if answered.denied else self.own_need(answered.call_id))
+        await self.await_request(reply.call_id, CallNeed.APPROVAL)
+        self.set_need(
+            reply.call_id, CallNeed.RUN if reply.denied else self.need_after_approval(reply.call_id)
+        )
 
     @resolve_approval.validator
-    def check_approval(self, answered: Answered) -> None:
+    def check_approval(self, reply: CallReply) -> None:
         """Reject a decision about a call that needs no approval."""
-        self.require_waiting_soon(answered.call_id, CallNeed.APPROVAL)
+        self.require_waiting_soon(reply.call_id, CallNeed.APPROVAL)
 
     @workflow.update
     def steer(self) -> None:
@@ -87,7 +91,7 @@ class People(Standing):
     @workflow.update
     def cancel(self) -> None:
         """Cancel the execution now; the current step is abandoned."""
-        self.stop_now()
+        self.cancel_now()
 
     # Validators.
 
@@ -129,7 +133,7 @@ class People(Standing):
             kind = "question" if need is CallNeed.INPUT else "approval"
             raise ApplicationError(f"no {kind} is open for this call", type="NotWaiting", non_retryable=True)
 
-    async def until_asked(self, call_id: str, need: CallNeed) -> None:
+    async def await_request(self, call_id: str, need: CallNeed) -> None:
         """Wait until the model's reply is known, then raise unless the call waits for this need.
 
         If the worker crashes right after the model asked the question, the answer and the model's reply
@@ -138,14 +142,14 @@ class People(Standing):
         await workflow.wait_condition(lambda: not self.facts.awaits_reply)
         self.require_waiting(call_id, need)
 
-    def own_need(self, call_id: str) -> CallNeed:
+    def need_after_approval(self, call_id: str) -> CallNeed:
         """Return the need that a call has after it was approved."""
-        called = (call.name for call in self.facts.pending if call.id == call_id)
-        tools = (self.tools.get(name) for name in called)
+        names = (call.name for call in self.facts.pending if call.id == call_id)
+        tools = (self.tools.get(name) for name in names)
         return next((tool.need for tool in tools if tool), CallNeed.RUN)
 
 
-def _waiting(decision: Decision) -> tuple[CallFacts, ...]:
+def _waiting_calls(decision: Decision) -> tuple[CallFacts, ...]:
     match decision:
         case AwaitApproval(calls):
             return calls

@@ -37,12 +37,12 @@ DEFAULT_TIMEOUT_SECONDS = 300.0
 class AgentCapability(Protocol):
     """Something an agent can do: installs tools, processors, criteria, hooks or a callback."""
 
-    def install(self, builder: "AgentBuilder") -> object:
+    def install(self, builder: "DefinitionBuilder") -> object:
         """Add the capability's parts to the builder."""
         ...
 
 
-class AgentBuilder:
+class DefinitionBuilder:
     """Collects the settings of an agent; every method returns the builder."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class AgentBuilder:
 
     def with_error_policy(self, policy: ErrorPolicy) -> Self:
         """Set the policy that decides whether a failure ends the execution."""
-        self._error_policy = _of_type("with_error_policy", policy, ErrorPolicy)
+        self._error_policy = _require_type("with_error_policy", policy, ErrorPolicy)
         return self
 
     def with_finish_reasons(self, *reasons: str) -> Self:
@@ -173,8 +173,8 @@ class AgentBuilder:
 
     def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
         """Add tools; a tool replaces an earlier one of the same name."""
-        given = list(tools) if isinstance(tools, Iterable) else [tools]
-        self._tools = self._tools.merged(_usable(each) for each in given)
+        added = list(tools) if isinstance(tools, Iterable) else [tools]
+        self._tools = self._tools.merged(_require_tool(each) for each in added)
         return self
 
     def with_toolset(self, toolset: Toolset) -> Self:
@@ -183,7 +183,9 @@ class AgentBuilder:
         Raises:
             InvalidInput: A toolset with this name was added before.
         """
-        _of_type("with_toolset", toolset, Toolset, "a toolset has a name, listed(asker) and tool(listed)")
+        _require_type(
+            "with_toolset", toolset, Toolset, "a toolset has a name, listed(asker) and tool(listed)"
+        )
         if toolset.name in self._toolsets:
             raise InvalidInput(f"two toolsets are named '{toolset.name}'; rename one of them")
         self._toolsets[toolset.name] = toolset
@@ -192,7 +194,7 @@ class AgentBuilder:
     def with_capability(self, capability: AgentCapability) -> Self:
         """Install a capability; the descriptor lists it by its `name`, or by the name of its class."""
         how = "a capability has a method install(builder)"
-        _of_type("with_capability", capability, AgentCapability, how).install(self)
+        _require_type("with_capability", capability, AgentCapability, how).install(self)
         self._capabilities.append(getattr(capability, "name", type(capability).__name__))
         return self
 
@@ -210,19 +212,19 @@ class AgentBuilder:
 
     def with_parallel_tools(self, flag: bool) -> Self:
         """Set whether the calls of one response run at the same time."""
-        self._parallel_tools = _of_type("with_parallel_tools", flag, bool)
+        self._parallel_tools = _require_type("with_parallel_tools", flag, bool)
         return self
 
     def with_throw_on_tool_failure(self, flag: bool = True) -> Self:
         """Set whether a failing tool raises, instead of returning a result that the model reads."""
-        self._throws = _of_type("with_throw_on_tool_failure", flag, bool)
+        self._throws = _require_type("with_throw_on_tool_failure", flag, bool)
         return self
 
     # Execution.
 
     def with_debug(self, flag: bool = True) -> Self:
         """Keep the full state after each step of a durable execution."""
-        self._debug = _of_type("with_debug", flag, bool)
+        self._debug = _require_type("with_debug", flag, bool)
         return self
 
     def add_processor(self, processor: Processor) -> Self:
@@ -236,7 +238,7 @@ class AgentBuilder:
 
     def add_hook(self, hook: AgentHook) -> Self:
         """Add a hook that is called around steps and tool calls."""
-        self._hooks.append(_of_type("add_hook", hook, AgentHook, "derive it from AgentHook"))
+        self._hooks.append(_require_type("add_hook", hook, AgentHook, "derive it from AgentHook"))
         return self
 
     def add_continuation_criteria(self, *criteria: Criterion[Any]) -> Self:
@@ -251,12 +253,12 @@ class AgentBuilder:
 
     def with_driver(self, driver: StepDriver | CanUseTools) -> Self:
         """Set the driver, which exchanges messages with the model."""
-        self._driver = _of_type("with_driver", driver, CanUseTools, _how_drivers_are_made(driver))
+        self._driver = _require_type("with_driver", driver, CanUseTools, _driver_hint(driver))
         return self
 
     def with_events(self, bus: EventBus) -> Self:
         """Set the bus that receives the events of the loop and of its tools."""
-        self._events = _of_type("with_events", bus, EventBus)
+        self._events = _require_type("with_events", bus, EventBus)
         return self
 
     def with_broadcast(self, config: BroadcastConfig) -> Self:
@@ -265,14 +267,14 @@ class AgentBuilder:
         In-process adapters have their own configuration. Status changes are always sent:
         `auto_status_tracking` affects adapters only.
         """
-        self._broadcast = _of_type("with_broadcast", config, BroadcastConfig)
+        self._broadcast = _require_type("with_broadcast", config, BroadcastConfig)
         return self
 
     # Prompts and messages.
 
     def with_cached_context(self, context: CachedContext) -> Self:
         """Set the messages and tool schemas that precede every request."""
-        self._cached = _of_type("with_cached_context", context, CachedContext)
+        self._cached = _require_type("with_cached_context", context, CachedContext)
         return self
 
     def with_system_prompt(self, prompt: str) -> Self:
@@ -344,7 +346,7 @@ class AgentBuilder:
         context = self._cached.with_system_prompt(self._system_prompt)
         return context.with_response_format(self._response_format) if self._response_format else context
 
-    def _transformed(self, agent: Any) -> Any:
+    def _apply_on_build(self, agent: Any) -> Any:
         for transform in self._built:
             agent = transform(agent)
             if agent is None:
@@ -358,7 +360,7 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _how_drivers_are_made(given: object) -> str:
+def _driver_hint(given: object) -> str:
     if isinstance(given, type):
         return "create a driver with a model, as in ToolCallingDriver(model)"
     if isinstance(given, Model):
@@ -366,12 +368,12 @@ def _how_drivers_are_made(given: object) -> str:
     return "a driver has a coroutine method use_tools(state)"
 
 
-_HOW_TOOLS = "make one with @tool, FunctionTool.from_function or BaseTool"
+_TOOL_HINT = "make one with @tool, FunctionTool.from_function or BaseTool"
 
 T = TypeVar("T")
 
 
-def _of_type(method: str, value: object, kind: type[T], how: str = "") -> T:
+def _require_type(method: str, value: object, kind: type[T], how: str = "") -> T:
     expected = how or f"pass {kind.__name__}"
     # A class has the methods of its instances, so an isinstance check against a protocol passes for it.
     if isinstance(value, type):
@@ -407,9 +409,9 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _usable(tool: object) -> Tool:
+def _require_tool(tool: object) -> Tool:
     # Reading a broken property here fails early, and not in the middle of a run.
-    checked = _of_type("with_tools", tool, Tool, _HOW_TOOLS)
+    checked = _require_type("with_tools", tool, Tool, _TOOL_HINT)
     for part in ("name", "description", "schema"):
         getattr(checked, part)
     return checked

@@ -14,7 +14,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.result import Failure, Result, attempt
 from everstep.agent_domain.state.events import E, EventBus, Listener
 from everstep.agent_domain.state.state import AgentState
-from everstep.agent_domain.values import EMPTY, FrozenDict, FrozenList, listed, valid_text
+from everstep.agent_domain.values import EMPTY, FrozenDict, FrozenList, as_list, valid_text
 
 RunnerT = TypeVar("RunnerT", bound="RunsAgent")
 DefinitionT = TypeVar("DefinitionT", bound="AbstractAgentDefinition")
@@ -24,7 +24,7 @@ class NameList(FrozenList):
     """Names in their order, without duplicates; entries that are blank or not text are left out."""
 
     def __init__(self, entries: Iterable[object] = ()) -> None:
-        given = [entries] if isinstance(entries, str) else listed(entries, "names")
+        given = [entries] if isinstance(entries, str) else as_list(entries, "names")
         names = [valid_text(name, "a name") for name in given if isinstance(name, str) and name.strip()]
         super().__init__(dict.fromkeys(names))
 
@@ -126,7 +126,7 @@ class AbstractAgentDefinition(ABC):
             for handler in self._handlers:
                 agent = agent.with_event_handler(handler)
             for cls, fn in self._listeners:
-                agent = _attached(agent, cls, fn)
+                agent = _attach_listener(agent, cls, fn)
             self._agent = agent
         return self._agent
 
@@ -162,13 +162,13 @@ class AbstractAgentDefinition(ABC):
 
     def wiretap(self: DefinitionT, fn: Listener | None) -> DefinitionT:
         """Call `fn` with every event; None changes nothing."""
-        return self._heard_by(None, fn)
+        return self._add_listener(None, fn)
 
     def on_event(self: DefinitionT, cls: type[E], fn: Callable[[E], object] | None) -> DefinitionT:
         """Call `fn` with every event of one class; None changes nothing."""
-        return self._heard_by(cls, fn)
+        return self._add_listener(cls, fn)
 
-    def _heard_by(
+    def _add_listener(
         self: DefinitionT, cls: type[Any] | None, fn: Callable[[Any], object] | None
     ) -> DefinitionT:
         if fn is None:
@@ -176,11 +176,11 @@ class AbstractAgentDefinition(ABC):
         if self._agent is None:
             self._listeners = (*self._listeners, (cls, fn))
         else:
-            self._agent = _attached(self._agent, cls, fn)
+            self._agent = _attach_listener(self._agent, cls, fn)
         return self
 
 
-def _attached(agent: RunsAgent, cls: type[Any] | None, fn: Callable[[Any], object]) -> RunsAgent:
+def _attach_listener(agent: RunsAgent, cls: type[Any] | None, fn: Callable[[Any], object]) -> RunsAgent:
     return agent.wiretap(fn) if cls is None else agent.on_event(cls, fn)
 
 

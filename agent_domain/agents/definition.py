@@ -16,8 +16,8 @@ from everstep.agent_domain.capabilities.approvals import (
     Approval,
     ApprovalMode,
     ApprovalRule,
+    approval_to_json,
     needs_approval,
-    written,
 )
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.continuation import Criterion
@@ -32,7 +32,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 
 @runtime_checkable
-class KnowsItsAgent(Protocol):
+class BindsToAgent(Protocol):
     """A tool that depends on its agent, such as one whose subagents inherit from the agent."""
 
     def of(self, parent: "AgentDefinition") -> Tool:
@@ -41,11 +41,11 @@ class KnowsItsAgent(Protocol):
 
 
 @runtime_checkable
-class IsWritten(Protocol):
+class DeclaresSettings(Protocol):
     """A tool with settings beyond its schema, such as the prompts of other agents."""
 
     @property
-    def written(self) -> FrozenDict:
+    def declared_settings(self) -> FrozenDict:
         """The settings that affect an execution and are not in the tool's schema, as JSON."""
         ...
 
@@ -102,14 +102,16 @@ class AgentDefinition:
         """
         content = {
             "plan": self.base_plan.model_dump(mode="json"),
-            "criteria": [_named(criterion) for criterion in self.criteria],
-            "context": self._told(),
-            "approvals": self._written_approvals(),
+            "criteria": [_criterion_data(criterion) for criterion in self.criteria],
+            "context": self._context_data(),
+            "approvals": self._approval_data(),
             "preset": self.llm_preset,
             "model": self.model_settings,
             "toolsets": [toolset.name for toolset in self.toolsets],
             "written": self.written,
-            "brought": {tool.name: tool.written for tool in self.tools if isinstance(tool, IsWritten)},
+            "brought": {
+                tool.name: tool.declared_settings for tool in self.tools if isinstance(tool, DeclaresSettings)
+            },
         }
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -119,31 +121,31 @@ class AgentDefinition:
         return ExecutionSpec(
             agent=self.descriptor.name,
             llm_preset=self.llm_preset,
-            cached_context=self._told(),
-            approvals=self._written_approvals(),
+            cached_context=self._context_data(),
+            approvals=self._approval_data(),
             definition_hash=self.digest,
         )
 
     def with_listed(self, listed: Mapping[str, Any]) -> "AgentDefinition":
         """A copy with the tools that the toolsets listed; the agent's own tools win over those."""
-        known = {toolset.name: toolset for toolset in self.toolsets}
-        found = [
-            known[name].tool(ListedTool.from_dict(entry))
+        toolsets = {toolset.name: toolset for toolset in self.toolsets}
+        tools = [
+            toolsets[name].tool(ListedTool.from_dict(entry))
             for name, entries in listed.items()
-            if name in known
+            if name in toolsets
             for entry in entries
         ]
-        return replace(self, tools=Toolbox.of(found).merged(self.tools)) if found else self
+        return replace(self, tools=Toolbox.of(tools).merged(self.tools)) if tools else self
 
-    def _told(self) -> FrozenDict:
+    def _context_data(self) -> FrozenDict:
         return frozen_map(self.cached_context.with_tools(self.tools.schemas).to_dict())
 
-    def _written_approvals(self) -> FrozenDict:
-        return frozen_map({name: written(approval) for name, approval in self.approvals.items()})
+    def _approval_data(self) -> FrozenDict:
+        return frozen_map({name: approval_to_json(approval) for name, approval in self.approvals.items()})
 
     def equipped(self) -> "AgentDefinition":
         """A copy whose tools and driver are bound to this agent."""
-        bound = [tool.of(self) for tool in self.tools if isinstance(tool, KnowsItsAgent)]
+        bound = [tool.of(self) for tool in self.tools if isinstance(tool, BindsToAgent)]
         tools, driver = self.tools.merged(bound), self.driver
         if isinstance(driver, StepDriver):
             # A copy, so that two agents never share a driver's position or tools.
@@ -175,7 +177,7 @@ class AgentDefinition:
         return needs_approval(approval, call.name, call.args)
 
 
-def _named(criterion: Criterion[Any]) -> Any:
+def _criterion_data(criterion: Criterion[Any]) -> Any:
     """The criterion with its parameters; one that is not registered, so in-process only, by its class."""
     try:
         return REGISTERED.ref(criterion).model_dump(mode="json")

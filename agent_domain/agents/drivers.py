@@ -38,7 +38,7 @@ OnText: TypeAlias = Callable[[str], None]
 """Called with each piece of text as the model writes it."""
 
 
-def unheard(_text: str) -> None:
+def ignore_text(_text: str) -> None:
     """An `OnText` for callers that do not stream."""
 
 
@@ -130,7 +130,7 @@ class StepDriver(ABC):
         self.parallel_tools = parallel_tools
 
     @abstractmethod
-    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+    async def infer(self, state: AgentState, on_text: OnText = ignore_text) -> Reply:
         """Ask the model."""
 
     @abstractmethod
@@ -154,27 +154,27 @@ class StepDriver(ABC):
         Raises:
             InvalidInput: There are calls to run, and the driver has no executor.
         """
-        state = replied(self, state, await self.infer(state))
+        state = state_with_reply(self, state, await self.infer(state))
         calls = state.current_step.pending_calls if state.current_step else ()
         if not calls:
             return state
         if self.executor is None:
             raise InvalidInput("this driver has no executor for its tool calls; set driver.executor")
         state, executions = await self.executor.execute_tools(calls, state)
-        return observed(self, state, executions)
+        return state_with_results(self, state, executions)
 
 
-def to_run(_call: ToolCall) -> CallNeed:
+def needs_run_only(_call: ToolCall) -> CallNeed:
     """The need of a call by default: it only has to run."""
     return CallNeed.RUN
 
 
-def replied(
+def state_with_reply(
     driver: StepDriver,
     state: AgentState,
     reply: Reply,
     seconds: float = 0.0,
-    need_of: Callable[[ToolCall], CallNeed] = to_run,
+    need_of: Callable[[ToolCall], CallNeed] = needs_run_only,
 ) -> AgentState:
     """The state after the model replied.
 
@@ -205,10 +205,10 @@ def replied(
         seconds=seconds,
         needs=frozen_map(needs),
     )
-    return state.with_current_step(_finished(driver, step))
+    return state.with_current_step(_with_output_messages(driver, step))
 
 
-def observed(
+def state_with_results(
     driver: StepDriver, state: AgentState, executions: Iterable[ToolExecution], seconds: float = 0.0
 ) -> AgentState:
     """The state after some calls of the current step have results.
@@ -226,15 +226,15 @@ def observed(
     if step is None:
         raise InvalidInput("there is no step whose calls could be answered")
     step = step.observed(executions, seconds)
-    state = state.with_current_step(_finished(driver, step))
+    state = state.with_current_step(_with_output_messages(driver, step))
     # Only when the step is complete: calls of the same step see the metadata with which it began.
-    noted = (execution.metadata for execution in step.tool_executions) if step.is_complete else ()
-    for metadata in noted:
+    changes = (execution.metadata for execution in step.tool_executions) if step.is_complete else ()
+    for metadata in changes:
         state = state.with_metadata(metadata) if metadata else state
     return state
 
 
-def _finished(driver: StepDriver, step: AgentStep) -> AgentStep:
+def _with_output_messages(driver: StepDriver, step: AgentStep) -> AgentStep:
     return replace(step, output_messages=driver.outputs(step)) if step.is_complete else step
 
 
@@ -244,8 +244,8 @@ def with_call_ids(state: AgentState, response: InferenceResponse) -> InferenceRe
     calls: dict[str, ToolCall] = {}
     for index, call in enumerate(response.tool_calls):
         usable = call.id and call.id not in taken and call.id not in calls
-        given = call if usable else replace(call, id=new_call_id(state, index))
-        calls[given.id] = given
+        identified = call if usable else replace(call, id=new_call_id(state, index))
+        calls[identified.id] = identified
     return replace(response, tool_calls=tuple(calls.values()))
 
 
@@ -261,14 +261,14 @@ def new_call_id(state: AgentState, index: int = 0) -> str:
     return call_id(execution_id, state.facts.recorded_steps + 1, index)
 
 
-def tool_calling_said(step: AgentStep) -> Messages:
+def tool_calling_reply_messages(step: AgentStep) -> Messages:
     """One assistant message: the answer, or the calls."""
     response = step.inference_response or InferenceResponse()
-    kept = {PROVIDER_ITEMS: response.items} if response.items else {}
+    extra = {PROVIDER_ITEMS: response.items} if response.items else {}
     if not step.tool_calls:
-        return (assistant(response.text, **kept),)
+        return (assistant(response.text, **extra),)
     entries = [call_entry(call.id, call.name, call.arguments) for call in step.tool_calls]
-    return (assistant(response.text, tool_calls=entries, **kept),)
+    return (assistant(response.text, tool_calls=entries, **extra),)
 
 
 def result_message(execution: ToolExecution) -> Message:
@@ -284,13 +284,13 @@ class ToolCallingDriver(StepDriver):
     def __init__(self, model: Model | None = None) -> None:
         self.model = model
 
-    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+    async def infer(self, state: AgentState, on_text: OnText = ignore_text) -> Reply:
         """Ask the model, with the cached context and the conversation."""
-        request, held = self.request(state), leak_guard.Held(on_text)
+        request, guard = self.request(state), leak_guard.TextGuard(on_text)
         # Without tools a reply in JSON cannot be leaked arguments, so it is streamed without delay.
-        response = await self.known_model().respond(request, held.heard if request.tools else on_text)
-        text = leak_guard.said(response.text, response.tool_calls)
-        held.ended(text)
+        response = await self.known_model().respond(request, guard.feed if request.tools else on_text)
+        text = leak_guard.without_repeated_arguments(response.text, response.tool_calls)
+        guard.finish(text)
         return Reply(replace(response, text=text))
 
     def request(self, state: AgentState) -> InferenceRequest:
@@ -301,7 +301,7 @@ class ToolCallingDriver(StepDriver):
 
     def said(self, step: AgentStep) -> Messages:
         """One assistant message: the answer, or the calls."""
-        return tool_calling_said(step)
+        return tool_calling_reply_messages(step)
 
     def answered(self, execution: ToolExecution) -> Messages:
         """One tool message with the result."""

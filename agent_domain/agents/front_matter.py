@@ -7,7 +7,7 @@
     You review changes.
 
 This module only splits the text. Parsing the front matter as YAML needs a library and is left to
-the caller. `names_of` parses lists of names, which may be a YAML list or comma-separated text.
+the caller. `parse_names` parses lists of names, which may be a YAML list or comma-separated text.
 """
 
 import re
@@ -19,7 +19,7 @@ from everstep.agent_domain.values import valid_text
 
 _BYTE_ORDER_MARK = "\ufeff"
 
-_FENCED = re.compile(
+_FRONT_MATTER = re.compile(
     r"\s*^---[ \t]*\n"  # the opening line, after blank lines at most
     r"(.*?)"
     r"^---[ \t]*(?:\n|\Z)"
@@ -38,11 +38,11 @@ def split_front_matter(text: str) -> tuple[str | None, str]:
         or does not close it.
     """
     text = text.removeprefix(_BYTE_ORDER_MARK).replace("\r\n", "\n")
-    fenced = _FENCED.match(text)
+    fenced = _FRONT_MATTER.match(text)
     return (fenced[1], fenced[2]) if fenced else (None, text)
 
 
-def names_of(value: object, field: str) -> tuple[str, ...]:
+def parse_names(value: object, field: str) -> tuple[str, ...]:
     """The names in a list or in comma-separated text: trimmed, without blanks and duplicates.
 
     Args:

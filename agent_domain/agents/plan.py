@@ -191,14 +191,14 @@ class CriterionRegistry:
     ) -> Callable[[Callable[..., ContinuationDecision]], Callable[..., RegisteredCriterion]]:
         """Register the decorated function; calling it with parameters creates the criterion."""
 
-        def registered(fn: Callable[..., ContinuationDecision]) -> Callable[..., RegisteredCriterion]:
+        def decorate(fn: Callable[..., ContinuationDecision]) -> Callable[..., RegisteredCriterion]:
             def criterion(**params: Any) -> RegisteredCriterion:
                 return RegisteredCriterion(name, frozen_map(params, f"the parameters of {name}"), fn)
 
             self.register(name, criterion)
             return criterion
 
-        return registered
+        return decorate
 
     def build(self, ref: CriterionRef) -> Criterion[Any]:
         """Create the criterion that a plan names.
@@ -233,10 +233,10 @@ class CriterionRegistry:
 
 
 def _parameters(criterion: Criterion[Any]) -> dict[str, Any]:
-    given = {f.name: (getattr(criterion, f.name), f.default) for f in fields(cast("Any", criterion))}
+    values = {f.name: (getattr(criterion, f.name), f.default) for f in fields(cast("Any", criterion))}
     # An optional field that was left out is no parameter: its default None may stand for a function.
     params = {
-        name: value for name, (value, default) in given.items() if value is not None or default is not None
+        name: value for name, (value, default) in values.items() if value is not None or default is not None
     }
     # Everstep's own criteria have two kinds of values that are not JSON; their classes accept the JSON form.
     match criterion:

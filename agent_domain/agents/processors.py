@@ -15,8 +15,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.state.state import AgentState
-from everstep.agent_domain.storage.metadata_changes import Notes
-from everstep.agent_domain.storage.steps import Added
+from everstep.agent_domain.storage.metadata_changes import MetadataChanges
+from everstep.agent_domain.storage.steps import HookAdditions
 from everstep.agent_domain.tools.inquiry import AskModel
 from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
 
@@ -34,46 +34,46 @@ Processor: TypeAlias = Callable[[AgentState], AgentState | Awaitable[AgentState]
 """Receives the state after a step joined the conversation, and returns the state to continue with."""
 
 
-async def processed(processor: Processor, state: AgentState, ask: AskModel) -> AgentState:
+async def run_processor(processor: Processor, state: AgentState, ask: AskModel) -> AgentState:
     """Run a processor and return its state.
 
     Raises:
         InvalidInput: The processor did not return a state of the same execution and step.
     """
     if isinstance(processor, ProcessorWithModel):
-        return given_back(await processor.process(state, ask), processor, state)
+        return require_continued_state(await processor.process(state, ask), processor, state)
     result = processor(state)
     result = await result if inspect.isawaitable(result) else result
-    return given_back(result, processor, state)
+    return require_continued_state(result, processor, state)
 
 
-MOST_ADDED = 1000
+MAX_ADDED_MESSAGES = 1000
 """The most messages added at one place; a durable execution reserves this many positions."""
 
 
-def added_between(before: AgentState, after: AgentState) -> Added:
+def additions_between(before: AgentState, after: AgentState) -> HookAdditions:
     """The change that a durable execution records: messages around the conversation, and metadata.
 
     Raises:
         InvalidInput: There are too many new messages, or existing ones were changed or dropped.
     """
-    said, known = after.messages, before.messages
-    for start in range(len(said) - len(known) + 1):
-        if said[start : start + len(known)] == known:
-            opening, added = said[:start], said[start + len(known) :]
-            if (most := max(len(opening), len(added))) > MOST_ADDED:
+    new_messages, old_messages = after.messages, before.messages
+    for start in range(len(new_messages) - len(old_messages) + 1):
+        if new_messages[start : start + len(old_messages)] == old_messages:
+            opening, added = new_messages[:start], new_messages[start + len(old_messages) :]
+            if (most := max(len(opening), len(added))) > MAX_ADDED_MESSAGES:
                 raise InvalidInput(
                     f"hooks and processors added {most} messages to a step; "
-                    f"add at most {MOST_ADDED} messages before and after the conversation, and join some"
+                    f"add at most {MAX_ADDED_MESSAGES} before and after the conversation, and join some"
                 )
-            return Added(opening, added, Notes.between(before.metadata, after.metadata))
+            return HookAdditions(opening, added, MetadataChanges.between(before.metadata, after.metadata))
     raise InvalidInput(
         "a hook or processor changed or dropped messages; a durable execution keeps all messages, "
         "so add new ones before or after the conversation instead"
     )
 
 
-def given_back(result: object, by: object, before: AgentState) -> AgentState:
+def require_continued_state(result: object, by: object, before: AgentState) -> AgentState:
     """Return the result of a processor or hook after checking it.
 
     Args:
@@ -87,7 +87,7 @@ def given_back(result: object, by: object, before: AgentState) -> AgentState:
     name = getattr(by, "__name__", type(by).__name__)
     if not isinstance(result, AgentState):
         raise InvalidInput(f"{name} returned {type(result).__name__}; return the state to go on with")
-    if _under_way(result) != _under_way(before):
+    if _step_identity(result) != _step_identity(before):
         raise InvalidInput(
             f"{name} returned a state of another execution; change the state that it was given, "
             "and add messages with with_user_message(..., reset=False)"
@@ -95,7 +95,7 @@ def given_back(result: object, by: object, before: AgentState) -> AgentState:
     return result
 
 
-def _under_way(state: AgentState) -> tuple[object, ...]:
+def _step_identity(state: AgentState) -> tuple[object, ...]:
     return state.execution.execution_id, state.facts.recorded_steps
 
 

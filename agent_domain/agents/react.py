@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
-from everstep.agent_domain.agents.drivers import Model, OnText, Reply, StepDriver, new_call_id, unheard
-from everstep.agent_domain.checks import whole
+from everstep.agent_domain.agents.drivers import Model, OnText, Reply, StepDriver, ignore_text, new_call_id
+from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput, InvalidModelOutput
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepType
@@ -35,7 +35,7 @@ from everstep.agent_domain.tools.tools import (
     result_text,
     result_value,
 )
-from everstep.agent_domain.values import FrozenDict, FrozenList, cut, frozen_map, json_text, parse_json
+from everstep.agent_domain.values import FrozenDict, FrozenList, frozen_map, json_text, parse_json, truncate
 
 TOOL_MISSING = "A call_tool decision needs a tool"
 TOOL_UNKNOWN = "No tool has that name, use one from the catalogue"
@@ -114,17 +114,17 @@ class FinalAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableReply:
     """An unusable reply; `message` gives the reason to the model."""
 
     stage: Literal["decision_extraction", "decision_validation"]
     message: str
 
 
-ReActDecision: TypeAlias = CallTool | FinalAnswer | Unusable
+ReActDecision: TypeAlias = CallTool | FinalAnswer | UnusableReply
 
 
-def read_decision(text: str, tools: Collection[str]) -> ReActDecision:
+def parse_react_decision(text: str, tools: Collection[str]) -> ReActDecision:
     """Parse the decision in a reply.
 
     Args:
@@ -132,14 +132,16 @@ def read_decision(text: str, tools: Collection[str]) -> ReActDecision:
         tools: The names of the agent's tools.
     """
     try:
-        data = extracted(text)
+        data = parse_json_object(text)
     except InvalidInput as error:
-        detail = cut(str(error), MAX_DETAIL)
-        return Unusable("decision_extraction", f"Reply with one JSON object that is your decision ({detail})")
-    return validated(data, tools)
+        detail = truncate(str(error), MAX_DETAIL)
+        return UnusableReply(
+            "decision_extraction", f"Reply with one JSON object that is your decision ({detail})"
+        )
+    return decision_from(data, tools)
 
 
-def extracted(text: str) -> FrozenDict:
+def parse_json_object(text: str) -> FrozenDict:
     """Parse the JSON object in a reply; a code fence or text around it is ignored.
 
     Raises:
@@ -151,9 +153,9 @@ def extracted(text: str) -> FrozenDict:
     return frozen_map(parse_json(text[start : end + 1], "the reply"), "the reply")
 
 
-def validated(data: FrozenDict, tools: Collection[str]) -> ReActDecision:
+def decision_from(data: FrozenDict, tools: Collection[str]) -> ReActDecision:
     """Validate the decision; an invalid one becomes `Unusable`."""
-    thought, tool, answer = (_said(data.get(key)) for key in ("thought", "tool", "answer"))
+    thought, tool, answer = (_field_text(data.get(key)) for key in ("thought", "tool", "answer"))
     match data.get("type"):
         case "call_tool" if not tool:
             problem = TOOL_MISSING
@@ -167,20 +169,20 @@ def validated(data: FrozenDict, tools: Collection[str]) -> ReActDecision:
             return FinalAnswer(answer)
         case _:
             problem = TYPE_UNKNOWN
-    return Unusable("decision_validation", problem)
+    return UnusableReply("decision_validation", problem)
 
 
-def _said(value: object) -> str:
+def _field_text(value: object) -> str:
     """A field as text: models also send numbers and objects. Blank text and placeholders become empty."""
     text = "" if value is None else result_text(value)
-    return text if text.strip() and not _is_copied(text) else ""
+    return text if text.strip() and not _is_copied_placeholder(text) else ""
 
 
-def _is_copied(text: str) -> bool:
+def _is_copied_placeholder(text: str) -> bool:
     return _PLACEHOLDER.fullmatch(text) is not None and text.strip() in RULES
 
 
-def refused_args(args: object) -> str | None:
+def args_problem(args: object) -> str | None:
     """The reason why the arguments fit no tool, or None; the executor checks for missing arguments."""
     match args:
         case FrozenDict():
@@ -193,11 +195,11 @@ def refused_args(args: object) -> str | None:
 
 def usable_args(args: FrozenDict, schema: Mapping[str, Any]) -> FrozenDict:
     """The arguments that the tool's schema names and that are not null."""
-    known = args.keys() if _takes_any(schema) else schema["properties"].keys()
+    known = args.keys() if _accepts_any_args(schema) else schema["properties"].keys()
     return FrozenDict({key: value for key, value in args.items() if key in known and value is not None})
 
 
-def _takes_any(schema: Mapping[str, Any]) -> bool:
+def _accepts_any_args(schema: Mapping[str, Any]) -> bool:
     """Whether the tool accepts arguments with any name."""
     return "properties" not in schema or schema.get("additionalProperties", False) is not False
 
@@ -213,28 +215,28 @@ def instructions(tools: Toolbox) -> str:
     return f"{RULES}\nTool catalogue:\n{json_text(catalogue)}\n\nTool schemas:\n{json_text(schemas)}"
 
 
-def react_said(step: AgentStep) -> Messages:
+def react_reply_messages(step: AgentStep) -> Messages:
     """The messages of a reply: the answer, the decision, or the report of an unusable one."""
     response = step.inference_response or InferenceResponse()
     if step.tool_calls:
         call = step.tool_calls[0]
-        given = call.arguments if isinstance(call.arguments, str) else json_text(call.arguments)
-        return (assistant(f"Thought: {response.text}\nAction: {call.name}\nAction Input: {given}"),)
+        args_text = call.arguments if isinstance(call.arguments, str) else json_text(call.arguments)
+        return (assistant(f"Thought: {response.text}\nAction: {call.name}\nAction Input: {args_text}"),)
     unusable = next(iter(step.tool_executions), None)
-    return report(unusable.text) if unusable else (assistant(response.text),)
+    return unusable_reply_messages(unusable.text) if unusable else (assistant(response.text),)
 
 
-def react_answered(execution: ToolExecution) -> Messages:
+def react_result_messages(execution: ToolExecution) -> Messages:
     """The message with the result of a call."""
-    return (user(f"Observation: {_observed(execution)}"),)
+    return (user(f"Observation: {_observation_text(execution)}"),)
 
 
-def report(error: str) -> Messages:
+def unusable_reply_messages(error: str) -> Messages:
     """The messages after a reply without a usable decision."""
     return (assistant(NOT_A_DECISION), user(f"Observation: {error}"))
 
 
-def _observed(execution: ToolExecution) -> str:
+def _observation_text(execution: ToolExecution) -> str:
     if execution.has_error:
         return execution.text
     read = execution.told or result_value(execution.result, execution.call.name)
@@ -252,53 +254,55 @@ class ReActDriver(StepDriver):
     def __init__(
         self, model: Model | None = None, max_retries: int = 2, final_via_inference: bool = False
     ) -> None:
-        whole("max_retries", max_retries, 0)
+        require_integer_at_least("max_retries", max_retries, 0)
         self.model = model
         self.max_retries = max_retries
         """How often the driver asks again within a step after an unreadable reply."""
         self.final_via_inference = final_via_inference
         """Whether a second model call writes the answer as plain text, instead of the decision's own text."""
 
-    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+    async def infer(self, state: AgentState, on_text: OnText = ignore_text) -> Reply:
         """Ask for a decision. Only the text of an answer is streamed: the rest is not meant for users."""
-        decision, response = await self._decision(state)
+        decision, response = await self._ask_for_decision(state)
         if isinstance(decision, FinalAnswer):
-            return Reply(await self._answered(state, decision.answer, response, on_text))
+            return Reply(await self._final_response(state, decision.answer, response, on_text))
         if isinstance(decision, CallTool):
-            return self._called(state, decision, response)
+            return self._call_reply(state, decision, response)
         error = StepError.of(InvalidModelOutput(decision.message), decision.stage)
         call = ToolCall(new_call_id(state), decision.stage)
         return Reply(response, StepType.ERROR, executions=(ToolExecution(call, error=error),))
 
-    async def _decision(self, state: AgentState) -> tuple[ReActDecision, InferenceResponse]:
+    async def _ask_for_decision(self, state: AgentState) -> tuple[ReActDecision, InferenceResponse]:
         """The decision, and its response with the summed usage of all attempts."""
-        conversation, cached = state.messages, self._cached(state)
-        decision, response = await self._asked(conversation, cached)
+        conversation, cached = state.messages, self._build_context(state)
+        decision, response = await self._ask_model(conversation, cached)
         for _ in range(self.max_retries):
-            if not isinstance(decision, Unusable) or decision.stage == "decision_validation":
+            if not isinstance(decision, UnusableReply) or decision.stage == "decision_validation":
                 break
-            conversation = (*conversation, *report(f"Error: {decision.message}"))
+            conversation = (*conversation, *unusable_reply_messages(f"Error: {decision.message}"))
             usage = response.usage
-            decision, response = await self._asked(conversation, cached)
+            decision, response = await self._ask_model(conversation, cached)
             response = replace(response, usage=usage + response.usage)
         return decision, response
 
-    async def _asked(
+    async def _ask_model(
         self, conversation: Messages, cached: CachedContext
     ) -> tuple[ReActDecision, InferenceResponse]:
-        response = await self.known_model().respond(InferenceRequest.compile(conversation, cached), unheard)
+        response = await self.known_model().respond(
+            InferenceRequest.compile(conversation, cached), ignore_text
+        )
         # The conversation contains the driver's texts instead of the reply to which these belong.
         response = replace(response, tool_calls=(), items=FrozenList())
-        return read_decision(response.text, self.tools.names), response
+        return parse_react_decision(response.text, self.tools.names), response
 
-    def _cached(self, state: AgentState) -> CachedContext:
+    def _build_context(self, state: AgentState) -> CachedContext:
         """The cached context with the instructions, which describe the tools, and without tool schemas."""
         cached = _without_tools(state.cached_context)
         return cached.with_system_prompt(instructions(self.tools)).with_response_format(DECISION_FORMAT)
 
-    def _called(self, state: AgentState, decision: CallTool, response: InferenceResponse) -> Reply:
+    def _call_reply(self, state: AgentState, decision: CallTool, response: InferenceResponse) -> Reply:
         """The reply with a call to run, or with a failed call if the arguments are not an object."""
-        call_id, refusal = new_call_id(state), refused_args(decision.args)
+        call_id, refusal = new_call_id(state), args_problem(decision.args)
         if refusal:
             call = ToolCall(call_id, decision.tool, malformed=json_text(decision.args))
             executions = (ToolExecution(call, error=StepError(refusal, tool_name=decision.tool)),)
@@ -308,7 +312,7 @@ class ReActDriver(StepDriver):
         response = replace(response, text=decision.thought, tool_calls=(call,))
         return Reply(response, StepType.TOOL_EXECUTION, executions=executions)
 
-    async def _answered(
+    async def _final_response(
         self, state: AgentState, answer: str, response: InferenceResponse, on_text: OnText
     ) -> InferenceResponse:
         """The decision's answer, or that of a second call without the decision instructions."""
@@ -328,11 +332,11 @@ class ReActDriver(StepDriver):
 
     def said(self, step: AgentStep) -> Messages:
         """The answer, or the thought and the action."""
-        return react_said(step)
+        return react_reply_messages(step)
 
     def answered(self, execution: ToolExecution) -> Messages:
         """The observation."""
-        return react_answered(execution)
+        return react_result_messages(execution)
 
 
 def _without_tools(context: CachedContext) -> CachedContext:

@@ -11,7 +11,7 @@ from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 
 
-class AgentRegistry:
+class AgentSpecRegistry:
     """Agent specs by name, in the order of registration."""
 
     def __init__(self, specs: Iterable[AgentSpec] = ()) -> None:

@@ -62,7 +62,7 @@ class CanSpawn(Protocol):
 
 
 @runtime_checkable
-class BringsAgents(Protocol):
+class HasPrivateAgents(Protocol):
     """A tool with private agents, which only this tool can start."""
 
     @property
@@ -71,30 +71,30 @@ class BringsAgents(Protocol):
         ...
 
 
-def brought(parent: AgentDefinition, name: str) -> AgentDefinition | None:
+def find_private_agent(parent: AgentDefinition, name: str) -> AgentDefinition | None:
     """The private agent with this name of one of the parent's tools."""
-    known = (tool.subagents for tool in parent.tools if isinstance(tool, BringsAgents))
-    return next((agents[name] for agents in known if name in agents), None)
+    private_agents = (tool.subagents for tool in parent.tools if isinstance(tool, HasPrivateAgents))
+    return next((agents[name] for agents in private_agents if name in agents), None)
 
 
-def path(parent: str, name: str) -> str:
+def private_agent_name(parent: str, name: str) -> str:
     """The full name of a private agent: the parent's name, a slash, and its own name."""
     return f"{parent}/{name}"
 
 
-def split(agent: str) -> tuple[str, str] | None:
+def split_agent_name(agent: str) -> tuple[str, str] | None:
     """The parent's full name and the own name of a private agent; None for all others."""
     parent, slash, name = agent.rpartition("/")
     return (parent, name) if slash else None
 
 
-def named(agents: Mapping[str, AgentDefinition], agent: str) -> AgentDefinition | None:
+def find_definition(agents: Mapping[str, AgentDefinition], agent: str) -> AgentDefinition | None:
     """The agent with this full name: one of `agents`, or a private agent of one of their tools."""
     if agent in agents:
         return agents[agent]
-    of = split(agent)
-    parent = named(agents, of[0]) if of else None
-    return brought(parent, of[1]) if of and parent else None
+    parts = split_agent_name(agent)
+    parent = find_definition(agents, parts[0]) if parts else None
+    return find_private_agent(parent, parts[1]) if parts and parent else None
 
 
 def child_ref(parent: ExecutionRef, call_id: str) -> ExecutionRef:

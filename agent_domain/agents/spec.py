@@ -22,23 +22,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from everstep.agent_domain.agents.front_matter import names_of, split_front_matter
+from everstep.agent_domain.agents.front_matter import parse_names, split_front_matter
 from everstep.agent_domain.capabilities.approvals import parse_approval
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.values import (
     FrozenDict,
     FrozenList,
-    cut,
+    as_list,
     frozen_map,
-    listed,
-    number,
     parse_json,
+    truncate,
     type_name,
+    valid_number,
     valid_text,
 )
 
-ReadsYaml = Callable[[str], object]
+YamlParser = Callable[[str], object]
 """Port: parses a YAML text; raises `ValueError` if the text is not valid YAML."""
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -89,14 +89,14 @@ class AgentSpec:
     error_policy: str | None = None
     """The name of a preset of `ErrorPolicy`, which decides whether a failure ends the execution."""
 
-    load_yaml: ClassVar[ReadsYaml | None] = None
+    load_yaml: ClassVar[YamlParser | None] = None
     """Parses front matter. The domain has no YAML library: `everstep.agents` sets this parser."""
 
     def __post_init__(self) -> None:
         """Validate the fields and freeze them."""
         checked = {
             "name": _name(self.name),
-            "description": _needed(self.description, "description").strip(),
+            "description": _required_text(self.description, "description").strip(),
             "system_prompt": _prompt(self.system_prompt),
             "tools": _names(self.tools, "tools"),
             "model": _model(self.model),
@@ -122,10 +122,10 @@ class AgentSpec:
         """
         if not isinstance(front_matter, Mapping):
             raise InvalidInput(f"The front matter must be a map of keys, not {type(front_matter).__name__}")
-        return _spec(cast("Mapping[object, Any]", front_matter), prompt)
+        return _build_spec(cast("Mapping[object, Any]", front_matter), prompt)
 
     @classmethod
-    def from_markdown(cls, text: str, load_yaml: ReadsYaml | None = None) -> "AgentSpec":
+    def from_markdown(cls, text: str, load_yaml: YamlParser | None = None) -> "AgentSpec":
         """Read a spec from front matter, with the body as its prompt.
 
         Args:
@@ -162,32 +162,32 @@ class AgentSpec:
             raise InvalidInput(f"The agent must be a JSON object, not {type_name(value)}")
         fields = cast("Mapping[object, Any]", value)
         prompts = [fields[key] for key in _PROMPT_KEYS if fields.get(key) is not None]
-        return _spec(fields, prompts[0] if prompts else "")
+        return _build_spec(fields, prompts[0] if prompts else "")
 
     def validate(self, parent_tools: Iterable[str]) -> list[str]:
         """One error text for each tool of the spec that the parent does not have."""
-        known = listed(parent_tools, "the tools of the parent")
-        lacking = [tool for tool in self.tools or () if tool not in known]
-        return [f"Agent '{self.name}' asks for tool '{tool}', which its parent lacks" for tool in lacking]
+        parent_names = as_list(parent_tools, "the tools of the parent")
+        missing = [tool for tool in self.tools or () if tool not in parent_names]
+        return [f"Agent '{self.name}' asks for tool '{tool}', which its parent lacks" for tool in missing]
 
 
-def _spec(given: Mapping[object, Any], prompt: Any) -> AgentSpec:
+def _build_spec(given: Mapping[object, Any], prompt: Any) -> AgentSpec:
     fields: dict[str, Any] = {key: given[key] for key in _KEYS if given.get(key) is not None}
     needed: dict[str, Any] = {"name": "", "description": "", "system_prompt": prompt}
     return AgentSpec(**(needed | fields))
 
 
-def _needed(value: object, key: str) -> str:
+def _required_text(value: object, key: str) -> str:
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InvalidInput(f"The agent needs a '{key}'")
     return valid_text(value, f"'{key}'")
 
 
 def _name(value: object) -> str:
-    name = _needed(value, "name")
+    name = _required_text(value, "name")
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"'{cut(name, 64)}' cannot be the name of an agent; "
+            f"'{truncate(name, 64)}' cannot be the name of an agent; "
             "begin with a letter a-z and go on with letters a-z, digits and hyphens"
         )
     return name
@@ -203,7 +203,7 @@ def _prompt(value: object) -> str:
 
 
 def _names(value: object, key: str) -> FrozenList | None:
-    return None if value is None else FrozenList(names_of(value, key))
+    return None if value is None else FrozenList(parse_names(value, key))
 
 
 def _model(value: object) -> str | FrozenDict | None:
@@ -222,7 +222,7 @@ def _capabilities(value: object) -> FrozenDict | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        return FrozenDict(dict.fromkeys(names_of(value, "capabilities"), FrozenDict()))
+        return FrozenDict(dict.fromkeys(parse_names(value, "capabilities"), FrozenDict()))
     given = frozen_map(cast("object", value), "'capabilities'")
     return FrozenDict(
         {
@@ -234,14 +234,14 @@ def _capabilities(value: object) -> FrozenDict | None:
 
 def _count(value: object, key: str) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise InvalidInput(f"'{key}' must be a whole number of at least 1, not {cut(repr(value), 64)}")
+        raise InvalidInput(f"'{key}' must be a whole number of at least 1, not {truncate(repr(value), 64)}")
     return value
 
 
 def _seconds(value: object, key: str) -> float | None:
     if value is None:
         return None
-    seconds = number(value, f"'{key}'")
+    seconds = valid_number(value, f"'{key}'")
     if seconds <= 0:
         raise InvalidInput(f"'{key}' must be greater than zero, not {seconds:g}")
     return seconds
@@ -250,7 +250,7 @@ def _seconds(value: object, key: str) -> float | None:
 def _retry_seconds(value: object) -> float | None:
     if value is None:
         return None
-    seconds = number(value, "'retry_seconds'")
+    seconds = valid_number(value, "'retry_seconds'")
     if seconds < 0:
         raise InvalidInput(f"'retry_seconds' must be 0 or more, not {seconds:g}")
     return seconds

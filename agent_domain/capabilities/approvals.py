@@ -74,7 +74,7 @@ def parse_approval(value: object) -> Approval:
     return tuple(_rule(number, entry) for number, entry in enumerate(cast("Sequence[object]", value), 1))
 
 
-def written(approval: Approval) -> Any:
+def approval_to_json(approval: Approval) -> Any:
     """The JSON form of an approval, the inverse of `parse_approval`."""
     if isinstance(approval, ApprovalMode):
         return approval.value
@@ -181,7 +181,7 @@ class ApprovalDecision(BaseModel):
             return RESOLVED
         return None if self.args_digest == pending_digest else MISMATCH
 
-    def remembered(self, tool: str, args: Mapping[str, Any]) -> ApprovalRule | None:
+    def rule_to_remember(self, tool: str, args: Mapping[str, Any]) -> ApprovalRule | None:
         """The rule that allows later calls of the tool, if the decision is to be remembered.
 
         Raises:
@@ -190,7 +190,7 @@ class ApprovalDecision(BaseModel):
         if self.remember is False:
             return None
         globs = EMPTY if self.remember is True else self.remember
-        rule = ApprovalRule(tool=_literally(tool), approval=ApprovalMode.NEVER, args=globs)
+        rule = ApprovalRule(tool=_escape_glob(tool), approval=ApprovalMode.NEVER, args=globs)
         if not rule.matches(tool, args):
             raise InvalidInput(_REMEMBER_OTHERS)
         return rule
@@ -212,7 +212,7 @@ class ApprovalDecision(BaseModel):
         return text if self.args is None else f"[Arguments edited by user: {json_text(self.args)}]\n{text}"
 
 
-def _literally(name: str) -> str:
+def _escape_glob(name: str) -> str:
     """A glob that matches only this name."""
     return re.sub(r"([*?\[])", r"[\1]", name)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
-from everstep.agent_domain.capabilities.network import Network, network
-from everstep.agent_domain.checks import any_whole, finite, whole
+from everstep.agent_domain.capabilities.network import Network, parse_network
+from everstep.agent_domain.checks import require_finite, require_integer, require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import valid_text
 
@@ -36,12 +36,12 @@ PathText: TypeAlias = str | _PathLike
 """Text, or any path object."""
 
 
-def reduced(environment: Mapping[str, str]) -> dict[str, str]:
+def default_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that a command receives by default."""
     return {k: v for k, v in environment.items() if k in KEPT_VARIABLES or k.startswith("LC_")}
 
 
-def decoded(output: bytes) -> str:
+def decode_output(output: bytes) -> str:
     """Decode a command's output; invalid UTF-8, and NUL, which cannot be stored, become U+FFFD."""
     return output.decode(errors="replace").replace("\x00", "\ufffd")
 
@@ -65,15 +65,15 @@ class ExecutionPolicy:
     """Whether git directories are writable, except for files that run code, such as hooks."""
 
     def __post_init__(self) -> None:
-        finite("timeout", self.timeout)
-        whole("memory_bytes", self.memory_bytes, 1)
-        whole("disk_bytes", self.disk_bytes, 1)
-        any_whole("stdout_cap", self.stdout_cap)
-        any_whole("stderr_cap", self.stderr_cap)
+        require_finite("timeout", self.timeout)
+        require_integer_at_least("memory_bytes", self.memory_bytes, 1)
+        require_integer_at_least("disk_bytes", self.disk_bytes, 1)
+        require_integer("stdout_cap", self.stdout_cap)
+        require_integer("stderr_cap", self.stderr_cap)
         self._set("base_dir", _path(self.base_dir))
         self._set("timeout", max(MIN_TIMEOUT, self.timeout))
         self._set("memory_bytes", min(MAX_MEMORY, self.memory_bytes))
-        self._set("network", network(self.network))
+        self._set("network", parse_network(self.network))
         self._set("readable_paths", _paths(self.readable_paths))
         self._set("writable_paths", _paths(self.writable_paths))
         self._set("stdout_cap", max(MIN_CAP, self.stdout_cap))
@@ -110,7 +110,7 @@ class ExecutionPolicy:
 
     def with_network(self, allowed: bool | Iterable[str] = True) -> "ExecutionPolicy":
         """A copy that allows HTTP and HTTPS to no hosts, to all public ones, or to a list of names."""
-        return replace(self, network=network(allowed))
+        return replace(self, network=parse_network(allowed))
 
     def with_readable_paths(self, *paths: PathText) -> "ExecutionPolicy":
         """A copy that lets commands read these paths and the base directory; replaces earlier paths."""
@@ -130,7 +130,7 @@ class ExecutionPolicy:
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment of a command, given that of this process."""
-        return dict(inherited) if self.inherits_environment else reduced(inherited)
+        return dict(inherited) if self.inherits_environment else default_environment(inherited)
 
 
 def _path(path: PathText) -> str:
@@ -156,9 +156,9 @@ class BashPolicy:
     tail_chars: int = 40_000
 
     def __post_init__(self) -> None:
-        any_whole("max_output_chars", self.max_output_chars)
-        whole("head_chars", self.head_chars, 0)
-        whole("tail_chars", self.tail_chars, 0)
+        require_integer("max_output_chars", self.max_output_chars)
+        require_integer_at_least("head_chars", self.head_chars, 0)
+        require_integer_at_least("tail_chars", self.tail_chars, 0)
 
     def truncated(self, text: str, cut: bool = False) -> str:
         """The part of an output stream that the model reads.

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from everstep.agent_domain.checks import faults, whole
+from everstep.agent_domain.checks import faults, require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import json_text, parse_json
 
@@ -30,7 +30,7 @@ class CritiquePolicy:
     llm_preset: str | None = None
 
     def __post_init__(self) -> None:
-        whole("max_iterations", self.max_iterations, 0)
+        require_integer_at_least("max_iterations", self.max_iterations, 0)
 
     def due(self, step_type: str, text: str, iteration: int) -> bool:
         """Whether to review a completed step.

@@ -8,13 +8,21 @@ from typing import Any, Self, cast
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
-from everstep.agent_domain.checks import faults, whole
+from everstep.agent_domain.checks import faults, require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput, UnknownName
-from everstep.agent_domain.values import EMPTY, FrozenDict, cut, freeze, frozen_map, json_text, valid_text
+from everstep.agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    freeze,
+    frozen_map,
+    json_text,
+    truncate,
+    valid_text,
+)
 
 TOOL = "extract_data"
 MAX_PREVIEW = 200
-MOST_RETRIES = 10
+MAX_CALL_RETRIES = 10
 """The maximum of retries that a call may request: models choose the number, and users pay."""
 
 JSON_SCHEMA, JSON_OBJECT, TEXT = "json_schema", "json_object", "text"
@@ -35,7 +43,7 @@ class StructuredOutputPolicy:
     system_prompt: str | None = None
 
     def __post_init__(self) -> None:
-        whole("max_retries", self.max_retries, 0)
+        require_integer_at_least("max_retries", self.max_retries, 0)
         modes = (JSON_SCHEMA, JSON_OBJECT, TEXT)
         if self.output_mode not in (None, *modes):
             raise InvalidInput(f"output_mode is {self.output_mode!r}; use one of: {', '.join(modes)}")
@@ -54,7 +62,7 @@ class SchemaDefinition:
 
     def __post_init__(self) -> None:
         if self.max_retries is not None:
-            whole("max_retries", self.max_retries, 0)
+            require_integer_at_least("max_retries", self.max_retries, 0)
         examples = tuple(_example(example, number) for number, example in enumerate(self.examples, 1))
         object.__setattr__(self, "examples", examples)
         object.__setattr__(self, "llm_options", frozen_map(self.llm_options, "llm_options"))
@@ -66,7 +74,7 @@ class SchemaDefinition:
         Raises:
             InvalidInput: The class has no JSON schema.
         """
-        adapter = _adapter(_maybe(self.class_) if use_maybe else self.class_)
+        adapter = _adapter(_maybe_model(self.class_) if use_maybe else self.class_)
         try:
             return adapter.json_schema()
         except PydanticUserError as error:
@@ -79,8 +87,8 @@ class SchemaDefinition:
             InvalidInput: The answer does not match the schema.
         """
         if not use_maybe:
-            return _checked(self.class_, answer)
-        maybe = _checked(_maybe(self.class_), answer)
+            return _validate(self.class_, answer)
+        maybe = _validate(_maybe_model(self.class_), answer)
         return Nothing(maybe["detail"]) if maybe["value"] is None else maybe["value"]
 
 
@@ -99,31 +107,31 @@ def _example(given: object, number: int) -> Any:
         raise InvalidInput(f"example #{number} cannot be written as JSON: {error}") from None
 
 
-def _maybe(class_: type) -> type[BaseModel]:
+def _maybe_model(class_: type) -> type[BaseModel]:
     """Wrap the class in a model, so that the references in its JSON schema stay valid."""
     value: Any = (class_ | None, None)
     return create_model("Maybe", value=value, detail=(str, ""))
 
 
-_HOW_SCHEMAS = "pass a pydantic model, a dataclass or a TypedDict"
+_SCHEMA_HINT = "pass a pydantic model, a dataclass or a TypedDict"
 
 
 def _adapter(class_: type) -> TypeAdapter[Any]:
     given = cast("object", class_)
     if given is None or isinstance(given, str):
-        raise InvalidInput(f"{given!r} cannot be a schema; {_HOW_SCHEMAS}")
+        raise InvalidInput(f"{given!r} cannot be a schema; {_SCHEMA_HINT}")
     try:
         return TypeAdapter(class_)
     except SchemaError:
-        raise InvalidInput(f"{class_!r} cannot be a schema; {_HOW_SCHEMAS}") from None
+        raise InvalidInput(f"{class_!r} cannot be a schema; {_SCHEMA_HINT}") from None
     except PydanticUserError as error:
-        hint = _HOW_SCHEMAS
+        hint = _SCHEMA_HINT
         if error.code == "typed-dict-version":
             hint = "before Python 3.12, take TypedDict from typing_extensions"
         raise InvalidInput(f"{class_!r} cannot be a schema; {hint}") from None
 
 
-def _checked(class_: type, answer: object) -> Any:
+def _validate(class_: type, answer: object) -> Any:
     adapter = _adapter(class_)
     try:
         value = adapter.validate_json(json_text(freeze(answer, "the answer")))
@@ -192,29 +200,29 @@ class SchemaRegistry:
 _BLANK_NAME = "a schema has a blank name; the model needs a name to request the schema"
 
 
-def retries(call: object, schema: SchemaDefinition, policy: StructuredOutputPolicy) -> int:
+def retry_count(requested: object, schema: SchemaDefinition, policy: StructuredOutputPolicy) -> int:
     """The number of retries: that of the call, or else of the schema, or else of the policy."""
-    if call is None:
+    if requested is None:
         return policy.max_retries if schema.max_retries is None else schema.max_retries
-    whole("max_retries", call, 0)
-    return min(cast("int", call), MOST_RETRIES)
+    require_integer_at_least("max_retries", requested, 0)
+    return min(cast("int", requested), MAX_CALL_RETRIES)
 
 
 # --- Texts for the model ---
 
 
-def extracted(schema: str, data: object, store_as: str = "") -> str:
+def extraction_text(schema: str, data: object, store_as: str = "") -> str:
     """The result text after an extraction."""
     target = f" into '{store_as}'" if store_as else ""
-    return f"Extracted {schema}{target}: {cut(json_text(data), MAX_PREVIEW)}"
+    return f"Extracted {schema}{target}: {truncate(json_text(data), MAX_PREVIEW)}"
 
 
-def not_extracted(schema: str, reason: str) -> str:
+def extraction_error(schema: str, reason: str) -> str:
     """The error text when nothing was extracted."""
     return f"Error: Nothing extracted ({schema}): {reason}"
 
 
-def nothing_found(schema: str, nothing: Nothing) -> str:
+def nothing_found_reason(schema: str, nothing: Nothing) -> str:
     """The reason when the input does not contain the requested data."""
     return f"The input holds no {schema}: {nothing.detail or 'the model found nothing'}"
 
@@ -223,7 +231,7 @@ def argument_problem(text: str, schema: str, names: Iterable[str]) -> str | None
     """The error text for unusable arguments of extract_data; None if they are usable."""
     name = schema.strip()
     reason = _reason(text, name, tuple(names))
-    return not_extracted(name, reason) if reason else None
+    return extraction_error(name, reason) if reason else None
 
 
 def _reason(text: str, schema: str, names: tuple[str, ...]) -> str | None:

@@ -15,7 +15,7 @@ from posixpath import basename, join, normpath
 from typing import TypeAlias, cast
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.values import cut, valid_text
+from everstep.agent_domain.values import truncate, valid_text
 
 # --- Paths ---
 
@@ -61,12 +61,12 @@ def no_regular_file(path: str) -> str:
     return f"Error: '{path}' is no regular file but a pipe, a socket, a device or a broken link"
 
 
-def tangled(path: str) -> str:
+def too_many_links(path: str) -> str:
     """The error text for a path with too many links or directories."""
     return f"Error: '{path}' leads in circles, or through too many links or directories"
 
 
-def unusable(path: str, detail: str) -> str:
+def path_error(path: str, detail: str) -> str:
     """The error text with the operating system's error about a path."""
     return f"Error: '{path}' cannot be used: {detail}"
 
@@ -99,7 +99,7 @@ def text_of(content: bytes) -> str | None:
     return None if "\x00" in text else text
 
 
-def numbered(text: str, offset: int = 0, limit: int = MAX_LINES) -> str:
+def file_excerpt(text: str, offset: int = 0, limit: int = MAX_LINES) -> str:
     """A part of a file as numbered lines.
 
     Args:
@@ -121,16 +121,16 @@ def window(offset: int, limit: int) -> tuple[int, int]:
 def numbered_lines(lines: Iterable[str], skipped: int) -> str:
     """The lines with their numbers, given how many lines precede them."""
     return "\n".join(
-        f"{number:>6}\t{cut(line, MAX_LINE_CHARS)}" for number, line in enumerate(lines, skipped + 1)
+        f"{number:>6}\t{truncate(line, MAX_LINE_CHARS)}" for number, line in enumerate(lines, skipped + 1)
     )
 
 
-def only_the_beginning(limit: int) -> str:
+def truncation_note(limit: int) -> str:
     """The note after the last line that the rest of the file is not read."""
     return f"... the file goes on, and only its first {limit} bytes are read"
 
 
-def beyond_the_beginning(limit: int) -> str:
+def offset_too_large(limit: int) -> str:
     """The error text for an offset behind the part that is read."""
     return f"Error: Only the first {limit} bytes of a file are read, and this offset lies behind them"
 
@@ -142,7 +142,7 @@ NOTHING_TO_REPLACE = "Error: old_string must hold the text to replace"
 NOT_FOUND = "Error: The file does not contain old_string"
 
 
-def wrote(path: str, content: str) -> str:
+def write_summary(path: str, content: str) -> str:
     """The result text after writing a file."""
     lines = content.count("\n") + 1
     return f"Wrote {path}: {len(content.encode())} bytes, {lines} lines"
@@ -154,21 +154,21 @@ def too_long_to_write(size: int, limit: int) -> str:
 
 
 def too_large_to_edit(limit: int) -> str:
-    """The detail for `reading_failed` when a file is too large to edit."""
+    """The detail for `read_error` when a file is too large to edit."""
     return f"It is larger than {limit} bytes, the most that can be edited"
 
 
-def no_way_to(path: str) -> str:
+def no_parent_directory(path: str) -> str:
     """The error text for a file that cannot be created because a part of its path is not a directory."""
     return f"Error: No file can be made at '{path}', something on the way there is no directory"
 
 
-def keeps_changing(path: str) -> str:
+def concurrent_change_error(path: str) -> str:
     """The error text for a file that other processes keep changing."""
     return f"Error: '{path}' was not edited, because other processes keep changing it; read it again"
 
 
-def reading_failed(detail: str) -> str:
+def read_error(detail: str) -> str:
     """The error text for a file that could not be read for an edit."""
     return f"Error: Reading the file failed: {detail}"
 
@@ -192,7 +192,7 @@ def edit_problem(old: str, new: str) -> str | None:
     return None if old else NOTHING_TO_REPLACE
 
 
-def edited(text: str, old: str, new: str, replace_all: bool = False) -> Edit | str:
+def apply_edit(text: str, old: str, new: str, replace_all: bool = False) -> Edit | str:
     """Replace the old string, or return the error text; occurrences do not overlap."""
     if problem := edit_problem(old, new):
         return problem
@@ -220,7 +220,7 @@ MAX_PATTERN_CHARS = 4096
 MAX_ALTERNATIVES = 100
 """Several `{a,b}` multiply; no sensible pattern needs more."""
 
-MAX_MEANT_CHARS = 4 * MAX_PATTERN_CHARS
+MAX_EXPANDED_CHARS = 4 * MAX_PATTERN_CHARS
 """The summed length of the alternatives of a pattern: all are compiled before the first path is compared."""
 
 MAX_PATTERNS = 20
@@ -233,18 +233,18 @@ _WILDCARD = re.compile(r"[*?]|\[[^\]]+\]|\{[^{}]*,[^{}]*\}")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 
-def patterns_of(pattern: object, patterns: object) -> tuple[str, ...]:
+def parse_patterns(pattern: object, patterns: object) -> tuple[str, ...]:
     """Combine the two arguments of search_files, each of which may be text or a list of texts.
 
     Raises:
         InvalidInput: An argument has another type, or there are too many patterns.
     """
     entries = [*_entries(pattern, "pattern"), *_entries(patterns, "patterns")]
-    wanted = tuple(dict.fromkeys(entry for entry in entries if entry.strip()))
-    if len(wanted) > MAX_PATTERNS:
-        problem = f"at most {MAX_PATTERNS} patterns fit in one search, not {len(wanted)}"
+    unique = tuple(dict.fromkeys(entry for entry in entries if entry.strip()))
+    if len(unique) > MAX_PATTERNS:
+        problem = f"at most {MAX_PATTERNS} patterns fit in one search, not {len(unique)}"
         raise InvalidInput(problem)
-    return wanted
+    return unique
 
 
 def _entries(value: object, name: str) -> list[str]:
@@ -256,7 +256,7 @@ def _entries(value: object, name: str) -> list[str]:
     raise InvalidInput(problem)
 
 
-def found(
+def match_files(
     patterns: Iterable[str], paths: Iterable[str], max_results: int = MAX_RESULTS
 ) -> dict[str, list[str]]:
     """The matching files by pattern; a file is listed under its first matching pattern only.
@@ -338,7 +338,7 @@ def matcher(pattern: str) -> Matcher:
             return lambda path: pattern in basename(path)
 
 
-def scope(pattern: str) -> Matcher:
+def directory_matcher(pattern: str) -> Matcher:
     """The function that decides below which directories, given as relative paths, the pattern can match."""
     rooted = pattern.removeprefix("./")
     match _kind(pattern):
@@ -346,7 +346,7 @@ def scope(pattern: str) -> Matcher:
             return lambda directory: rooted.startswith(f"{directory}/")
         case _Kind.GLOB:
             globs = _globs(rooted)
-            return lambda directory: any(_leads_on(glob, directory.split("/")) for glob in globs)
+            return lambda directory: any(_can_match_below(glob, directory.split("/")) for glob in globs)
         case _:
             return lambda _: True
 
@@ -359,10 +359,10 @@ _Globs: TypeAlias = Sequence["re.Pattern[str] | None"]
 
 
 def _globs(pattern: str) -> list[_Globs]:
-    return [[*map(_compiled, _components(alternative))] for alternative in _alternatives(pattern)]
+    return [[*map(_compile_glob, _components(alternative))] for alternative in _alternatives(pattern)]
 
 
-def _compiled(glob: str) -> "re.Pattern[str] | None":
+def _compile_glob(glob: str) -> "re.Pattern[str] | None":
     # Not `fnmatchcase`: its cache would hold tens of thousands of patterns as long as the process lives.
     return None if glob == "**" else re.compile(translate(glob))
 
@@ -379,12 +379,12 @@ def _alternatives(pattern: str) -> list[str]:
         if len(done) + len(todo) + len(choices) > MAX_ALTERNATIVES:
             raise InvalidInput(_TOO_MANY_ALTERNATIVES)
         todo += [text[: braces.start()] + choice + text[braces.end() :] for choice in choices]
-        if sum(map(len, [*done, *todo])) > MAX_MEANT_CHARS:
-            raise InvalidInput(_TOO_MUCH_MEANT)
+        if sum(map(len, [*done, *todo])) > MAX_EXPANDED_CHARS:
+            raise InvalidInput(_EXPANSION_TOO_LONG)
     return done
 
 
-_TOO_MUCH_MEANT = f"the braces of the pattern mean more than {MAX_MEANT_CHARS} characters; split it"
+_EXPANSION_TOO_LONG = f"the braces of the pattern mean more than {MAX_EXPANDED_CHARS} characters; split it"
 _TOO_MANY_ALTERNATIVES = f"the braces of the pattern mean more than {MAX_ALTERNATIVES} patterns; split it"
 
 
@@ -401,7 +401,7 @@ def _matches(globs: _Globs, parts: Sequence[str]) -> bool:
     return len(globs) in _positions(globs, parts)
 
 
-def _leads_on(globs: _Globs, parts: Sequence[str]) -> bool:
+def _can_match_below(globs: _Globs, parts: Sequence[str]) -> bool:
     """Whether a longer path that begins with these components can match."""
     return any(position < len(globs) for position in _positions(globs, parts))
 

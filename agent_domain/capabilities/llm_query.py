@@ -14,6 +14,6 @@ def answer_text(response: str) -> str:
     return response if response.strip() else NO_TEXT
 
 
-def call_failed(error: str) -> str:
+def call_error_text(error: str) -> str:
     """The error text for a failed model call."""
     return f"Error: The model call failed: {error}"

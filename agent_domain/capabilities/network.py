@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final, TypeAlias, cast
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.values import cut
+from everstep.agent_domain.values import truncate
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = bool | tuple[str, ...]
@@ -25,7 +25,7 @@ _LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII)
 _LONGEST_NAME: Final = 253
 
 # Networks that `is_global` allows, or has allowed in some release of Python, but that are not the internet.
-_CLOSED: Final = (
+_BLOCKED: Final = (
     IPv4Network("192.0.0.0/24"),  # special purposes; metadata of Oracle's cloud
     IPv4Network("192.88.99.0/24"),  # relays of 6to4
     IPv4Network("168.63.129.16/32"),  # Azure's host, as its machines see it
@@ -42,7 +42,7 @@ def is_public(address: Address) -> bool:
     """Whether an address belongs to the internet, and not to this machine, its networks or its cloud."""
     if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
         return False
-    is_closed = any(address in closed for closed in _CLOSED if closed.version == address.version)
+    is_closed = any(address in closed for closed in _BLOCKED if closed.version == address.version)
     return address.is_global and not address.is_multicast and not address.is_reserved and not is_closed
 
 
@@ -56,15 +56,15 @@ def host_name(text: str) -> str:
     try:
         name = name.encode("ascii").decode() if name.isascii() else name.encode("idna").decode()
     except UnicodeError:
-        raise InvalidInput(f"{cut(text, 100)!r} is not a host name") from None
+        raise InvalidInput(f"{truncate(text, 100)!r} is not a host name") from None
     labels = name.split(".")
     if len(name) > _LONGEST_NAME or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdecimal():
         # A name that ends in a number would be parsed as an address.
-        raise InvalidInput(f"{cut(text, 100)!r} is not a host name")
+        raise InvalidInput(f"{truncate(text, 100)!r} is not a host name")
     return name
 
 
-def literal(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
     """Parse an IP address, with or without brackets; None for a name."""
     try:
         address = ip_address(text.removeprefix("[").removesuffix("]"))
@@ -74,7 +74,7 @@ def literal(text: str) -> Address | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HostRule:
     """An entry of the list: `example.com` is one name, `*.example.com` each name below it, at any depth."""
 
     name: str
@@ -82,20 +82,22 @@ class Rule:
     ports: tuple[int, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Rule":
+    def parse(cls, text: str) -> "HostRule":
         """Parse an entry.
 
         Raises:
             InvalidInput: It is malformed; the error says what to write instead.
         """
         pattern, colon, port = text.strip().partition(":")
-        if "//" in text or "/" in text or literal(text.strip()) or literal(pattern):
+        if "//" in text or "/" in text or parse_address(text.strip()) or parse_address(pattern):
             raise InvalidInput(
-                f"network lists {cut(text, 100)!r}; list names of hosts, like pypi.org, *.github.com or "
+                f"network lists {truncate(text, 100)!r}; list names of hosts, like pypi.org, *.github.com or "
                 "example.com:8443"
             )
         if colon and not (port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
-            raise InvalidInput(f"network lists {cut(text, 100)!r}; its port must be a number from 1 to 65535")
+            raise InvalidInput(
+                f"network lists {truncate(text, 100)!r}; its port must be a number from 1 to 65535"
+            )
         wildcard = pattern.startswith("*.")
         return cls(
             host_name(pattern[2:] if wildcard else pattern), wildcard, (int(port),) if colon else PORTS
@@ -107,7 +109,7 @@ class Rule:
         return is_meant and port in self.ports
 
 
-def network(given: object) -> Network:
+def parse_network(given: object) -> Network:
     """Validate the network setting of a policy: true, false, or a list of names.
 
     Raises:
@@ -124,7 +126,7 @@ def network(given: object) -> Network:
     for each in entries:
         if not isinstance(each, str):
             raise InvalidInput(f"network lists {each!r}; list names of hosts, like pypi.org or *.github.com")
-        Rule.parse(each)
+        HostRule.parse(each)
     return tuple(names) or False
 
 
@@ -132,7 +134,7 @@ def network(given: object) -> Network:
 class AllowedNetwork:
     """The hosts that a policy allows."""
 
-    rules: tuple[Rule, ...] | None
+    rules: tuple[HostRule, ...] | None
     """None for all public names."""
 
     @classmethod
@@ -140,11 +142,11 @@ class AllowedNetwork:
         """Create it from a validated setting."""
         if isinstance(given, bool):
             return cls(None if given else ())
-        return cls(tuple(map(Rule.parse, given)))
+        return cls(tuple(map(HostRule.parse, given)))
 
     def refusal(self, host: str, port: int) -> str | None:
         """The error message for the command if this host and port are not allowed; None if they are."""
-        address = literal(host)
+        address = parse_address(host)
         if address is None:
             try:
                 host = host_name(host)
@@ -168,7 +170,7 @@ class AllowedNetwork:
         )
 
 
-def closed_address(host: str) -> str:
+def blocked_address_text(host: str) -> str:
     """The error message for a host whose addresses are all blocked."""
     return (
         f"{host} leads to no public address. Loopback, link-local, private and metadata addresses are closed "

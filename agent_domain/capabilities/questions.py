@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, cast
 
-from everstep.agent_domain.checks import finite
+from everstep.agent_domain.checks import require_finite
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import FrozenDict, freeze, frozen_map, json_text, parse_json, valid_text
 
@@ -18,7 +18,7 @@ SchemaCheck: TypeAlias = Callable[[Mapping[str, Any], Any], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class UserAnswer:
     """A person's answer: text, and for a form its `data`."""
 
     text: str = ""
@@ -58,7 +58,7 @@ class Question:
         """The JSON form."""
         return {"prompt": self.prompt, "choices": list(self.choices), "schema": self.schema}
 
-    def result(self, answer: Answer, check: SchemaCheck) -> Any:
+    def result(self, answer: UserAnswer, check: SchemaCheck) -> Any:
         """The tool's result for an answer.
 
         Args:
@@ -78,7 +78,7 @@ class Question:
         return text if text in self.choices else _refuse(f"Answer must be one of: {', '.join(self.choices)}")
 
 
-def _form(answer: Answer, schema: FrozenDict, check: SchemaCheck) -> Any:
+def _form(answer: UserAnswer, schema: FrozenDict, check: SchemaCheck) -> Any:
     try:
         data = parse_json(answer.text, "the answer") if answer.data is None else answer.data
         detail = check(schema, data)
@@ -104,7 +104,7 @@ def _refuse(message: str) -> NoReturn:
     raise InvalidInput(message)
 
 
-def request_of(args: FrozenDict) -> FrozenDict:
+def request_data(args: FrozenDict) -> FrozenDict:
     """The arguments to store with a request, without a schema that is unused because of choices."""
     try:
         is_choice = bool(Question.parse(args).choices)
@@ -124,7 +124,7 @@ class UserInputPolicy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "default_answer", freeze(self.default_answer, "default_answer"))
         if self.timeout_seconds is not None:
-            finite("timeout_seconds", self.timeout_seconds)
+            require_finite("timeout_seconds", self.timeout_seconds)
             if self.timeout_seconds <= 0:
                 _refuse("timeout_seconds must be greater than zero; leave it out to wait as long as it takes")
 
@@ -143,11 +143,11 @@ class UserInputPolicy:
         return f"No answer within {self.timeout_seconds or 0:.15g}s"
 
 
-def _as_answer(default: object) -> Answer:
-    return Answer(default) if isinstance(default, str) else Answer(json_text(default), default)
+def _as_answer(default: object) -> UserAnswer:
+    return UserAnswer(default) if isinstance(default, str) else UserAnswer(json_text(default), default)
 
 
-def addressed(open_requests: Sequence[str], request_id: str | None) -> str | None:
+def find_question(open_requests: Sequence[str], request_id: str | None) -> str | None:
     """The open question that a message answers; None if it answers none.
 
     Args:

@@ -9,10 +9,10 @@ from types import NoneType
 from typing import Any, cast
 
 from everstep.agent_domain.capabilities.extraction import TOOL as EXTRACT_DATA
-from everstep.agent_domain.checks import whole
+from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.tools.tools import ToolCall
-from everstep.agent_domain.values import cut, freeze, json_text, valid_text
+from everstep.agent_domain.values import freeze, json_text, truncate, valid_text
 
 WRITE, READ, LIST = "metadata_write", "metadata_read", "metadata_list"
 
@@ -31,12 +31,12 @@ class MetadataPolicy:
     max_value_size_bytes: int = 65_536
 
     def __post_init__(self) -> None:
-        whole("max_keys", self.max_keys, 0)
-        whole("max_value_size_bytes", self.max_value_size_bytes, 0)
+        require_integer_at_least("max_keys", self.max_keys, 0)
+        require_integer_at_least("max_value_size_bytes", self.max_value_size_bytes, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class MetadataWrite:
     """A value to store at the end of the step."""
 
     key: str
@@ -52,7 +52,7 @@ class Write:
         return f"Stored '{self.key}': {_preview(self.value)}"
 
 
-def refusal(write: Write, taken: Iterable[str], policy: MetadataPolicy) -> str | None:
+def refusal(write: MetadataWrite, taken: Iterable[str], policy: MetadataPolicy) -> str | None:
     """The reason to refuse a write; None if it is accepted.
 
     Args:
@@ -71,29 +71,31 @@ def refusal(write: Write, taken: Iterable[str], policy: MetadataPolicy) -> str |
     return f"Maximum of {policy.max_keys} keys reached" if full else None
 
 
-def refused(reason: str) -> str:
+def refusal_text(reason: str) -> str:
     """The error text of a refused write."""
     return f"Error: Metadata not stored: {reason}"
 
 
-def keys_taken(metadata: Mapping[str, Any], earlier: Iterable[ToolCall], policy: MetadataPolicy) -> list[str]:
+def occupied_keys(
+    metadata: Mapping[str, Any], earlier: Iterable[ToolCall], policy: MetadataPolicy
+) -> list[str]:
     """The stored keys, and those of earlier writes in the same step.
 
     It is not known yet whether an extraction succeeds, so its key always counts.
     """
-    taken = list(metadata)
-    for write in filter(None, map(_written, earlier)):
-        if refusal(write, taken, policy) is None:
-            taken.append(write.key)
-    return taken
+    keys = list(metadata)
+    for write in filter(None, map(_write_from, earlier)):
+        if refusal(write, keys, policy) is None:
+            keys.append(write.key)
+    return keys
 
 
-def _written(call: ToolCall) -> Write | None:
+def _write_from(call: ToolCall) -> MetadataWrite | None:
     args = call.args
     try:
         if call.name == WRITE and "value" in args:
-            return Write(args["key"], args["value"])
-        return Write(args["store_as"].strip(), None) if call.name == EXTRACT_DATA else None
+            return MetadataWrite(args["key"], args["value"])
+        return MetadataWrite(args["store_as"].strip(), None) if call.name == EXTRACT_DATA else None
     except (AttributeError, InvalidInput, KeyError):
         # A malformed call is refused when it runs.
         return None
@@ -102,7 +104,7 @@ def _written(call: ToolCall) -> Write | None:
 def read_text(key: str, metadata: Mapping[str, Any]) -> str:
     """The result text of a read."""
     if key in metadata:
-        return _form(metadata[key])
+        return _value_text(metadata[key])
     hint = f"Stored keys: {', '.join(metadata)}" if metadata else "There are no keys yet"
     return f"Error: Nothing is stored under '{key}'. {hint}"
 
@@ -130,9 +132,9 @@ def type_name(value: object) -> str:
     return f"array[{len(cast('list[object]', value))}]" if isinstance(value, list) else "object"
 
 
-def _form(value: object) -> str:
+def _value_text(value: object) -> str:
     return value if isinstance(value, str) else json_text(value)
 
 
 def _preview(value: object) -> str:
-    return cut(cut(value, STRING_PREVIEW) if isinstance(value, str) else json_text(value), PREVIEW)
+    return truncate(truncate(value, STRING_PREVIEW) if isinstance(value, str) else json_text(value), PREVIEW)

@@ -12,7 +12,7 @@ from everstep.agent_domain.values import FrozenDict, freeze
 SKILL_FILE = "SKILL.md"
 RESOURCE_DIRECTORIES = ("scripts/", "references/", "assets/")
 METADATA_MARKER = "<skills-metadata>"
-_KNOWN = ("name", "description", "tags", "resources")
+_KNOWN_KEYS = ("name", "description", "tags", "resources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class Skill:
             body=_readable(body).strip(),
             tags=_texts(fields.get("tags")),
             resources=tuple(dict.fromkeys([*_texts(fields.get("resources")), *beside])),
-            extra=FrozenDict({key: _kept(value) for key, value in fields.items() if key not in _KNOWN}),
+            extra=FrozenDict(
+                {key: _freeze_value(value) for key, value in fields.items() if key not in _KNOWN_KEYS}
+            ),
         )
 
     def content(self) -> str:
@@ -59,13 +61,13 @@ class Skill:
         Args:
             arguments: Replaces the placeholders in the instructions; None leaves them unchanged.
         """
-        lines = [f'<skill name="{self.name}">', with_arguments(self.body, arguments)]
+        lines = [f'<skill name="{self.name}">', fill_arguments(self.body, arguments)]
         if self.resources:
             lines += ["", "## Available Resources", *(f"- {path}" for path in self.resources)]
         return "\n".join([*lines, "</skill>"])
 
 
-def _kept(value: object) -> Any:
+def _freeze_value(value: object) -> Any:
     # YAML has types, such as dates, that JSON does not have.
     try:
         return freeze(value)
@@ -104,13 +106,13 @@ def _has_directory(path: str) -> bool:
     return path.endswith(f"/{SKILL_FILE}")
 
 
-def by_name(found: Iterable[tuple[str, Skill]]) -> dict[str, Skill]:
+def skills_by_name(entries: Iterable[tuple[str, Skill]]) -> dict[str, Skill]:
     """The skills by name, sorted by name.
 
     Of two skills with the same name, a SKILL.md wins over a flat file, and then the first path.
     """
     # The last entry wins in a dictionary: flat files are first, and of equal kinds the first path is last.
-    ordered = sorted(found, key=lambda entry: entry[0], reverse=True)
+    ordered = sorted(entries, key=lambda entry: entry[0], reverse=True)
     ordered.sort(key=lambda entry: _has_directory(entry[0]))
     skills = {skill.name: skill for _, skill in ordered}
     return dict(sorted(skills.items()))
@@ -172,7 +174,7 @@ def _name(value: object) -> str:
 _PLACEHOLDER = re.compile(r"\$ARGUMENTS\[(?P<index>[0-9]+)\]|\$ARGUMENTS|(?<!\w)\$(?P<digit>[0-9])")
 
 
-def with_arguments(body: str, arguments: str | None) -> str:
+def fill_arguments(body: str, arguments: str | None) -> str:
     """Fill in the placeholders, or append the arguments if there are none; None changes nothing."""
     if arguments is None:
         return body

@@ -7,7 +7,7 @@ that fails yields an error text, never a failure.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from everstep.agent_domain.checks import any_whole, whole
+from everstep.agent_domain.checks import require_integer, require_integer_at_least
 from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -29,8 +29,8 @@ class SubagentPolicy:
     summary_max_chars: int = 8_000
 
     def __post_init__(self) -> None:
-        whole("max_depth", self.max_depth, 0)
-        any_whole("summary_max_chars", self.summary_max_chars)
+        require_integer_at_least("max_depth", self.max_depth, 0)
+        require_integer("summary_max_chars", self.summary_max_chars)
 
     def refusal(self, name: str, depth: int) -> str | None:
         """The error text if an agent at this depth (0 is the top) must not start another; else None."""
@@ -46,28 +46,28 @@ class SubagentPolicy:
         return text[: self.summary_max_chars].rstrip() + "\n..."
 
 
-def answered(name: str, response: str, policy: SubagentPolicy) -> str:
+def success_text(name: str, response: str, policy: SubagentPolicy) -> str:
     """The text for the parent about a child that succeeded."""
     return f"[Subagent: {name}] {policy.trimmed(response) or '(no response)'}"
 
 
-def failed(name: str, error: str) -> str:
+def failure_text(name: str, error: str) -> str:
     """The text for the parent about a child that failed."""
     return f"Error: Subagent '{name}' failed: {error}"
 
 
-def reported(name: str, end: ChildEnd, policy: SubagentPolicy) -> str:
+def outcome_text(name: str, end: ChildEnd, policy: SubagentPolicy) -> str:
     """The text for the parent about a child that ended in any way."""
     match end.status:
         case ExecutionStatus.FAILED:
-            return failed(name, end.error or "It gave no reason")
+            return failure_text(name, end.error or "It gave no reason")
         case ExecutionStatus.CANCELLED:
-            return failed(name, "It was cancelled")
+            return failure_text(name, "It was cancelled")
         case _:
-            return answered(name, end.response or "", policy)
+            return success_text(name, end.response or "", policy)
 
 
-def unknown(name: str, names: Iterable[str]) -> str:
+def unknown_agent_text(name: str, names: Iterable[str]) -> str:
     """The text for the parent if there is no agent of this name."""
     return f"Error: {UnknownName('agent', name, names)}"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NoReturn, cast
 
-from everstep.agent_domain.checks import any_whole, whole
+from everstep.agent_domain.checks import require_integer, require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import FrozenDict, frozen_map
 
@@ -34,10 +34,10 @@ class TodoPolicy:
     reminder_every_steps: int = 10
 
     def __post_init__(self) -> None:
-        whole("max_items", self.max_items, 1)
-        whole("max_in_progress", self.max_in_progress, 0)
-        any_whole("render_every_steps", self.render_every_steps)
-        any_whole("reminder_every_steps", self.reminder_every_steps)
+        require_integer_at_least("max_items", self.max_items, 1)
+        require_integer_at_least("max_in_progress", self.max_in_progress, 0)
+        require_integer("render_every_steps", self.render_every_steps)
+        require_integer("reminder_every_steps", self.reminder_every_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Task:
     active_form: str
 
     @property
-    def rendered(self) -> str:
+    def line(self) -> str:
         """The task with the mark of its status."""
         text = self.active_form if self.status is TaskStatus.IN_PROGRESS else self.content
         return f"{_MARKS[self.status]} {text}"
@@ -66,12 +66,12 @@ class TaskList:
     tasks: tuple[Task, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.rendered}\n{self.summary}"
+        return f"{self.listing}\n{self.summary}"
 
     @property
-    def rendered(self) -> str:
+    def listing(self) -> str:
         """One numbered line per task."""
-        lines = (f"{number}. {task.rendered}" for number, task in enumerate(self.tasks, 1))
+        lines = (f"{number}. {task.line}" for number, task in enumerate(self.tasks, 1))
         return "\n".join(lines) or "(no tasks)"
 
     @property
@@ -87,7 +87,7 @@ class TaskList:
     def to_dict(self) -> dict[str, Any]:
         """The result of todo_write."""
         tasks = [task.to_dict() for task in self.tasks]
-        return {"success": True, "tasks": tasks, "summary": self.summary, "rendered": self.rendered}
+        return {"success": True, "tasks": tasks, "summary": self.summary, "rendered": self.listing}
 
     def to_metadata(self) -> list[dict[str, str]]:
         """The value to store under the metadata key."""
@@ -128,11 +128,11 @@ def _task(number: int, entry: object) -> Task:
     fields = (
         frozen_map(cast("object", entry), f"Task #{number}") if isinstance(entry, Mapping) else FrozenDict()
     )
-    content = _trimmed(fields.get("content"))
+    content = _strip(fields.get("content"))
     if not content:
         _fail(f"Task #{number} needs a non-blank 'content'")
     status = _status(number, fields.get("status"))
-    active_form = _trimmed(fields.get("activeForm"))
+    active_form = _strip(fields.get("activeForm"))
     if not active_form:
         example = "the task as it is being done (such as 'Comparing the offers')"
         _fail(f"Task #{number} needs a non-blank 'activeForm', {example}")
@@ -143,12 +143,12 @@ def _status(number: int, value: object) -> TaskStatus:
     if value is None or (isinstance(value, str) and not value.strip()):
         _fail(f"Task #{number} needs a 'status': pending, in_progress or completed")
     try:
-        return TaskStatus(_trimmed(value))
+        return TaskStatus(_strip(value))
     except ValueError:
         _fail(f"Task #{number} has an unknown 'status', use pending, in_progress or completed")
 
 
-def _trimmed(value: object) -> str:
+def _strip(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
@@ -179,23 +179,23 @@ def steps_since_call(tools_by_step: Sequence[Collection[str]]) -> int:
     return len(tools_by_step) - (calls[-1] if calls else 0)
 
 
-def nag_due(steps_since: int, policy: TodoPolicy) -> str | None:
+def due_reminder(steps_since: int, policy: TodoPolicy) -> str | None:
     """The reminder that is due before a step, if any."""
-    if not _due(steps_since, policy.reminder_every_steps):
+    if not _is_due(steps_since, policy.reminder_every_steps):
         return None
     advice = "If there is still work to plan or to tick off, call it now."
     return f"{NAG_MARKER}\nNo {TOOL} call for {steps_since}+ steps. {advice}\n</todo-reminder-nag>"
 
 
-def render_due(
+def due_listing(
     tasks: TaskList, step_count: int, *, just_called: bool, last_text: str, policy: TodoPolicy
 ) -> str | None:
     """The text of the list, if it is due after a step."""
     if just_called or not tasks.tasks or last_text.startswith(RENDER_MARKER):
         return None
-    due = _due(step_count, policy.render_every_steps)
+    due = _is_due(step_count, policy.render_every_steps)
     return f"{RENDER_MARKER}\n{tasks}\n</todo-render>" if due else None
 
 
-def _due(steps: int, every: int) -> bool:
+def _is_due(steps: int, every: int) -> bool:
     return every > 0 and steps > 0 and steps % every == 0

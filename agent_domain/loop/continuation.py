@@ -18,8 +18,8 @@ from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
+    enum_member,
     frozen_map,
-    member,
     read_each,
     read_key,
     read_optional,
@@ -46,7 +46,7 @@ _DEFAULT_REASONS = {
     ContinuationDecision.STOP: "{} sees nothing left to do",
 }
 
-SIGNAL = "StopSignal"
+SIGNAL_CRITERION = "StopSignal"
 """The criterion name of a pending signal in traces."""
 
 # By substring of the criterion's name; `CumulativeExecutionTimeLimit` contains the third.
@@ -99,15 +99,17 @@ class ContinuationEvaluation:
     def __post_init__(self) -> None:
         # Converted to the enum, so that a veto given as the text "forbid" is not overlooked.
         object.__setattr__(self, "decision", _decision(self.decision))
-        reason = self.stop_reason and member(StopReason, self.stop_reason, "the stop reason of an evaluation")
+        reason = self.stop_reason and enum_member(
+            StopReason, self.stop_reason, "the stop reason of an evaluation"
+        )
         object.__setattr__(self, "stop_reason", reason)
         object.__setattr__(self, "context", frozen_map(self.context, "the context of an evaluation"))
 
     @classmethod
     def from_decision(cls, criterion_class: str, decision: ContinuationDecision) -> "ContinuationEvaluation":
         """The vote with its default reason."""
-        said = _DEFAULT_REASONS[_decision(decision)].format(short_name(criterion_class))
-        return cls(criterion_class, decision, said)
+        reason = _DEFAULT_REASONS[_decision(decision)].format(short_name(criterion_class))
+        return cls(criterion_class, decision, reason)
 
     @property
     def name(self) -> str:
@@ -116,14 +118,14 @@ class ContinuationEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data; `source` is present only if it is set."""
-        written = {
+        data = {
             "criterion": self.name,
             "decision": self.decision,
             "reason": self.reason,
             "stopReason": self.stop_reason,
             "context": self.context,
         }
-        return {**written, "source": self.source} if self.source else written
+        return {**data, "source": self.source} if self.source else data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationEvaluation":
@@ -139,7 +141,7 @@ class ContinuationEvaluation:
 
 
 def _decision(given: object) -> ContinuationDecision:
-    return member(ContinuationDecision, given, "the decision of an evaluation")
+    return enum_member(ContinuationDecision, given, "the decision of an evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +174,10 @@ class ContinuationOutcome:
     @property
     def stop_signal(self) -> StopSignal | None:
         """The signal that voted; its message is empty if the vote has the default reason."""
-        vote = self.evaluation_for(SIGNAL)
+        vote = self.evaluation_for(SIGNAL_CRITERION)
         if vote is None or vote.stop_reason is None:
             return None
-        default = ContinuationEvaluation.from_decision(SIGNAL, vote.decision).reason
+        default = ContinuationEvaluation.from_decision(SIGNAL_CRITERION, vote.decision).reason
         return StopSignal(
             vote.stop_reason, "" if vote.reason == default else vote.reason, vote.context, vote.source
         )
@@ -209,13 +211,13 @@ class ContinuationOutcome:
 
 def compact(outcome: ContinuationOutcome) -> FrozenDict:
     """Serialize an outcome in few bytes for workflow history: common values are left out."""
-    told = {
+    fields = {
         "decision": outcome.decision,
         "by": outcome.resolved_by,
         "stop": outcome.stop_reason,
         "votes": [_compact_vote(vote) for vote in outcome.evaluations],
     }
-    return frozen_map({key: value for key, value in told.items() if value != _USUAL.get(key)})
+    return frozen_map({key: value for key, value in fields.items() if value != _COMPACT_DEFAULTS.get(key)})
 
 
 _NO_FAILURE: Mapping[str, Any] = {
@@ -227,7 +229,7 @@ _NO_FAILURE: Mapping[str, Any] = {
     "toolName": None,
 }
 
-_USUAL: Mapping[str, Any] = {
+_COMPACT_DEFAULTS: Mapping[str, Any] = {
     "decision": ContinuationDecision.REQUEST,
     "by": "ToolCallPresenceCheck",
     "stop": StopReason.COMPLETED,
@@ -248,8 +250,8 @@ def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
     entry: list[Any] = [vote.name, vote.decision]
     if vote.reason == NO_FAILURE and vote.context.keys() == _NO_FAILURE.keys():
         # The vote of an error policy after nearly every step.
-        told = {key: value for key, value in vote.context.items() if value != _NO_FAILURE[key]}
-        return [vote.name, told] if told else [vote.name]
+        changed = {key: value for key, value in vote.context.items() if value != _NO_FAILURE[key]}
+        return [vote.name, changed] if changed else [vote.name]
     plain = ContinuationEvaluation.from_decision(vote.name, vote.decision)
     if vote.reason == plain.reason and not (vote.stop_reason or vote.context or vote.source):
         return vote.name if vote.decision is ContinuationDecision.ALLOW else entry
@@ -257,24 +259,26 @@ def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
     return [*entry, vote.reason, vote.stop_reason, vote.context, *source]
 
 
-def expanded(data: Mapping[str, Any]) -> ContinuationOutcome:
+def expand(data: Mapping[str, Any]) -> ContinuationOutcome:
     """Read an outcome that `compact` serialized."""
-    told = {**_USUAL, **data}
-    decision = ContinuationDecision(told["decision"])
-    votes = tuple(_expanded_entry(entry) for entry in told["votes"])
-    goes_on = decision is ContinuationDecision.REQUEST
-    return ContinuationOutcome(decision, goes_on, str(told["by"]), StopReason(told["stop"]), votes)
+    fields = {**_COMPACT_DEFAULTS, **data}
+    decision = ContinuationDecision(fields["decision"])
+    votes = tuple(_expand_entry(entry) for entry in fields["votes"])
+    should_continue = decision is ContinuationDecision.REQUEST
+    return ContinuationOutcome(
+        decision, should_continue, str(fields["by"]), StopReason(fields["stop"]), votes
+    )
 
 
-def _expanded_entry(entry: Any) -> ContinuationEvaluation:
+def _expand_entry(entry: Any) -> ContinuationEvaluation:
     if isinstance(entry, str):
-        return _expanded_vote(entry)
-    name, told = entry[0], entry[1] if len(entry) > 1 else EMPTY
-    if isinstance(told, Mapping):
-        context = frozen_map({**_NO_FAILURE, **cast("Mapping[str, Any]", told)})
-        return _expanded_vote(name, reason=NO_FAILURE, context=context)
+        return _expand_vote(entry)
+    name, detail = entry[0], entry[1] if len(entry) > 1 else EMPTY
+    if isinstance(detail, Mapping):
+        context = frozen_map({**_NO_FAILURE, **cast("Mapping[str, Any]", detail)})
+        return _expand_vote(name, reason=NO_FAILURE, context=context)
     # Entries that a later version appends are ignored.
-    vote = _expanded_vote(*entry[:5])
+    vote = _expand_vote(*entry[:5])
     return replace(vote, source=str(entry[_SOURCE_AT])) if len(entry) > _SOURCE_AT else vote
 
 
@@ -282,7 +286,7 @@ _SOURCE_AT = 5
 """The index of a signal's source in a vote; most votes are shorter."""
 
 
-def _expanded_vote(
+def _expand_vote(
     name: str,
     decision: str = ContinuationDecision.ALLOW,
     reason: str | None = None,
@@ -291,8 +295,8 @@ def _expanded_vote(
 ) -> ContinuationEvaluation:
     vote = ContinuationEvaluation.from_decision(name, ContinuationDecision(decision))
     stop = StopReason(stop_reason) if stop_reason else None
-    said = vote.reason if reason is None else reason
-    return replace(vote, reason=said, stop_reason=stop, context=context)
+    text = vote.reason if reason is None else reason
+    return replace(vote, reason=text, stop_reason=stop, context=context)
 
 
 class Signalled(Protocol):
@@ -403,7 +407,7 @@ def _signal(state: Signalled) -> Iterable[ContinuationEvaluation]:
     """A pending stop signal votes first, unless a request for continuation outweighs it."""
     signal = state.stop_signal
     if signal and not (state.continuation_requested and signal.reason is not StopReason.USER_REQUESTED):
-        vote = ContinuationEvaluation.from_decision(SIGNAL, ContinuationDecision.FORBID)
+        vote = ContinuationEvaluation.from_decision(SIGNAL_CRITERION, ContinuationDecision.FORBID)
         reason = signal.message or vote.reason
         yield replace(
             vote, reason=reason, context=signal.context, stop_reason=signal.reason, source=signal.source
@@ -419,7 +423,7 @@ def _vote(criterion: Criterion[Any], state: Signalled) -> ContinuationEvaluation
     """The vote of one criterion; a criterion that raises vetoes, and its vote holds the exception."""
     name = class_name(criterion)
     try:
-        vote = _explained(criterion, name, state)
+        vote = _evaluation_of(criterion, name, state)
         if vote.decision is not ContinuationDecision.FORBID or vote.stop_reason:
             return vote
         return replace(vote, stop_reason=_stop_reason(criterion, vote, state))
@@ -429,7 +433,7 @@ def _vote(criterion: Criterion[Any], state: Signalled) -> ContinuationEvaluation
         return ContinuationEvaluation(name, forbid, reason, EMPTY, StopReason.ERROR, StepError.of(error))
 
 
-def _explained(criterion: Criterion[Any], name: str, state: Signalled) -> ContinuationEvaluation:
+def _evaluation_of(criterion: Criterion[Any], name: str, state: Signalled) -> ContinuationEvaluation:
     if isinstance(criterion, CanExplainContinuation):
         return criterion.explain(state)
     return ContinuationEvaluation.from_decision(name, ContinuationDecision(criterion.decide(state)))

@@ -20,14 +20,14 @@ from everstep.agent_domain.loop.error_policy import (
     ErrorHandlingDecision,
     ErrorPolicy,
     as_policy,
-    context_of,
-    reason_for,
+    handling_context,
+    handling_reason,
 )
 from everstep.agent_domain.loop.facts import CritiqueVerdict
 from everstep.agent_domain.loop.status import StopReason
 from everstep.agent_domain.loop.step_facts import StepType
 from everstep.agent_domain.loop.views import ExecutionView
-from everstep.agent_domain.values import frozen_map, number
+from everstep.agent_domain.values import frozen_map, valid_number
 
 FORBID, ALLOW, REQUEST, STOP = ContinuationDecision
 
@@ -39,7 +39,7 @@ def _evaluation(
     return replace(vote, reason=reason, context=frozen_map(context))
 
 
-def _reached(value: float, limit: float) -> ContinuationDecision:
+def _limit_vote(value: float, limit: float) -> ContinuationDecision:
     return FORBID if value >= limit else ALLOW
 
 
@@ -53,7 +53,7 @@ class StepsLimit:
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
         count = self.resolver(state) if self.resolver else state.step_count
-        return _reached(count, self.max_steps)
+        return _limit_vote(count, self.max_steps)
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class TokenUsageLimit:
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
         used = self.resolver(state) if self.resolver else state.tokens
-        return _reached(used, self.max_tokens)
+        return _limit_vote(used, self.max_tokens)
 
 
-def _positive(seconds: float) -> None:
+def _require_positive(seconds: float) -> None:
     # The order matters for nan: the message that it is not greater than zero comes first.
     if isinstance(seconds, int | float) and not seconds > 0:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers without types
         raise InvalidInput("Max seconds must be greater than zero.")
-    number(seconds, "Max seconds")
+    valid_number(seconds, "Max seconds")
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ class ExecutionTimeLimit:
     """Returns the time from which the seconds count."""
 
     def __post_init__(self) -> None:
-        _positive(self.max_seconds)
+        _require_positive(self.max_seconds)
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
-        return _reached(self._elapsed(state), self.max_seconds)
+        return _limit_vote(self._elapsed_seconds(state), self.max_seconds)
 
-    def _elapsed(self, state: ExecutionView) -> float:
+    def _elapsed_seconds(self, state: ExecutionView) -> float:
         if self.resolver is None:
             return state.elapsed_seconds
         start, now = self.resolver(state), state.state_info.updated_at
@@ -114,14 +114,14 @@ class CumulativeExecutionTimeLimit:
     resolver: Callable[[Any], float] | None = None
 
     def __post_init__(self) -> None:
-        _positive(self.max_seconds)
+        _require_positive(self.max_seconds)
         if callable(self.scope):
             object.__setattr__(self, "resolver", self.scope)
             object.__setattr__(self, "scope", "execution")
         if self.scope not in ("execution", "session"):
             raise InvalidInput(f"the scope is {self.scope!r}; use execution or session")
 
-    def _worked(self, state: ExecutionView) -> float:
+    def _working_seconds(self, state: ExecutionView) -> float:
         if self.resolver:
             return self.resolver(state)
         info = state.state_info
@@ -130,11 +130,11 @@ class CumulativeExecutionTimeLimit:
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
-        return _reached(self._worked(state), self.max_seconds)
+        return _limit_vote(self._working_seconds(state), self.max_seconds)
 
     def explain(self, state: ExecutionView) -> ContinuationEvaluation:
         """The vote with its reasons."""
-        worked, decision = self._worked(state), self.decide(state)
+        worked, decision = self._working_seconds(state), self.decide(state)
         relation = "exceeded" if decision is FORBID else "under"
         reason = f"Cumulative execution time {worked:.1f}s {relation} limit {int(self.max_seconds)}s"
         return _evaluation(self, decision, reason, cumulativeSeconds=worked, maxSeconds=self.max_seconds)
@@ -192,17 +192,19 @@ class ErrorPolicyCriterion:
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
-        return _forgiven(self.policy.evaluate(self._context(state)))
+        return _handling_vote(self.policy.evaluate(self._context(state)))
 
     def explain(self, state: ExecutionView) -> ContinuationEvaluation:
         """The vote with its reasons."""
         context = self._context(state)
         handling, retries = self.policy.evaluate(context), self.policy.max_retries
-        reason = reason_for(context, handling, retries)
-        return _evaluation(self, _forgiven(handling), reason, **context_of(context, handling, retries))
+        reason = handling_reason(context, handling, retries)
+        return _evaluation(
+            self, _handling_vote(handling), reason, **handling_context(context, handling, retries)
+        )
 
 
-def _forgiven(handling: ErrorHandlingDecision) -> ContinuationDecision:
+def _handling_vote(handling: ErrorHandlingDecision) -> ContinuationDecision:
     return FORBID if handling is ErrorHandlingDecision.STOP else ALLOW
 
 
@@ -292,7 +294,7 @@ class RetryLimit:
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
-        return _reached(state.trailing_failures, self.max_failures)
+        return _limit_vote(state.trailing_failures, self.max_failures)
 
     def stop_reason(self, state: ExecutionView, decision: ContinuationDecision) -> StopReason | None:
         """Why the run stops."""

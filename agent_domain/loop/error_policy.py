@@ -136,9 +136,9 @@ def as_policy(given: object) -> ErrorPolicy:
     """Return the policy, given as such or in its JSON form, in which unknown keys are ignored."""
     if isinstance(given, ErrorPolicy):
         return given
-    written = frozen_map(given, "an error policy")
+    data = frozen_map(given, "an error policy")
     known = {field.name for field in fields(ErrorPolicy)}
-    return ErrorPolicy(**{name: value for name, value in written.items() if name in known})
+    return ErrorPolicy(**{name: value for name, value in data.items() if name in known})
 
 
 def _decision(name: str, given: str) -> ErrorHandlingDecision:
@@ -166,7 +166,7 @@ EFFECT_UNKNOWN = frozen_map({"effect": "unknown"}, "the metadata of an error")
 """Metadata for a failing call that may have had its effect: no policy runs such a call again."""
 
 
-def resolve(
+def resolve_error_context(
     step: FailingStep | None, consecutive: int, total: int, *, unknown_effects_apart: bool = False
 ) -> ErrorContext:
     """Build the context of a step's failure.
@@ -182,17 +182,17 @@ def resolve(
         return ErrorContext.none()
     first = next(iter(step.tool_errors), None)
     message = (first or step.errors[0]).message
-    kind, effects = _type_of(step), [error.is_effect_unknown for error in step.tool_errors]
+    kind, effects = _failure_type(step), [error.is_effect_unknown for error in step.tool_errors]
     if unknown_effects_apart and kind is ErrorType.TOOL and all(effects):
         kind = ErrorType.UNKNOWN
     metadata = EFFECT_UNKNOWN if any(effects) else EMPTY
     return ErrorContext(kind, consecutive, total, message, first.tool_name if first else None, metadata)
 
 
-def _type_of(step: FailingStep) -> ErrorType:
-    stated = {error.type for error in (*step.errors, *step.tool_errors)}
+def _failure_type(step: FailingStep) -> ErrorType:
+    types = {error.type for error in (*step.errors, *step.tool_errors)}
     for kind in (ErrorType.RATE_LIMIT, ErrorType.TIMEOUT, ErrorType.VALIDATION):
-        if kind in stated:
+        if kind in types:
             return kind
     return ErrorType.TOOL if step.tool_errors else ErrorType.MODEL
 
@@ -201,7 +201,7 @@ NO_FAILURE = "No failure to handle"
 """The reason of a policy's vote after nearly every step."""
 
 
-def reason_for(context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int) -> str:
+def handling_reason(context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int) -> str:
     """Describe the handling in a sentence, for traces."""
     if context.consecutive_failures == 0:
         return NO_FAILURE
@@ -214,7 +214,9 @@ def reason_for(context: ErrorContext, handling: ErrorHandlingDecision, max_retri
     return f"{kind} error stops the run {counts}"
 
 
-def context_of(context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int) -> Mapping[str, Any]:
+def handling_context(
+    context: ErrorContext, handling: ErrorHandlingDecision, max_retries: int
+) -> Mapping[str, Any]:
     """Describe the handling as data, for traces."""
     return {
         "errorType": context.type,

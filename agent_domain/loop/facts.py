@@ -19,7 +19,7 @@ from everstep.agent_domain.loop.error_policy import (
     ErrorHandlingDecision,
     ErrorPolicy,
     FailingStep,
-    resolve,
+    resolve_error_context,
 )
 from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
@@ -28,7 +28,7 @@ from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.values import (
-    optional_moment,
+    format_optional_moment,
     parse_optional_moment,
     parse_optional_uuid,
     read_optional,
@@ -62,8 +62,8 @@ class StateInfo:
         """Convert to JSON data."""
         return {
             "id": str(self.id) if self.id else None,
-            "startedAt": optional_moment(self.started_at),
-            "updatedAt": optional_moment(self.updated_at),
+            "startedAt": format_optional_moment(self.started_at),
+            "updatedAt": format_optional_moment(self.updated_at),
             "cumulativeExecutionSeconds": self.cumulative_execution_seconds,
             "sessionExecutionSeconds": self.session_execution_seconds,
         }
@@ -132,14 +132,14 @@ class ExecutionFacts:
     # Read by criteria.
 
     @property
-    def _unrecorded(self) -> StepFacts | None:
+    def _unrecorded_step(self) -> StepFacts | None:
         """The current step, if it is complete and not yet recorded."""
         return None if self.is_recorded or not self.current_step or self.pending else self.current_step
 
     @property
     def is_applied(self) -> bool:
         """Whether the current step is complete and not yet recorded."""
-        return self._unrecorded is not None
+        return self._unrecorded_step is not None
 
     @property
     def pending(self) -> tuple[CallFacts, ...]:
@@ -149,7 +149,7 @@ class ExecutionFacts:
     @property
     def awaits_processing(self) -> bool:
         """Whether the current step is complete but not processed; failure steps are not processed."""
-        step = self._unrecorded
+        step = self._unrecorded_step
         return step is not None and not step.is_failure and not self.is_processed
 
     @property
@@ -165,7 +165,7 @@ class ExecutionFacts:
     @property
     def step_count(self) -> int:
         """The number of completed steps, including failure steps."""
-        return self.recorded_steps + (self._unrecorded is not None)
+        return self.recorded_steps + (self._unrecorded_step is not None)
 
     @property
     def next_step_number(self) -> int:
@@ -185,7 +185,7 @@ class ExecutionFacts:
         evaluation followed it, and the failure step after it belongs to it. Otherwise a processor
         that always raises would be retried forever.
         """
-        step = self._unrecorded
+        step = self._unrecorded_step
         if step is None:
             return self.trailing_recorded_failures
         return self._failures_before(step) + 1 if step.has_errors else 0
@@ -198,7 +198,7 @@ class ExecutionFacts:
     @property
     def total_failures(self) -> int:
         """The number of failed steps of this execution."""
-        step = self._unrecorded
+        step = self._unrecorded_step
         return self.recorded_failures + (step is not None and step.has_errors)
 
     @property
@@ -208,7 +208,7 @@ class ExecutionFacts:
 
     def context_of(self, step: FailingStep | None) -> ErrorContext:
         """The failure of the current step, given with or without its bodies, for the error policy."""
-        return resolve(
+        return resolve_error_context(
             step,
             self.trailing_failures,
             self.total_failures,
@@ -264,7 +264,7 @@ class ExecutionFacts:
     def with_step(self, step: StepFacts) -> "ExecutionFacts":
         """Update the step in progress; its usage and seconds count once it is complete."""
         facts = replace(self, current_step=step.granted(), is_recorded=False).wished(step.besides.wishes)
-        was_complete = self._unrecorded is not None
+        was_complete = self._unrecorded_step is not None
         if not step.is_complete or was_complete:
             return facts
         info = self.state_info.add_execution_time(step.seconds)
@@ -302,7 +302,7 @@ class ExecutionFacts:
 
     def failed(self, error: StepError, seconds: float = 0.0) -> "ExecutionFacts":
         """Turn an exception into a failure step: the step in progress, or a new one after a complete step."""
-        facts = self.recorded(None) if self._unrecorded else self
+        facts = self.recorded(None) if self._unrecorded_step else self
         failure = StepFacts.failure(facts.recorded_steps + 1, error, seconds)
         return replace(facts.worked(seconds), current_step=failure, is_recorded=False)
 
@@ -316,7 +316,7 @@ class ExecutionFacts:
 
     def recorded(self, outcome: ContinuationOutcome | None) -> "ExecutionFacts":
         """Record the current step, with the outcome of the evaluation after it."""
-        unevaluated, step = self.unevaluated_failures, self._unrecorded
+        unevaluated, step = self.unevaluated_failures, self._unrecorded_step
         if step:
             unevaluated = 0 if outcome else self._failures_before(step)
         return replace(

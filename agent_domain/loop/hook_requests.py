@@ -7,7 +7,7 @@ from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.values import EMPTY
 
 
-class _Wishing(Protocol):
+class _HasRequests(Protocol):
     @property
     def stop_signal(self) -> StopSignal | None: ...
     @property
@@ -28,7 +28,7 @@ class Wishes:
         return bool(self.stop or self.another_step or self.pause)
 
     @classmethod
-    def between(cls, before: _Wishing, after: _Wishing) -> "Wishes":
+    def between(cls, before: _HasRequests, after: _HasRequests) -> "Wishes":
         """The requests made between two states; the message and context of a stop signal are dropped."""
         stop = after.stop_signal if after.stop_signal != before.stop_signal else None
         return cls(

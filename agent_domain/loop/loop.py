@@ -137,31 +137,31 @@ def decide(state: LoopState, rules: Rules, now: datetime) -> Decision:
         return Infer(state.next_step_number)
     # Calls come before anything else: providers reject a conversation with an unanswered call.
     if state.pending:
-        return _settle(state.pending if rules.parallel_tools else state.pending[:1])
-    return _boundary(state.at(now), rules.criteria)
+        return _decide_calls(state.pending if rules.parallel_tools else state.pending[:1])
+    return _decide_boundary(state.at(now), rules.criteria)
 
 
-def _settle(calls: tuple[CallFacts, ...]) -> Decision:
+def _decide_calls(calls: tuple[CallFacts, ...]) -> Decision:
     """Calls that do not wait for a person come first."""
-    if ready := _needing(CallNeed.RUN, calls):
+    if ready := _calls_needing(CallNeed.RUN, calls):
         return RunTools(ready)
-    if subagents := _needing(CallNeed.SUBAGENT, calls):
+    if subagents := _calls_needing(CallNeed.SUBAGENT, calls):
         return RunSubagents(subagents)
-    if unapproved := _needing(CallNeed.APPROVAL, calls):
+    if unapproved := _calls_needing(CallNeed.APPROVAL, calls):
         return AwaitApproval(unapproved)
     return AwaitInput(calls[0])
 
 
-def _needing(need: CallNeed, calls: tuple[CallFacts, ...]) -> tuple[CallFacts, ...]:
+def _calls_needing(need: CallNeed, calls: tuple[CallFacts, ...]) -> tuple[CallFacts, ...]:
     return tuple(call for call in calls if call.need is need)
 
 
-def _boundary(state: LoopState, criteria: ContinuationCriteria) -> Infer | Stop:
+def _decide_boundary(state: LoopState, criteria: ContinuationCriteria) -> Infer | Stop:
     """Decide between two steps: a steered message requests one more, unless a guard forbids it."""
     if state.steered:
-        heard = criteria.evaluate(state.requested())
-        if heard.should_continue:
-            return Infer(state.next_step_number, heard, hears=state.steered)
+        steered_outcome = criteria.evaluate(state.requested())
+        if steered_outcome.should_continue:
+            return Infer(state.next_step_number, steered_outcome, hears=state.steered)
     outcome = criteria.evaluate(state)
     if outcome.should_continue:
         return Infer(state.next_step_number, outcome)

@@ -21,7 +21,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 JITTER = 0.5
 """The random share of a pause."""
 
-MOST_UNREADABLE = 3
+MAX_UNREADABLE_ATTEMPTS = 3
 """The maximum number of attempts if the answers do not have the form of the API."""
 
 
@@ -75,28 +75,30 @@ class RetryBudget:
         """
         if self.attempts is not None and failures >= self.attempts:
             return GiveUp("")
-        if isinstance(error, UnreadableAnswer) and failures >= MOST_UNREADABLE:
+        if isinstance(error, UnreadableAnswer) and failures >= MAX_UNREADABLE_ATTEMPTS:
             return GiveUp("")
         left = self.seconds - spent
-        asked: float = getattr(error, "retry_after", None) or 0.0
+        requested: float = getattr(error, "retry_after", None) or 0.0
         if left <= 0:
             tries = "1 try" if failures == 1 else f"{failures} tries"
             return GiveUp(f"Given up after {tries}: the retry budget of {self.seconds:g} s is used up")
-        if asked > left:
+        if requested > left:
             return GiveUp(
-                f"The provider asks to wait {asked:g} s, more than the {left:.3g} s "
+                f"The provider asks to wait {requested:g} s, more than the {left:.3g} s "
                 f"that the retry budget of {self.seconds:g} s leaves"
             )
         grown = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
         drawn = grown * (1 - JITTER + JITTER * chance)
-        spread = asked * (1 + JITTER * chance / 5)
+        spread = requested * (1 + JITTER * chance / 5)
         return Pause(round(min(left, max(drawn, spread)), 3))
 
 
-def budget_of(agents: float | None, model: object, default: float, attempts: int | None) -> RetryBudget:
+def budget_of(
+    agent_seconds: float | None, model: object, default: float, attempts: int | None
+) -> RetryBudget:
     """The budget of the agent, else of its model's preset, else the default."""
-    stated = (each for each in (agents, retry_seconds_of(model)) if each is not None)
-    return RetryBudget(next(stated, default), attempts)
+    configured = (each for each in (agent_seconds, retry_seconds_of(model)) if each is not None)
+    return RetryBudget(next(configured, default), attempts)
 
 
 def retry_seconds_of(model: object) -> float | None:
@@ -104,7 +106,7 @@ def retry_seconds_of(model: object) -> float | None:
     return model.retry_seconds if isinstance(model, HasRetryBudget) else None
 
 
-def outage(error: Exception) -> str:
+def outage_text(error: Exception) -> str:
     """Describe the failure for viewers, without addresses and without text of the provider."""
     match error:
         case RateLimited():
@@ -117,6 +119,6 @@ def outage(error: Exception) -> str:
             return "provider unavailable"
 
 
-def announced(error: Exception, seconds: float) -> str:
+def delay_text(error: Exception, seconds: float) -> str:
     """The text that viewers see during the pause."""
-    return f"{outage(error)}, next attempt in {max(seconds, 0):.0f} s"
+    return f"{outage_text(error)}, next attempt in {max(seconds, 0):.0f} s"

@@ -86,7 +86,7 @@ RUNNING = Situation(AgentStatus.IN_PROGRESS, ExecutionStatus.RUNNING, WireStatus
 WAITING = Situation(AgentStatus.IN_PROGRESS, ExecutionStatus.PAUSED, WireStatus.PAUSED)
 
 
-def ended(status: AgentStatus, reason: StopReason) -> Situation:
+def final_situation(status: AgentStatus, reason: StopReason) -> Situation:
     """The final status in all three vocabularies, from the agent's status and the stop reason."""
     if status is AgentStatus.FAILED or reason is StopReason.ERROR:
         return Situation(AgentStatus.FAILED, ExecutionStatus.FAILED, WireStatus.FAILED)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from everstep.agent_domain.errors import InvalidInput, InvalidModelOutput, ModelError, RateLimited, ToolFailed
-from everstep.agent_domain.values import read_optional, require_map, storable
+from everstep.agent_domain.values import escape_unstorable, read_optional, require_map
 
 
 class ErrorType(StrEnum):
@@ -43,7 +43,14 @@ class StepError:
         name = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__.isidentifier())
         advice = error.advice if isinstance(error, ModelError) else None
         is_public = isinstance(error, ToolFailed | InvalidInput)
-        return cls(storable(_words(error)) or name, _type_of(error), tool_name, name, advice, is_public)
+        return cls(
+            escape_unstorable(_message_text(error)) or name,
+            _error_type(error),
+            tool_name,
+            name,
+            advice,
+            is_public,
+        )
 
     @property
     def is_effect_unknown(self) -> bool:
@@ -90,17 +97,17 @@ class StepError:
         )
 
 
-def _words(error: BaseException) -> str:
+def _message_text(error: BaseException) -> str:
     try:
-        words = str(error)
+        text = str(error)
         # The notes say why the model is not called again, and how its fallback models failed.
         notes = getattr(error, "__notes__", ()) if isinstance(error, ModelError) else ()
-        return ". ".join([words.rstrip("."), *notes]) if notes else words
+        return ". ".join([text.rstrip("."), *notes]) if notes else text
     except Exception:  # noqa: BLE001 -- exceptions are user code, and `__str__` may raise; the text is then empty
         return ""
 
 
-def _type_of(error: BaseException) -> ErrorType | None:
+def _error_type(error: BaseException) -> ErrorType | None:
     match error:
         case RateLimited():
             return ErrorType.RATE_LIMIT

@@ -9,9 +9,9 @@ from everstep.agent_domain.messages.messages import Messages, Role, as_messages,
 from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
+    as_list,
     freeze,
     frozen_map,
-    listed,
     read_optional,
     require_map,
     valid_text,
@@ -65,7 +65,7 @@ class CachedContext:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "messages", as_messages(self.messages))
-        object.__setattr__(self, "tools", freeze(listed(self.tools, "tools"), "tools"))
+        object.__setattr__(self, "tools", freeze(as_list(self.tools, "tools"), "tools"))
         object.__setattr__(self, "tool_choice", freeze(self.tool_choice, "tool_choice") or None)
         object.__setattr__(self, "response_format", as_response_format(self.response_format))
 
@@ -87,7 +87,7 @@ class CachedContext:
 
     def with_tools(self, schemas: Iterable[Mapping[str, Any]]) -> "CachedContext":
         """A copy with these tool schemas."""
-        return replace(self, tools=listed(schemas, "tools"))
+        return replace(self, tools=as_list(schemas, "tools"))
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""

@@ -14,7 +14,7 @@ from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.redaction import Redaction
 
-TOLD = "told"
+PUBLIC_CONTENT = "told"
 """The metadata key of the content that every viewer may read, in a message that quotes an error."""
 
 
@@ -29,25 +29,29 @@ class Disclosure:
     def of(self, error: StepError, execution_id: UUID, key: str) -> StepError:
         """The error as it is stored: without secrets, and with the reference that viewers see instead."""
         ref = error.ref or (error.exception and uuid5(execution_id, f"error/{key}").hex[:12])
-        words = self.redaction(error.message)
-        return replace(error, message=words, ref=ref, is_public=error.is_public or self.is_full)
+        redacted = self.redaction(error.message)
+        return replace(error, message=redacted, ref=ref, is_public=error.is_public or self.is_full)
 
 
-def with_reasons_told(outcome: ContinuationOutcome, words: str, told: str) -> ContinuationOutcome:
+def with_public_reasons(
+    outcome: ContinuationOutcome, full_text: str, public_text: str
+) -> ContinuationOutcome:
     """Replace the full text of a criterion's exception in an outcome's votes by the text for viewers."""
-    votes = (replace(vote, reason=vote.reason.replace(words, told)) for vote in outcome.evaluations)
+    votes = (
+        replace(vote, reason=vote.reason.replace(full_text, public_text)) for vote in outcome.evaluations
+    )
     return replace(outcome, evaluations=tuple(votes))
 
 
-def with_told(message: Message, error: StepError) -> Message:
+def with_public_content(message: Message, error: StepError) -> Message:
     """Add to a message that quotes an error the content that every viewer may read."""
     if error.told == error.message or error.message not in message.text:
         return message
-    told = message.text.replace(error.message, error.told)
-    return replace(message, metadata=message.metadata.merged({TOLD: told}))
+    public_text = message.text.replace(error.message, error.told)
+    return replace(message, metadata=message.metadata.merged({PUBLIC_CONTENT: public_text}))
 
 
-def veiled(value: Any) -> Any:
+def public_document(value: Any) -> Any:
     """Remove full error texts from the JSON of a step, trace or snapshot, for viewers.
 
     An error is a map with `message` and `exception`; only its kind remains. A message that quotes an error
@@ -55,28 +59,28 @@ def veiled(value: Any) -> Any:
     """
     match value:
         case Mapping():
-            return _veiled_map(cast("Mapping[str, Any]", value))
+            return _public_map(cast("Mapping[str, Any]", value))
         case list() | tuple():
-            return [veiled(each) for each in cast("list[Any]", value)]
+            return [public_document(each) for each in cast("list[Any]", value)]
         case _:
             return value
 
 
-def _veiled_map(given: Mapping[str, Any]) -> dict[str, Any]:
-    entries = {key: veiled(each) for key, each in given.items()}
+def _public_map(given: Mapping[str, Any]) -> dict[str, Any]:
+    entries = {key: public_document(each) for key, each in given.items()}
     if "exception" in given and "message" in given:
         entries["message"] = StepError.from_dict(given).told
     error = given.get("error")
     if isinstance(error, Mapping) and "exception" in error:
-        _veil_beside(entries, StepError.from_dict(cast("Mapping[str, Any]", error)))
+        _replace_quotes(entries, StepError.from_dict(cast("Mapping[str, Any]", error)))
     for name in ("metadata", "_metadata"):
         metadata = entries.get(name)
-        if isinstance(metadata, dict) and TOLD in metadata and "content" in entries:
-            entries["content"] = cast("dict[str, Any]", metadata).pop(TOLD)
+        if isinstance(metadata, dict) and PUBLIC_CONTENT in metadata and "content" in entries:
+            entries["content"] = cast("dict[str, Any]", metadata).pop(PUBLIC_CONTENT)
     return entries
 
 
-def _veil_beside(entries: dict[str, Any], error: StepError) -> None:
+def _replace_quotes(entries: dict[str, Any], error: StepError) -> None:
     """Replace the error's text in the fields next to it, which may quote it in votes and tool executions."""
     for key in ("reason", "told", "text"):
         if isinstance(entries.get(key), str):

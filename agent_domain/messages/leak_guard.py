@@ -20,13 +20,13 @@ _MAY_BEGIN = re.compile(r"\s*(?:`{0,3}|```[\w-]*\s*)")
 """Matches text that is too short to decide."""
 
 
-def said(text: str, calls: Iterable[ToolCall]) -> str:
+def without_repeated_arguments(text: str, calls: Iterable[ToolCall]) -> str:
     """The text of a response, or an empty text if it only repeats the arguments of one of its calls."""
     calls = tuple(calls)
     return "" if calls and _is_arguments(text, calls) else text
 
 
-class Held:
+class TextGuard:
     """Buffers streamed text that begins like arguments, because sent text cannot be retracted."""
 
     def __init__(self, on_text: Callable[[str], None]) -> None:
@@ -34,7 +34,7 @@ class Held:
         self._held = ""
         self._passes = self._waits = False
 
-    def heard(self, text: str) -> None:
+    def feed(self, text: str) -> None:
         """Receive a chunk of text; pass it on unless it may be arguments."""
         if self._passes:
             self._on_text(text)
@@ -45,18 +45,18 @@ class Held:
             self._passes = True
             self._on_text(self._held)
 
-    def ended(self, text: str) -> None:
+    def finish(self, text: str) -> None:
         """Receive the text of the complete response; send the buffer unless the text was dropped."""
         if text and self._held and not self._passes:
             self._on_text(self._held)
 
 
 def _is_arguments(text: str, calls: tuple[ToolCall, ...]) -> bool:
-    value = _parsed(_unfenced(text.strip()))
-    return value is not None and any(_same(value, _arguments(call)) for call in calls)
+    value = _parse_or_none(_strip_fence(text.strip()))
+    return value is not None and any(_equal_json(value, _arguments(call)) for call in calls)
 
 
-def _unfenced(text: str) -> str:
+def _strip_fence(text: str) -> str:
     """Remove a code fence around the whole text."""
     if not (text.startswith(_FENCE) and text.endswith(_FENCE)):
         return text
@@ -67,10 +67,10 @@ def _unfenced(text: str) -> str:
 
 def _arguments(call: ToolCall) -> Any:
     """The arguments as the model sent them, which need not be an object."""
-    return call.args if call.malformed is None else _parsed(call.malformed)
+    return call.args if call.malformed is None else _parse_or_none(call.malformed)
 
 
-def _parsed(text: str) -> Any:
+def _parse_or_none(text: str) -> Any:
     """Parse JSON, or return None for other text; models do not send null as arguments."""
     try:
         return parse_json(text)
@@ -78,13 +78,13 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _same(one: object, other: object) -> bool:
+def _equal_json(one: object, other: object) -> bool:
     """Deep equality of JSON, in which `true` is not 1."""
     match one, other:
         case FrozenDict(), FrozenDict():
-            return one.keys() == other.keys() and all(_same(v, other[k]) for k, v in one.items())
+            return one.keys() == other.keys() and all(_equal_json(v, other[k]) for k, v in one.items())
         case FrozenList(), FrozenList():
-            return len(one) == len(other) and all(map(_same, one, other))
+            return len(one) == len(other) and all(map(_equal_json, one, other))
         case bool(), _:
             return one is other
         case _, bool():

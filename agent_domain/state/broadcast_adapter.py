@@ -16,7 +16,7 @@ from typing import Protocol, cast
 from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput, UnknownName
-from everstep.agent_domain.loop.status import WireStatus, ended
+from everstep.agent_domain.loop.status import WireStatus, final_situation
 from everstep.agent_domain.state.events import (
     AgentFailed,
     AgentStepCompleted,
@@ -30,7 +30,7 @@ from everstep.agent_domain.state.events import (
 )
 from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
-from everstep.agent_domain.stream.envelopes import Attempt, Envelope, channel_of
+from everstep.agent_domain.stream.envelopes import Attempt, Envelope, channel_name
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import uuid_or_text
 
@@ -44,7 +44,7 @@ class CanBroadcastAgentEvents(Protocol):
 
 
 @dataclass
-class _Stream:
+class _TextStream:
     """The progress of the text of one attempt."""
 
     attempt: Attempt
@@ -60,10 +60,10 @@ class _Run:
     changes: int = 0
     step_count: int = 0
     is_over: bool = False
-    stream: _Stream = field(default_factory=lambda: _Stream(Attempt(0)))
+    stream: _TextStream = field(default_factory=lambda: _TextStream(Attempt(0)))
 
 
-class AgentEventEnvelopeAdapter:
+class EventEnvelopeAdapter:
     """Sends the events of one execution as envelopes, on the channel of its session.
 
     Args:
@@ -108,13 +108,13 @@ class AgentEventEnvelopeAdapter:
     @property
     def channel(self) -> str:
         """The channel of the envelopes."""
-        return channel_of(self.session_id, self.execution_id)
+        return channel_name(self.session_id, self.execution_id)
 
     def wiretap(self) -> Listener:
         """A listener for every event of an agent: `agent.wiretap(adapter.wiretap())`."""
-        return self._heard
+        return self._on_event
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         match event:
             case StreamEventReceived():
                 self.on_stream_chunk(event)
@@ -137,16 +137,16 @@ class AgentEventEnvelopeAdapter:
 
     def on_agent_step_started(self, event: AgentStepStarted) -> None:
         """A step begins."""
-        self._enter(event.step_number)
+        self._enter_step(event.step_number)
         self._run.step_count = event.step_number - 1
-        self._track(WireStatus.PROCESSING, event.at)
-        record = envelopes.step_started(event.step_number, event.message_count, event.available_tools)
+        self._update_status(WireStatus.PROCESSING, event.at)
+        record = envelopes.step_started_record(event.step_number, event.message_count, event.available_tools)
         self._send(record, event.at)
 
     def on_agent_step_completed(self, event: AgentStepCompleted) -> None:
         """A step is recorded."""
         self._run.step_count = event.step_number
-        record = envelopes.step_completed(
+        record = envelopes.step_completed_record(
             event.step_number,
             has_tool_calls=event.has_tool_calls,
             errors=event.error_count,
@@ -160,7 +160,7 @@ class AgentEventEnvelopeAdapter:
 
     def on_tool_call_started(self, event: ToolCallStarted) -> None:
         """A tool call begins."""
-        record = envelopes.tool_started(
+        record = envelopes.tool_started_record(
             event.tool_call_id,
             event.tool,
             event.args,
@@ -171,7 +171,7 @@ class AgentEventEnvelopeAdapter:
 
     def on_tool_call_completed(self, event: ToolCallCompleted) -> None:
         """A tool call has its result."""
-        record = envelopes.tool_completed(
+        record = envelopes.tool_completed_record(
             event.tool_call_id,
             event.tool,
             step_number=self._run.stream.attempt.step_number,
@@ -190,36 +190,36 @@ class AgentEventEnvelopeAdapter:
             self._begin_run()
         self._run.step_count = event.step_number
         if self.config.include_continuation_trace:
-            self._send(envelopes.continuation_evaluated(event.step_number, event.outcome), event.at)
+            self._send(envelopes.continuation_record(event.step_number, event.outcome), event.at)
         if event.should_continue:
             return
         self._run.is_over = True
         if not _has_failure_to_come(event):
-            status = ended(event.status, event.stop_reason).wire
-            error = _error(event) if status is WireStatus.FAILED else None
-            self._track(status, event.at, error, event.last_response)
+            status = final_situation(event.status, event.stop_reason).wire
+            error = _error_text(event) if status is WireStatus.FAILED else None
+            self._update_status(status, event.at, error, event.last_response)
 
     def on_agent_failed(self, event: AgentFailed) -> None:
         """The execution ended as failed."""
         self._run.is_over = True
         self._run.step_count = event.steps_completed
-        self._track(WireStatus.FAILED, event.at, event.exception)
+        self._update_status(WireStatus.FAILED, event.at, event.exception)
 
     def on_agent_paused(self) -> None:
         """The execution waits."""
-        self._track(WireStatus.PAUSED, self._clock())
+        self._update_status(WireStatus.PAUSED, self._clock())
 
     def on_agent_resumed(self) -> None:
         """The execution resumes."""
-        self._track(WireStatus.PROCESSING, self._clock())
+        self._update_status(WireStatus.PROCESSING, self._clock())
 
     def on_agent_status_changed(
         self, status: WireStatus | str, error: str | None = None, last_response: str | None = None
     ) -> None:
         """Send this status, even if it did not change."""
-        known = _status(status)
-        self._run.is_over = self._run.is_over or known.is_terminal
-        self._tell(known, self._clock(), error, last_response)
+        wire_status = _wire_status(status)
+        self._run.is_over = self._run.is_over or wire_status.is_terminal
+        self._send_status(wire_status, self._clock(), error, last_response)
 
     def reset(self) -> None:
         """Forget the current run; all later events belong to another run."""
@@ -247,75 +247,79 @@ class AgentEventEnvelopeAdapter:
         if not self.config.include_stream_chunks:
             return
         if isinstance(chunk, StreamEventReceived):
-            self._stream(
+            self._receive_text(
                 Attempt(chunk.step_number, chunk.attempt), chunk.content, chunk.is_complete, chunk.at
             )
         else:
-            self._stream(self._attempt(step_number, attempt), chunk, is_complete, self._clock())
+            self._receive_text(self._attempt_for(step_number, attempt), chunk, is_complete, self._clock())
 
     def on_attempt_superseded(self, next_attempt: int | None = None) -> None:
         """The model call in progress was given up; the next attempt starts again from the beginning."""
         given_up = self._run.stream.attempt
         self._supersede(given_up.number + 1 if next_attempt is None else next_attempt, self._clock())
 
-    def _attempt(self, step_number: int | None, number: int | None) -> Attempt:
+    def _attempt_for(self, step_number: int | None, number: int | None) -> Attempt:
         """The attempt that a text belongs to; defaults come from the attempt in progress."""
         current = self._run.stream.attempt
         step = max(1, current.step_number) if step_number is None else step_number
         latest = current.number if step == current.step_number else 1
         return Attempt(step, latest if number is None else number)
 
-    def _stream(self, attempt: Attempt, content: str, is_complete: bool, at: datetime) -> None:
+    def _receive_text(self, attempt: Attempt, content: str, is_complete: bool, at: datetime) -> None:
         if attempt < self._run.stream.attempt:
             return  # Late text of an attempt that was given up, or of a step that is over.
         if attempt.step_number == self._run.stream.attempt.step_number:
             if attempt.number > self._run.stream.attempt.number:
                 self._supersede(attempt.number, at)
         else:
-            self._run.stream = _Stream(attempt)
+            self._run.stream = _TextStream(attempt)
         stream = self._run.stream
         if content and not stream.is_closed:
-            self._chunk(stream, content, at)
+            self._send_chunk(stream, content, at)
         if is_complete and stream.sent and not stream.is_closed:
-            self._chunk(stream, "", at)
+            self._send_chunk(stream, "", at)
 
-    def _chunk(self, stream: _Stream, content: str, at: datetime) -> None:
+    def _send_chunk(self, stream: _TextStream, content: str, at: datetime) -> None:
         stream.is_closed = not content
-        record = envelopes.stream_chunk(stream.attempt, stream.sent, content, is_complete=stream.is_closed)
+        record = envelopes.stream_chunk_record(
+            stream.attempt, stream.sent, content, is_complete=stream.is_closed
+        )
         stream.sent += 1
         self._send(record, at)
 
     def _supersede(self, next_attempt: int, at: datetime) -> None:
         """Announce the next attempt, but only to viewers that received text of the one that was given up."""
         given_up = self._run.stream
-        record = envelopes.attempt_superseded(given_up.attempt, next_attempt)
-        self._run.stream = _Stream(replace(given_up.attempt, number=next_attempt))
+        record = envelopes.attempt_superseded_record(given_up.attempt, next_attempt)
+        self._run.stream = _TextStream(replace(given_up.attempt, number=next_attempt))
         if given_up.sent:
             self._send(record, at)
 
     # Sending.
 
-    def _enter(self, step_number: int) -> None:
+    def _enter_step(self, step_number: int) -> None:
         """Start another run if the step number repeats after the end, or is lower than the last one."""
         last = self._run.stream.attempt.step_number
         if step_number < last or (step_number == last and self._run.is_over):
             self._begin_run()
         self._run.is_over = False
         if step_number != self._run.stream.attempt.step_number:
-            self._run.stream = _Stream(Attempt(step_number))
+            self._run.stream = _TextStream(Attempt(step_number))
 
     def _begin_run(self) -> None:
         self._run = _Run(self._run.number + 1)
 
-    def _track(
+    def _update_status(
         self, status: WireStatus, at: datetime, error: str | None = None, last_response: str | None = None
     ) -> None:
         if self.config.auto_status_tracking and status is not self._status:
-            self._tell(status, at, error, last_response)
+            self._send_status(status, at, error, last_response)
 
-    def _tell(self, status: WireStatus, at: datetime, error: str | None, last_response: str | None) -> None:
+    def _send_status(
+        self, status: WireStatus, at: datetime, error: str | None, last_response: str | None
+    ) -> None:
         self._run.changes += 1
-        record = envelopes.status_changed(
+        record = envelopes.status_changed_record(
             status,
             self._status,
             change=self._run.changes,
@@ -338,13 +342,13 @@ def _has_failure_to_come(event: ContinuationEvaluated) -> bool:
     return failure is not None and failure.message not in event.errors
 
 
-def _error(event: ContinuationEvaluated) -> str | None:
+def _error_text(event: ContinuationEvaluated) -> str | None:
     """The errors of the event, or the reason of the deciding criterion if there are none."""
-    decided = event.outcome.evaluation_for(event.resolved_by)
-    return "\n".join(event.errors) or (decided.reason if decided else None)
+    deciding = event.outcome.evaluation_for(event.resolved_by)
+    return "\n".join(event.errors) or (deciding.reason if deciding else None)
 
 
-def _status(given: WireStatus | str) -> WireStatus:
+def _wire_status(given: WireStatus | str) -> WireStatus:
     try:
         return WireStatus(given)
     except ValueError:

@@ -15,7 +15,7 @@ from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.values import FrozenDict, moment, thaw
+from everstep.agent_domain.values import FrozenDict, format_moment, thaw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ def _plain(value: object) -> Any:
         case UUID():
             return str(value)
         case datetime():
-            return moment(value, 6)
+            return format_moment(value, 6)
         case Usage():
             return value.to_wire()
         case ContinuationOutcome() | StopSignal():

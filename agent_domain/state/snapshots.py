@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
 
-from everstep.agent_domain.checks import any_whole
+from everstep.agent_domain.checks import require_integer
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
 from everstep.agent_domain.loop.status import AgentStatus
@@ -30,13 +30,13 @@ from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
     FrozenList,
-    cut,
+    format_moment,
     frozen_document,
     frozen_map,
-    moment,
     parse_optional_moment,
     parse_optional_uuid,
     reading,
+    truncate,
 )
 
 SCHEMA_VERSION = 1
@@ -64,7 +64,7 @@ class SlimSerializationConfig:
         for name in ("max_messages", "max_content_length", "max_steps"):
             value = getattr(self, name)
             if value is not None:
-                any_whole(name, value)
+                require_integer(name, value)
 
     @classmethod
     def minimal(cls) -> "SlimSerializationConfig":
@@ -109,7 +109,7 @@ class SlimAgentStateSerializer:
             current: With `steps`, the step in progress; without it, the last step is current.
         """
         config, outcome = self.config, state.last_outcome
-        told = outcome if config.include_continuation_trace else None
+        traced = outcome if config.include_continuation_trace else None
         return {
             "schema_version": SCHEMA_VERSION,
             "agent_id": _id(state.agent_id),
@@ -121,7 +121,7 @@ class SlimAgentStateSerializer:
             "messages": self._messages(state.messages),
             "steps": self._steps(state) if steps is None else list(steps),
             "current_step": _current(state) if steps is None else current or next(reversed(steps), None),
-            "last_continuation": told and _continuation(told.to_dict()),
+            "last_continuation": traced and _continuation(traced.to_dict()),
             "metadata": dict(state.metadata) if config.include_metadata else {},
         }
 
@@ -139,7 +139,9 @@ class SlimAgentStateSerializer:
             kept = {key: value for key, value in kept.items() if key in _STRUCTURE}
         if self.config.redact_tool_args and "tool_calls" in kept:
             calls = kept["tool_calls"]
-            kept["tool_calls"] = [_redacted(call) for call in calls] if isinstance(calls, FrozenList) else []
+            kept["tool_calls"] = (
+                [_call_reference(call) for call in calls] if isinstance(calls, FrozenList) else []
+            )
         return kept
 
     def _steps(self, state: AgentState) -> list[dict[str, Any]]:
@@ -149,15 +151,15 @@ class SlimAgentStateSerializer:
     def deserialize(self, data: Mapping[str, Any]) -> AgentState:
         """Read a state: ids, status, usage, metadata, clocks and messages of the snapshot, but no steps."""
         with reading("the snapshot"):
-            return _deserialized(frozen_document(data, "the snapshot"))
+            return _state_from(frozen_document(data, "the snapshot"))
 
 
 def slim_step(record: StepExecution) -> dict[str, Any]:
     """The slim form of a recorded step."""
-    return slim(record.step.facts(record.number), record.duration * 1000)
+    return slim_step_facts(record.step.facts(record.number), record.duration * 1000)
 
 
-def slim(step: StepFacts, duration_ms: float | None) -> dict[str, Any]:
+def slim_step_facts(step: StepFacts, duration_ms: float | None) -> dict[str, Any]:
     """The slim form of a step, from its facts."""
     return {
         "step_number": step.number,
@@ -176,15 +178,15 @@ def _current(state: AgentState) -> dict[str, Any] | None:
     records, step = state.execution.step_executions, state.current_step
     if state.facts.is_recorded:
         return slim_step(records[-1]) if records else None
-    return slim(step.facts(len(records) + 1), None) if step else None
+    return slim_step_facts(step.facts(len(records) + 1), None) if step else None
 
 
 def _execution(state: AgentState) -> dict[str, Any]:
     # A snapshot is restored without the step in progress, so the working time of that step is included.
     info = state.state_info.add_execution_time(state.facts.seconds_under_way)
     return {
-        "started_at": moment(info.started_at, 0) if info.started_at else None,
-        "updated_at": moment(info.updated_at, 0) if info.updated_at else None,
+        "started_at": format_moment(info.started_at, 0) if info.started_at else None,
+        "updated_at": format_moment(info.updated_at, 0) if info.updated_at else None,
         "cumulative_seconds": info.cumulative_execution_seconds,
         "session_seconds": info.session_execution_seconds,
         "step_count": state.step_count,
@@ -210,11 +212,13 @@ def _cut_content(content: str | FrozenList, length: int | None) -> Any:
     if length is None or length <= 0:
         return content
     if isinstance(content, str):
-        return cut(content, length)
-    return [{**part, "text": cut(part["text"], length)} if is_text_part(part) else part for part in content]
+        return truncate(content, length)
+    return [
+        {**part, "text": truncate(part["text"], length)} if is_text_part(part) else part for part in content
+    ]
 
 
-def _redacted(call: object) -> dict[str, Any]:
+def _call_reference(call: object) -> dict[str, Any]:
     """Reduce a call to its id and name."""
     entry = _map_or_empty(call)
     function = _map_or_empty(entry.get("function"))
@@ -229,7 +233,7 @@ def _id(value: UUID | None) -> str | None:
     return str(value) if value else None
 
 
-def _deserialized(data: FrozenDict) -> AgentState:
+def _state_from(data: FrozenDict) -> AgentState:
     execution = frozen_map(data.get("execution") or {}, "execution")
     info = StateInfo(
         id=parse_optional_uuid(data.get("agent_id"), "agent_id"),
@@ -262,7 +266,7 @@ class ContinuationAgentStateSerializer:
     def serialize(self, state: AgentState) -> dict[str, Any]:
         """Make the form that `deserialize` reads."""
         sections = [
-            {"name": name, "messages": export(_shortened(messages))}
+            {"name": name, "messages": export(_shorten_messages(messages))}
             for name, messages in state.message_store.sections
         ]
         return {
@@ -287,8 +291,8 @@ class ContinuationAgentStateSerializer:
             )
 
 
-def _shortened(messages: tuple[Message, ...]) -> Iterable[Message]:
+def _shorten_messages(messages: tuple[Message, ...]) -> Iterable[Message]:
     # Empty messages are left out of the serialized form, so they must not count towards the limit.
-    said = tuple(message for message in messages if not message.is_empty)
-    for message in _last(said, CONTINUATION_MESSAGES):
+    non_empty = tuple(message for message in messages if not message.is_empty)
+    for message in _last(non_empty, CONTINUATION_MESSAGES):
         yield replace(message, content=_cut_content(message.content, CONTINUATION_CONTENT))

@@ -18,7 +18,7 @@ from everstep.agent_domain.loop.step_facts import CallFacts, StepType
 from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import CachedContext
-from everstep.agent_domain.messages.leak_guard import said
+from everstep.agent_domain.messages.leak_guard import without_repeated_arguments
 from everstep.agent_domain.messages.messages import (
     Message,
     Messages,
@@ -31,9 +31,9 @@ from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
 from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
+    format_optional_moment,
     frozen_document,
     frozen_map,
-    optional_moment,
     parse_optional_moment,
     parse_optional_uuid,
     read_each,
@@ -163,7 +163,7 @@ class AgentState:
     @property
     def task(self) -> str:
         """The message that started the execution: the last user message before its first step."""
-        return _last_words(self.messages) if self.execution.task is None else self.execution.task
+        return _last_user_text(self.messages) if self.execution.task is None else self.execution.task
 
     # Attributes that decisions read.
 
@@ -462,11 +462,11 @@ class AgentState:
         given = cast("object", error)
         if not isinstance(given, BaseException | StepError):
             raise InvalidInput(f"fail_with was given {given!r}; pass an exception, such as ValueError('why')")
-        kept = error if isinstance(error, StepError) else StepError.of(error)
+        step_error = error if isinstance(error, StepError) else StepError.of(error)
         info = self.state_info
         at = at or self.current_step_started_at or info.updated_at or info.started_at or _EPOCH
         state = self if self.execution.execution_id else self.identified(_NO_ID, _NO_ID)
-        state = state.failed(kept, at).recorded(None, at)
+        state = state.failed(step_error, at).recorded(None, at)
         return replace(state, facts=replace(state.facts, status=AgentStatus.FAILED))
 
     # Serialization.
@@ -486,8 +486,8 @@ class AgentState:
             "messageStore": self.message_store.to_dict(),
             "cachedContext": self.cached_context.to_dict(),
             "executionId": str(execution.execution_id) if execution.execution_id else None,
-            "startedAt": optional_moment(execution.started_at),
-            "completedAt": optional_moment(execution.completed_at),
+            "startedAt": format_optional_moment(execution.started_at),
+            "completedAt": format_optional_moment(execution.completed_at),
             "steps": [record.to_dict() for record in execution.step_executions],
             "currentStep": current.to_dict() if current else None,
             "lastContinuationOutcome": outcome.to_dict() if outcome else None,
@@ -498,20 +498,20 @@ class AgentState:
     def from_dict(cls, data: Mapping[str, Any]) -> "AgentState":
         """Read the JSON form, or an older one with flat `messages`; unknown keys are ignored."""
         with reading("the agent state"):
-            return _read(frozen_document(data, "the state"))
+            return _state_from_data(frozen_document(data, "the state"))
 
 
 def final_response(messages: Messages, calls: Sequence[ToolCall]) -> str | None:
     """The last answer of a conversation in which these calls were made."""
     answers = (m.text for m in reversed(messages) if m.is_assistant and not m.calls)
-    return next((text for text in answers if said(text, calls).strip()), None)
+    return next((text for text in answers if without_repeated_arguments(text, calls).strip()), None)
 
 
-def _last_words(messages: Messages) -> str:
+def _last_user_text(messages: Messages) -> str:
     return next((message.text for message in reversed(messages) if message.is_user), "")
 
 
-def _read(data: FrozenDict) -> AgentState:
+def _state_from_data(data: FrozenDict) -> AgentState:
     records = read_each(data, "steps", StepExecution.from_dict)
     current = read_optional(data, "currentStep", AgentStep.from_dict)
     return AgentState(

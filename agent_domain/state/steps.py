@@ -18,10 +18,10 @@ from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
     FrozenList,
+    as_list,
+    format_moment,
     freeze,
     frozen_map,
-    listed,
-    moment,
     parse_moment,
     parse_uuid,
     read_each,
@@ -43,9 +43,9 @@ class InferenceResponse:
     """Items that the provider requires back unchanged with the next request, such as its reasoning."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tool_calls", tuple(listed(self.tool_calls, "the tool calls")))
+        object.__setattr__(self, "tool_calls", tuple(as_list(self.tool_calls, "the tool calls")))
         if not isinstance(cast("object", self.items), FrozenList):
-            object.__setattr__(self, "items", freeze(listed(self.items, "the items"), "the items"))
+            object.__setattr__(self, "items", freeze(as_list(self.items, "the items"), "the items"))
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
@@ -199,7 +199,7 @@ class AgentStep:
         response = self.inference_response
         return {
             "id": str(self.id),
-            "createdAt": moment(self.created_at, 6),
+            "createdAt": format_moment(self.created_at, 6),
             "inputMessages": [m.to_dict() for m in self.input_messages],
             "outputMessages": [m.to_dict() for m in self.output_messages],
             "inferenceResponse": response.to_dict() if response else None,
@@ -270,8 +270,8 @@ class StepExecution:
             "step": self.step.to_dict(),
             "outcome": self.outcome.to_dict() if self.outcome else None,
             "stopSignal": self.stop_signal.to_dict() if self.stop_signal else None,
-            "startedAt": moment(self.started_at, 6),
-            "completedAt": moment(self.completed_at, 6),
+            "startedAt": format_moment(self.started_at, 6),
+            "completedAt": format_moment(self.completed_at, 6),
         }
 
     @classmethod

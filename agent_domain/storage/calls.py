@@ -10,7 +10,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides
 from everstep.agent_domain.messages.messages import Messages
-from everstep.agent_domain.storage.metadata_changes import NO_NOTES, Notes
+from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
@@ -65,7 +65,7 @@ class RecordCall:
     index: int
     record: CallRecord
     messages: Messages
-    notes: Notes = NO_NOTES
+    notes: MetadataChanges = NO_METADATA_CHANGES
     events: Sequence[EventRecord] = ()
     attempt: int = 1
 

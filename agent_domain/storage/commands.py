@@ -36,7 +36,7 @@ class Command:
     """Whether the workflow needs no further delivery."""
 
 
-def cancel_key(key: str) -> str:
+def cancel_command_key(key: str) -> str:
     """The key of the cancel command that belongs to this request key."""
     return f"{CommandKind.CANCEL}/{key}"
 

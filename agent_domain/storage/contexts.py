@@ -12,7 +12,7 @@ from typing import Protocol
 from urllib.parse import quote
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.stream.session_messages import MAX_CONTEXT, bounded
+from everstep.agent_domain.stream.session_messages import MAX_CONTEXT, limited_text
 from everstep.agent_domain.values import is_hidden
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -32,7 +32,7 @@ _NOT_IN_IDNA_2003 = frozenset("\u00df\u03c2")
 """Sharp s and final sigma: the codec replaces them, which yields a different host than in browsers."""
 _ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
-_KEPT = "!$&'()*+,;=:@/?%[]"
+_UNESCAPED = "!$&'()*+,;=:@/?%[]"
 """Characters that stay unescaped in a URL, in addition to the unreserved ones."""
 
 
@@ -85,7 +85,7 @@ def canonical_url(url: str, name: str = "context_url") -> str:
     Raises:
         InvalidInput: It is neither http(s) nor a path that begins with exactly one slash.
     """
-    bounded(name, url, MAX_CONTEXT)
+    limited_text(name, url, MAX_CONTEXT)
     url = url.strip(" ")
     if any(is_hidden(char) for char in url):
         raise InvalidInput(f"{name} has control or formatting characters; leave them out")
@@ -98,15 +98,20 @@ def canonical_url(url: str, name: str = "context_url") -> str:
     elif found := _RELATIVE.fullmatch(url):
         origin = ""
     else:
-        raise InvalidInput(_EXPECTED.format(name=name))
-    path = _without_dots(_escaped(found["path"])) or "/"
+        raise InvalidInput(_NO_LINK.format(name=name))
+    path = _remove_dot_segments(_normalize_escapes(found["path"])) or "/"
     if not origin and path.startswith("//"):
-        raise InvalidInput(_EXPECTED.format(name=name))
-    canonical = origin + path + _escaped(found["query"] or "") + _escaped(found["fragment"] or "", "#")
-    return bounded(name, canonical, MAX_CONTEXT)
+        raise InvalidInput(_NO_LINK.format(name=name))
+    canonical = (
+        origin
+        + path
+        + _normalize_escapes(found["query"] or "")
+        + _normalize_escapes(found["fragment"] or "", "#")
+    )
+    return limited_text(name, canonical, MAX_CONTEXT)
 
 
-_EXPECTED = "{name} must begin with http:// or https:// and a host, or with exactly one slash"
+_NO_LINK = "{name} must begin with http:// or https:// and a host, or with exactly one slash"
 
 
 def _authority(scheme: str, authority: str, name: str) -> str:
@@ -115,11 +120,11 @@ def _authority(scheme: str, authority: str, name: str) -> str:
     host, port = _split_port(authority)
     if port is not None:
         try:
-            known = _ipv6(host[1:-1]) if host.startswith("[") and host.endswith("]") else _name(host)
+            canonical = _ipv6(host[1:-1]) if host.startswith("[") and host.endswith("]") else _name(host)
         except ValueError:
-            known = ""
-        if known:
-            return known if port in (0, _DEFAULT_PORTS[scheme]) else f"{known}:{port}"
+            canonical = ""
+        if canonical:
+            return canonical if port in (0, _DEFAULT_PORTS[scheme]) else f"{canonical}:{port}"
     raise InvalidInput(f"{name} has no valid host; check the part after //")
 
 
@@ -147,11 +152,11 @@ def _ipv6(text: str) -> str:
 def _name(host: str) -> str:
     """A host name in ASCII, or an IPv4 address: browsers parse each name that ends in a number as one."""
     labels = [_ascii(label) for label in _DOT.split(host)]
-    named = labels[:-1] if len(labels) > 1 and not labels[-1] else labels
-    if not all(_LABEL.fullmatch(label) for label in named):
+    significant = labels[:-1] if len(labels) > 1 and not labels[-1] else labels
+    if not all(_LABEL.fullmatch(label) for label in significant):
         raise ValueError(host)
-    if _NUMBER.fullmatch(named[-1]):
-        return str(IPv4Address(".".join(named)))
+    if _NUMBER.fullmatch(significant[-1]):
+        return str(IPv4Address(".".join(significant)))
     return ".".join(labels)
 
 
@@ -162,35 +167,35 @@ def _ascii(label: str) -> str:
         return lower.encode("idna").decode("ascii").lower()
     # Encoded only to validate the remaining characters.
     "".join(char for char in lower if char not in _NOT_IN_IDNA_2003).encode("idna")
-    known = f"xn--{unicodedata.normalize('NFKC', lower).encode('punycode').decode('ascii')}"
-    if len(known) > _MAX_LABEL:
+    encoded = f"xn--{unicodedata.normalize('NFKC', lower).encode('punycode').decode('ascii')}"
+    if len(encoded) > _MAX_LABEL:
         raise ValueError(label)
-    return known
+    return encoded
 
 
-def _escaped(part: str, first: str = "") -> str:
+def _normalize_escapes(part: str, first: str = "") -> str:
     """Escape only where needed, with hexadecimal digits in upper case."""
-    begins = part[: len(first)] if part.startswith(first) else ""
-    text = part[len(begins) :]
+    prefix = part[: len(first)] if part.startswith(first) else ""
+    text = part[len(prefix) :]
     text = re.sub("%(?![0-9A-Fa-f]{2})", "%25", text)
-    text = _ESCAPED.sub(_unescaped, text)
-    return begins + quote(text, safe=_KEPT)
+    text = _ESCAPED.sub(_normalize_escape, text)
+    return prefix + quote(text, safe=_UNESCAPED)
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    char = chr(int(found[0][1:], 16))
-    return char if char in _UNRESERVED else found[0].upper()
+def _normalize_escape(match: re.Match[str]) -> str:
+    char = chr(int(match[0][1:], 16))
+    return char if char in _UNRESERVED else match[0].upper()
 
 
-def _without_dots(path: str) -> str:
+def _remove_dot_segments(path: str) -> str:
     """RFC 3986, 5.2.4."""
-    kept = list[str]()
+    segments = list[str]()
     parts = path.split("/")
     for part in parts[1:]:
         if part == "..":
-            del kept[-1:]
+            del segments[-1:]
         elif part != ".":
-            kept.append(part)
+            segments.append(part)
     if parts[-1] in (".", ".."):
-        kept.append("")
-    return "/" + "/".join(kept) if len(parts) > 1 else ""
+        segments.append("")
+    return "/" + "/".join(segments) if len(parts) > 1 else ""

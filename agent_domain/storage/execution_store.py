@@ -17,13 +17,13 @@ from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.storage.steps import (
     BeginStep,
     BegunStep,
-    Material,
     RecordProcessing,
     RecordReply,
     RetryWait,
+    StepInput,
     StepRow,
 )
-from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope, nothing_to_tell
+from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope, no_event_records
 from everstep.agent_domain.stream.session_messages import Announcement
 from everstep.agent_domain.values import FrozenDict
 
@@ -35,7 +35,7 @@ class ExecutionStore(Protocol):
         """Store a pending execution; an existing one with the same id is returned unchanged."""
         ...
 
-    async def material(self, ref: ExecutionRef) -> Material:
+    async def material(self, ref: ExecutionRef) -> StepInput:
         """Load the input of the next step."""
         ...
 
@@ -100,7 +100,7 @@ class ExecutionStore(Protocol):
         ref: ExecutionRef,
         call_id: str,
         attempt: int,
-        events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
+        events: Callable[[Reservation], Sequence[EventRecord]] = no_event_records,
     ) -> Reservation:
         """Reserve a call before it has any effect.
 
@@ -230,7 +230,7 @@ class ExecutionStore(Protocol):
         """Executions, newest first."""
         ...
 
-    async def material_with_steps(self, ref: ExecutionRef, last: int) -> tuple[Material, Sequence[StepRow]]:
+    async def material_with_steps(self, ref: ExecutionRef, last: int) -> tuple[StepInput, Sequence[StepRow]]:
         """The inputs of the next step, and the last steps, read together."""
         ...
 

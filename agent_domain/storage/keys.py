@@ -22,7 +22,7 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class StoredResponse:
     """The response to the first request with an idempotency key, for replay."""
 
     status: int
@@ -49,7 +49,7 @@ class KeyStore(Protocol):
 
     async def claim(
         self, tenant_id: str, user_id: str, key: str, owner: UUID, *, digest: str, seconds: float
-    ) -> Claim | Answered:
+    ) -> Claim | StoredResponse:
         """Lock an idempotency key, unless another process holds it or a response is stored.
 
         The lock of a crashed process expires. Then only a request with the same digest can take it over.
@@ -71,7 +71,9 @@ class KeyStore(Protocol):
         """Extend the lock of an idempotency key."""
         ...
 
-    async def unclaim(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, forget: bool) -> None:
+    async def release_claim(
+        self, tenant_id: str, user_id: str, key: str, owner: UUID, *, forget: bool
+    ) -> None:
         """Release the lock of an idempotency key.
 
         Args:
@@ -83,11 +85,13 @@ class KeyStore(Protocol):
         """
         ...
 
-    async def answered(self, tenant_id: str, user_id: str, key: str) -> Answered | None:
+    async def find_response(self, tenant_id: str, user_id: str, key: str) -> StoredResponse | None:
         """The stored response for an idempotency key, if there is one."""
         ...
 
-    async def remember(self, tenant_id: str, user_id: str, key: str, answer: Answered) -> Answered:
+    async def remember(
+        self, tenant_id: str, user_id: str, key: str, answer: StoredResponse
+    ) -> StoredResponse:
         """Store a response and release the lock; the first response wins and is returned.
 
         A response about a session or execution that has since been deleted is not stored.

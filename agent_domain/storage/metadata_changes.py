@@ -12,12 +12,12 @@ from typing import Any
 from everstep.agent_domain.capabilities import critique
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
 
-OF_ONE_EXECUTION = (critique.RESULT_KEY, critique.ITERATION_KEY)
+EXECUTION_KEYS = (critique.RESULT_KEY, critique.ITERATION_KEY)
 """Keys that the next execution of a conversation does not inherit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class MetadataChanges:
     """A change of metadata: keys that were set, and keys that were removed."""
 
     values: FrozenDict = EMPTY
@@ -30,43 +30,43 @@ class Notes:
         return bool(self.values or self.removed)
 
     @classmethod
-    def between(cls, before: FrozenDict, after: FrozenDict) -> "Notes":
+    def between(cls, before: FrozenDict, after: FrozenDict) -> "MetadataChanges":
         """The change from one state of the metadata to another."""
         changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
         return cls(FrozenDict(changed), tuple(key for key in before if key not in after))
 
-    def added_to(self, metadata: FrozenDict) -> FrozenDict:
+    def apply_to(self, metadata: FrozenDict) -> FrozenDict:
         """The metadata after this change."""
-        kept = {key: value for key, value in metadata.items() if key not in self.removed}
-        return FrozenDict({**kept, **self.values}) if self else metadata
+        remaining = {key: value for key, value in metadata.items() if key not in self.removed}
+        return FrozenDict({**remaining, **self.values}) if self else metadata
 
-    def and_then(self, later: "Notes") -> "Notes":
+    def followed_by(self, later: "MetadataChanges") -> "MetadataChanges":
         """Both changes as one; the later one wins."""
-        gone = [*self.removed, *later.removed]
-        values = later.added_to(self.values)
-        return Notes(values, tuple(dict.fromkeys(key for key in gone if key not in values)))
+        removed = [*self.removed, *later.removed]
+        values = later.apply_to(self.values)
+        return MetadataChanges(values, tuple(dict.fromkeys(key for key in removed if key not in values)))
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {"values": self.values, "removed": list(self.removed)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Notes":
+    def from_dict(cls, data: Mapping[str, Any]) -> "MetadataChanges":
         """Read the JSON form."""
         removed = tuple(valid_text(key, "a removed key") for key in data.get("removed") or ())
         return cls(frozen_map(data.get("values") or {}, "metadata"), removed)
 
 
-NO_NOTES = Notes()
+NO_METADATA_CHANGES = MetadataChanges()
 
 
-def of_next_execution(metadata: FrozenDict) -> FrozenDict:
+def inherited_metadata(metadata: FrozenDict) -> FrozenDict:
     """The metadata that the next execution of a conversation inherits."""
-    return Notes(removed=OF_ONE_EXECUTION).added_to(metadata)
+    return MetadataChanges(removed=EXECUTION_KEYS).apply_to(metadata)
 
 
-def summed(metadata: FrozenDict, notes: Iterable[Notes]) -> FrozenDict:
+def apply_changes(metadata: FrozenDict, notes: Iterable[MetadataChanges]) -> FrozenDict:
     """The metadata after all of these changes."""
     for each in notes:
-        metadata = each.added_to(metadata)
+        metadata = each.apply_to(metadata)
     return metadata

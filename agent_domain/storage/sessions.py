@@ -19,7 +19,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, Page
 from everstep.agent_domain.storage.requests import RequestRow
-from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context, MessageRole, bounded
+from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context, MessageRole, limited_text
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 MAX_CONTENT = 200_000
@@ -29,7 +29,7 @@ MAX_CONTENT = 200_000
 MAX_TITLE = 200
 
 
-WORDS_OF_TITLE = 60
+MAX_DERIVED_TITLE = 60
 """The maximum length of a title that is derived from a message, in characters."""
 
 
@@ -90,22 +90,22 @@ class ContextForbidden(EverstepError):
     """The user may not see the subject of the message."""
 
 
-def route(*, busy: bool, asked: bool, on_busy: OnBusy) -> Route:
+def choose_route(*, is_busy: bool, has_question: bool, on_busy: OnBusy) -> Route:
     """Decide how a message is handled.
 
     An open question takes precedence, unless the message interrupts.
 
     Args:
-        busy: Whether an execution of the session is running or queued.
-        asked: Whether a question is open.
+        is_busy: Whether an execution of the session is running or queued.
+        has_question: Whether a question is open.
         on_busy: The sender's choice for a busy session.
 
     Raises:
         SessionBusy: The session is busy, and `on_busy` is `REJECT`.
     """
-    if asked and on_busy is not OnBusy.INTERRUPT:
+    if has_question and on_busy is not OnBusy.INTERRUPT:
         return Route.ANSWER
-    if not busy:
+    if not is_busy:
         return Route.START
     if on_busy is OnBusy.REJECT:
         raise SessionBusy
@@ -133,7 +133,7 @@ class NewSession:
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", frozen_map(self.metadata, "metadata"))
         if self.title is not None:
-            bounded("title", self.title, MAX_TITLE)
+            limited_text("title", self.title, MAX_TITLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class SessionFilter:
     """Words of the title, in any order; the last one may be a prefix."""
 
 
-EVERY_SESSION = SessionFilter()
+ALL_SESSIONS = SessionFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class SessionChanges:
 
     def __post_init__(self) -> None:
         if self.title is not None:
-            bounded("title", self.title, MAX_TITLE)
+            limited_text("title", self.title, MAX_TITLE)
         if self.metadata is not None:
             object.__setattr__(self, "metadata", frozen_map(self.metadata, "metadata"))
 
@@ -222,13 +222,13 @@ class NewMessage:
     """The question that the message answers."""
 
     def __post_init__(self) -> None:
-        bounded("content", self.content, MAX_CONTENT)
+        limited_text("content", self.content, MAX_CONTENT)
         if not self.content.strip():
             raise InvalidInput("content is empty; say something")
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class ExecutionLaunch:
     """The data needed to start the workflow of a pending execution."""
 
     ref: ExecutionRef
@@ -246,12 +246,12 @@ class Settled:
 
     is_queue_checked: bool = False
     """Whether the queue of the execution's session was advanced in the same transaction."""
-    launch: Launch | None = None
+    launch: ExecutionLaunch | None = None
     """The next execution of the session, whose workflow is to be started."""
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class MessageOutcome:
     """The outcome of a user message."""
 
     message: SessionMessageRow | None
@@ -263,7 +263,7 @@ class Posted:
     """The execution that must be cancelled now."""
     question: UUID | None = None
     """The request that it answers."""
-    launch: Launch | None = None
+    launch: ExecutionLaunch | None = None
     """Set if the execution has just been released, so that its workflow must be started."""
     is_behind_running: bool = False
     """Whether it was just queued behind an execution that has begun, whose end releases it."""
@@ -297,20 +297,20 @@ class SnapshotRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class Handover:
     """The execution that receives the undelivered messages of an ended one."""
 
-    launch: Launch | None = None
+    launch: ExecutionLaunch | None = None
     """Set if that execution must be started."""
     parent: ExecutionRef | None = None
     """The ended execution's parent, if the parent receives them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stranded:
+class RepairCandidates:
     """Executions that may need repair because a process crashed between two writes."""
 
-    launches: Sequence[Launch] = ()
+    launches: Sequence[ExecutionLaunch] = ()
     """Released executions whose workflow may never have been started."""
     queued: Sequence[ExecutionRef] = ()
     """Queued executions; the reconciler checks whether anything is ahead of them."""
@@ -336,7 +336,7 @@ class SessionStore(Protocol):
     async def sessions(
         self,
         scope: Scope,
-        wanted: SessionFilter = EVERY_SESSION,
+        wanted: SessionFilter = ALL_SESSIONS,
         *,
         cursor: str | None = None,
         limit: int = 50,
@@ -384,7 +384,7 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def post(self, message: NewMessage) -> Posted:
+    async def post(self, message: NewMessage) -> MessageOutcome:
         """Accept a user message; see `route`.
 
         Raises:
@@ -395,7 +395,7 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def launch(self, ref: ExecutionRef) -> Launch | None:
+    async def launch(self, ref: ExecutionRef) -> ExecutionLaunch | None:
         """The data to start this execution, if it is pending and released from the queue."""
         ...
 
@@ -411,7 +411,7 @@ class SessionStore(Protocol):
         """Open questions and approvals of all executions in the scope, oldest first."""
         ...
 
-    async def stranded(
+    async def repair_candidates(
         self,
         task_queue: str,
         older_than: float,
@@ -419,7 +419,7 @@ class SessionStore(Protocol):
         limit: int = 100,
         *,
         pending_only: bool = True,
-    ) -> Stranded:
+    ) -> RepairCandidates:
         """Executions of all tenants that may need repair, those without a change for the longest time first.
 
         Args:
@@ -441,11 +441,13 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def unheard(self, task_queue: str, older_than: float, limit: int = 100) -> Sequence[ExecutionRef]:
+    async def with_undelivered_messages(
+        self, task_queue: str, older_than: float, limit: int = 100
+    ) -> Sequence[ExecutionRef]:
         """Executions that ended this many seconds ago and still have undelivered messages."""
         ...
 
-    async def hand_over(self, ref: ExecutionRef) -> Handed | None:
+    async def hand_over(self, ref: ExecutionRef) -> Handover | None:
         """Pass the undelivered messages of an ended execution on to another one; None if there are none.
 
         This is for executions without a session and for subagents; in a session, `release` does it.
@@ -470,7 +472,7 @@ class SessionStore(Protocol):
 
     async def fork(
         self, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None = None
-    ) -> Launch | None:
+    ) -> ExecutionLaunch | None:
         """Create an execution that shares the conversation of another one up to a step.
 
         Args:
@@ -491,15 +493,15 @@ class SessionStore(Protocol):
         ...
 
 
-def title_of(content: str) -> str:
+def title_from(content: str) -> str:
     """A title for a session without one: the first words of its first message."""
     words = " ".join(content.split())
-    if len(words) <= WORDS_OF_TITLE:
+    if len(words) <= MAX_DERIVED_TITLE:
         return words
-    cut = words[:WORDS_OF_TITLE].rsplit(" ", 1)[0]
+    cut = words[:MAX_DERIVED_TITLE].rsplit(" ", 1)[0]
     return f"{cut}…"
 
 
-def merged_metadata(kept: FrozenDict, changes: Mapping[str, Any]) -> FrozenDict:
+def merge_metadata(metadata: FrozenDict, changes: Mapping[str, Any]) -> FrozenDict:
     """Metadata after a change; a null removes its key."""
-    return FrozenDict({key: value for key, value in kept.merged(changes).items() if value is not None})
+    return FrozenDict({key: value for key, value in metadata.merged(changes).items() if value is not None})

@@ -14,14 +14,14 @@ from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionSpec
-from everstep.agent_domain.storage.metadata_changes import NO_NOTES, Notes
-from everstep.agent_domain.stream.records import EventRecord, nothing_to_tell
+from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
+from everstep.agent_domain.stream.records import EventRecord, no_event_records
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict
 
 
 @dataclass(frozen=True, slots=True)
-class StepBefore:
+class PreviousStep:
     """The last step with a reply, and how many of its calls have failed since."""
 
     facts: StepFacts
@@ -36,7 +36,7 @@ class StepBefore:
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class StepInput:
     """The stored input of a step."""
 
     spec: ExecutionSpec
@@ -47,7 +47,7 @@ class Material:
     parent_agent_id: UUID | None = None
     plan: Mapping[str, Any] = EMPTY
     """`ExecutionPlan` as data: it governs the execution, regardless of the defaults in its worker's code."""
-    before: StepBefore | None = None
+    before: PreviousStep | None = None
     allowed: tuple[ApprovalRule, ...] = ()
     """Rules of calls that people have approved for the whole execution."""
     task: str | None = None
@@ -82,7 +82,7 @@ class BeginStep:
     """The outcome of the evaluation after the previous step (`ContinuationOutcome.to_dict()`)."""
     hears: int = 0
     """How many steered messages enter the conversation before this step."""
-    events: Callable[["BegunStep"], Sequence[EventRecord]] = nothing_to_tell
+    events: Callable[["BegunStep"], Sequence[EventRecord]] = no_event_records
     """Builds the envelopes to store, given the begun step."""
     messages: Messages | None = None
     """The conversation, if the caller has read it and no message is added; then it is not read again."""
@@ -108,7 +108,7 @@ class RetryWait:
 class BegunStep:
     """The input of a step, or the reply that an earlier attempt recorded."""
 
-    material: Material
+    material: StepInput
     recorded: StepFacts | None = None
     previous_attempt: int | None = None
     """The latest earlier attempt that began this step, if there was one."""
@@ -132,17 +132,17 @@ class CallToRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class HookAdditions:
     """Messages and metadata changes of hooks and processors."""
 
     opening: Messages = ()
     """Messages before the conversation."""
     said: Messages = ()
     """Messages at the current end of the conversation."""
-    notes: Notes = NO_NOTES
+    notes: MetadataChanges = NO_METADATA_CHANGES
 
 
-NOTHING_ADDED = Added()
+NO_ADDITIONS = HookAdditions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class RecordReply:
     events: Sequence[EventRecord] = ()
     begins: BeginStep | None = None
     """The beginning of the step, if it is not stored yet; `events` contains its envelopes."""
-    added: "Added" = field(default_factory=lambda: NOTHING_ADDED)
+    added: "HookAdditions" = field(default_factory=lambda: NO_ADDITIONS)
     """The additions of hooks before the model call."""
 
 
@@ -219,4 +219,4 @@ class RecordProcessing:
     number: int
     outcome: FrozenDict
     """`Processed.to_dict()`, which later attempts receive."""
-    added: Added = NOTHING_ADDED
+    added: HookAdditions = NO_ADDITIONS

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import Scope
-from everstep.agent_domain.values import moment
+from everstep.agent_domain.values import format_moment
 
-LONGEST = timedelta(days=366)
+MAX_RANGE = timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeRange:
     """A time range that includes `since` and excludes `until`."""
 
     since: datetime
@@ -22,15 +22,15 @@ class Span:
     def __post_init__(self) -> None:
         # Raises if one of them has no time zone.
         for at in (self.since, self.until):
-            moment(at, 0)
+            format_moment(at, 0)
         if self.since >= self.until:
             raise InvalidInput("since must be earlier than until")
-        if self.until - self.since > LONGEST:
-            raise InvalidInput(f"since and until are more than {LONGEST.days} days apart; request less")
+        if self.until - self.since > MAX_RANGE:
+            raise InvalidInput(f"since and until are more than {MAX_RANGE.days} days apart; request less")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class UsageAccount:
     """The consumption of an agent's executions that began in a time range."""
 
     agent: str
@@ -44,9 +44,9 @@ class Account:
     total: int
 
 
-class AccountStore(Protocol):
+class UsageReportStore(Protocol):
     """Sums up usage."""
 
-    async def accounts(self, scope: Scope, span: Span) -> Sequence[Account]:
+    async def accounts(self, scope: Scope, time_range: TimeRange) -> Sequence[UsageAccount]:
         """The consumption of each agent in a time range."""
         ...

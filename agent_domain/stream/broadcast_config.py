@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from everstep.agent_domain.checks import whole
+from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import require_map
 
@@ -20,7 +20,7 @@ class BroadcastConfig:
     auto_status_tracking: bool = True
 
     def __post_init__(self) -> None:
-        whole("max_arg_length", self.max_arg_length, 0)
+        require_integer_at_least("max_arg_length", self.max_arg_length, 0)
         for name in (
             "include_stream_chunks",
             "include_continuation_trace",

@@ -13,14 +13,14 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.stream.envelopes import Attempt, Envelope, stream_chunk
+from everstep.agent_domain.stream.envelopes import Attempt, Envelope, stream_chunk_record
 from everstep.agent_domain.stream.records import StoredEnvelope
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TextChunk:
     """A piece of text of a running attempt; an empty chunk marks the end."""
 
     ref: ExecutionRef
@@ -37,7 +37,7 @@ class Chunk:
     @property
     def envelope(self) -> Envelope:
         """The chunk as an envelope."""
-        record = stream_chunk(
+        record = stream_chunk_record(
             self.attempt,
             self.index,
             self.content,
@@ -47,12 +47,12 @@ class Chunk:
         return Envelope.of(record, self.ref.session_id, self.ref.execution_id, self.at)
 
 
-Frame: TypeAlias = StoredEnvelope | Chunk
+Frame: TypeAlias = StoredEnvelope | TextChunk
 
 
-def envelope_of(frame: Frame) -> Envelope:
+def envelope_from(frame: Frame) -> Envelope:
     """The envelope that viewers receive."""
-    return frame.envelope if isinstance(frame, Chunk) else Envelope.placed(frame)
+    return frame.envelope if isinstance(frame, TextChunk) else Envelope.placed(frame)
 
 
 class EnvelopeBus(Protocol):
@@ -62,7 +62,7 @@ class EnvelopeBus(Protocol):
     stream arrive in order. Those of other processes arrive by other paths, so readers order by `seq`.
     """
 
-    def wants(self, stream_id: UUID) -> bool:
+    def has_subscribers(self, stream_id: UUID) -> bool:
         """Whether the stream has subscribers; otherwise the caller can skip preparing events."""
         ...
 
@@ -70,7 +70,7 @@ class EnvelopeBus(Protocol):
         """Publish envelopes that were committed with their numbers."""
         ...
 
-    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
+    def publish_chunk(self, stream_id: UUID, chunk: TextChunk) -> None:
         """Publish text that is not stored."""
         ...
 
@@ -78,7 +78,7 @@ class EnvelopeBus(Protocol):
 class NullBus:
     """A bus without subscribers."""
 
-    def wants(self, stream_id: UUID) -> bool:
+    def has_subscribers(self, stream_id: UUID) -> bool:
         """Return False."""
         del stream_id
         return False
@@ -86,14 +86,14 @@ class NullBus:
     def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
         """Do nothing."""
 
-    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
+    def publish_chunk(self, stream_id: UUID, chunk: TextChunk) -> None:
         """Do nothing."""
 
 
-NOBODY = NullBus()
+NULL_BUS = NullBus()
 
 
-class Outbox(Generic[T]):
+class SendQueue(Generic[T]):
     """The send queue of one subscriber. When it is full, chunks are dropped, envelopes never."""
 
     def __init__(self, limit: int) -> None:
@@ -122,7 +122,7 @@ class Outbox(Generic[T]):
 
     def take(self) -> tuple[T, ...]:
         """Remove and return all frames."""
-        taken = tuple(frame for frame, _ in self._waiting)
+        frames = tuple(frame for frame, _ in self._waiting)
         self._waiting.clear()
         self._chunks = 0
-        return taken
+        return frames

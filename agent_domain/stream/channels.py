@@ -18,9 +18,9 @@ from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.stream.reader import Position
 from everstep.agent_domain.values import json_text, parse_json, reading
 
-PRIVATE = "private-"
+PRIVATE_PREFIX = "private-"
 _CHANNEL = re.compile(
-    rf"(?P<private>{PRIVATE})?agent\.(?:(?P<kind>session|execution)\.)?"
+    rf"(?P<private>{PRIVATE_PREFIX})?agent\.(?:(?P<kind>session|execution)\.)?"
     r"(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
 )
 
@@ -41,14 +41,14 @@ class Channel:
         return self.stream_id if self.is_session else None
 
     @classmethod
-    def named(cls, name: str) -> "Channel":
+    def parse(cls, name: str) -> "Channel":
         """Parse a channel name, in any of its forms.
 
         Raises:
             InvalidInput: It is not a channel name.
         """
-        if found := _CHANNEL.fullmatch(name):
-            return cls(UUID(found["id"]), found["kind"] != "execution", found["private"] is not None)
+        if match := _CHANNEL.fullmatch(name):
+            return cls(UUID(match["id"]), match["kind"] != "execution", match["private"] is not None)
         raise InvalidInput("this is not a channel name; use agent.session.{id} or agent.execution.{id}")
 
 
@@ -97,7 +97,7 @@ class ChannelGrant:
     """The API key that granted access; revoking the key ends it."""
 
     @classmethod
-    def read(cls, data: str | None) -> Self:
+    def parse(cls, data: str | None) -> Self:
         """Parse `channel_data`.
 
         Raises:
@@ -106,8 +106,8 @@ class ChannelGrant:
         if data is None:
             return cls()
         with reading("channel_data"):
-            found = parse_json(data)
-            since, exp, key = found.get("since"), found.get("exp"), found.get("key")
+            fields = parse_json(data)
+            since, exp, key = fields.get("since"), fields.get("exp"), fields.get("key")
             return cls(
                 None if since is None else Position.from_dict(since),
                 None if exp is None else float(exp),
@@ -126,9 +126,9 @@ def channel_data(since: Position | None, exp: float | None = None, key_id: UUID 
     return json_text(given) if given else None
 
 
-def since_of(data: str | None) -> Position | None:
+def parse_since(data: str | None) -> Position | None:
     """The viewer's position, if its `channel_data` contains one."""
-    return ChannelGrant.read(data).since
+    return ChannelGrant.parse(data).since
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,11 @@ class Admission:
 
     expires_at: float | None = None
     """Seconds since 1970; None: without a limit."""
-    is_good: Callable[[], Awaitable[bool]] | None = None
+    is_still_valid: Callable[[], Awaitable[bool]] | None = None
     """Called periodically, because keys can be revoked."""
 
 
-FOR_GOOD = Admission()
+UNLIMITED_ADMISSION = Admission()
 
 
 def event_id(epoch: str, seq: int) -> str:
@@ -149,13 +149,13 @@ def event_id(epoch: str, seq: int) -> str:
     return f"{epoch}:{seq}"
 
 
-def since_event(last: str) -> Position:
+def position_from_event_id(event: str) -> Position:
     """The viewer's position, from the id of the last event that it read, or from a `seq`.
 
     Raises:
         InvalidInput: It is neither.
     """
-    epoch, _, seq = last.rpartition(":")
+    epoch, _, seq = event.rpartition(":")
     if not seq.isdecimal() or not seq.isascii():
         raise InvalidInput("it is neither the id of an event nor a seq; send 0 to receive everything")
     return Position.from_dict({"epoch": epoch or None, "seq": int(seq)})

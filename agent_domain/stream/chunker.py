@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from math import inf
 
-GAP_SECONDS = 0.02
+CHUNK_INTERVAL_SECONDS = 0.02
 """How long text is buffered before it is sent, unless a chunk is full."""
 
-MOST_CHARACTERS = 1024
+MAX_CHUNK_CHARACTERS = 1024
 """The maximum length of a chunk."""
 
 
@@ -19,7 +19,7 @@ class Piece:
     content: str
 
 
-class Cutter:
+class Chunker:
     """Buffers text and returns the chunks that are due; the caller passes the time."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Cutter:
         self._index = self._offset = 0
         self._next = -inf
 
-    def heard(self, text: str) -> None:
+    def feed(self, text: str) -> None:
         """Buffer more text."""
         self._text += text
 
@@ -36,19 +36,19 @@ class Cutter:
         """When the next chunk is due, if no more text arrives; None without buffered text."""
         return self._next if self._text else None
 
-    def due(self, now: float) -> list[Piece]:
+    def take_due(self, now: float) -> list[Piece]:
         """The chunks to send now: the first text and full chunks immediately, the rest after the interval."""
         text, start, pieces = self._text, 0, list[Piece]()
-        while len(text) - start >= MOST_CHARACTERS or (start < len(text) and now >= self._next):
-            pieces.append(self._piece(text[start : start + MOST_CHARACTERS]))
-            start += MOST_CHARACTERS
-            self._next = now + GAP_SECONDS
+        while len(text) - start >= MAX_CHUNK_CHARACTERS or (start < len(text) and now >= self._next):
+            pieces.append(self._piece(text[start : start + MAX_CHUNK_CHARACTERS]))
+            start += MAX_CHUNK_CHARACTERS
+            self._next = now + CHUNK_INTERVAL_SECONDS
         self._text = text[start:]
         return pieces
 
-    def ended(self) -> list[Piece]:
+    def finish(self) -> list[Piece]:
         """The remaining text, and the chunk that closes it; nothing if there was no text at all."""
-        rest = self.due(inf)
+        rest = self.take_due(inf)
         return [*rest, self._piece("")] if self._index else []
 
     def _piece(self, content: str) -> Piece:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, args_digest
 from everstep.agent_domain.capabilities.questions import Question
-from everstep.agent_domain.checks import whole
+from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
@@ -27,9 +27,9 @@ from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope
 from everstep.agent_domain.tools.summaries import args_summary, cut_args, result_summary
 from everstep.agent_domain.values import (
     FrozenDict,
+    format_moment,
+    format_optional_moment,
     frozen_map,
-    moment,
-    optional_moment,
     parse_moment,
     parse_uuid,
     reading,
@@ -73,7 +73,7 @@ def time_digits(kind: str) -> int:
     return TIME_DIGITS if kind.startswith(TELEMETRY) else MESSAGE_DIGITS
 
 
-def channel_of(session_id: UUID | None, execution_id: UUID) -> str:
+def channel_name(session_id: UUID | None, execution_id: UUID) -> str:
     """The channel of an execution: that of its session, or its own if it has no session."""
     return f"agent.execution.{execution_id}" if session_id is None else f"agent.{session_id}"
 
@@ -97,10 +97,10 @@ class Envelope(Mapping[str, Any]):
     """Its number in the stream, from 1; None until it is stored."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "timestamp", _truncated(self.timestamp, time_digits(self.type)))
+        object.__setattr__(self, "timestamp", _truncate_moment(self.timestamp, time_digits(self.type)))
         object.__setattr__(self, "payload", frozen_map(self.payload, "the payload"))
         if self.seq is not None:
-            whole("seq", self.seq, 1)
+            require_integer_at_least("seq", self.seq, 1)
             if self.is_ephemeral:
                 raise InvalidInput(f"{self.type} is never stored, so it has no seq; leave it out")
 
@@ -143,7 +143,7 @@ class Envelope(Mapping[str, Any]):
     @property
     def channel(self) -> str:
         """The channel on which it is sent; transports may add a prefix."""
-        return channel_of(self.session_id, self.execution_id)
+        return channel_name(self.session_id, self.execution_id)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -160,7 +160,7 @@ class Envelope(Mapping[str, Any]):
             "type": self.type,
             "session_id": None if self.session_id is None else str(self.session_id),
             "execution_id": str(self.execution_id),
-            "timestamp": moment(self.timestamp, time_digits(self.type)),
+            "timestamp": format_moment(self.timestamp, time_digits(self.type)),
             "payload": self.payload,
             "id": str(self.id),
             "seq": self.seq,
@@ -187,7 +187,7 @@ class Envelope(Mapping[str, Any]):
             )
 
 
-def _truncated(at: datetime, digits: int) -> datetime:
+def _truncate_moment(at: datetime, digits: int) -> datetime:
     if at.tzinfo is None:
         raise InvalidInput(f"the moment {at.isoformat()} has no time zone; pass an aware datetime")
     at = at.astimezone(UTC)
@@ -202,7 +202,7 @@ def _record(kind: EnvelopeType, key: str, payload: Mapping[str, Any]) -> EventRe
 # The execution as a whole.
 
 
-def status_changed(
+def status_changed_record(
     status: WireStatus,
     previous: WireStatus,
     *,
@@ -222,26 +222,28 @@ def status_changed(
         "last_response": last_response,
     }
     optional = {"assistant_name": assistant_name, "output": output}
-    given = {key: value for key, value in optional.items() if value is not None}
-    return _record(EnvelopeType.AGENT_STATUS, f"status/{change}", payload | given)
+    present = {key: value for key, value in optional.items() if value is not None}
+    return _record(EnvelopeType.AGENT_STATUS, f"status/{change}", payload | present)
 
 
-def model_delayed(step_number: int, attempt: int, detail: str, next_attempt_at: datetime) -> EventRecord:
+def model_delayed_record(
+    step_number: int, attempt: int, detail: str, next_attempt_at: datetime
+) -> EventRecord:
     """A delayed retry of a model call; the status stays the same, and `detail` gives users the reason."""
-    status = status_changed(
+    status = status_changed_record(
         WireStatus.PROCESSING,
         WireStatus.PROCESSING,
         change=f"wait/{step_number}/{attempt}",
         step_count=step_number - 1,
     )
-    waits = {"detail": detail, "next_attempt_at": moment(next_attempt_at, TIME_DIGITS)}
+    waits = {"detail": detail, "next_attempt_at": format_moment(next_attempt_at, TIME_DIGITS)}
     return replace(status, payload={**status.payload, **waits})
 
 
 # Steps.
 
 
-def step_started(step_number: int, message_count: int, available_tools: Sequence[str]) -> EventRecord:
+def step_started_record(step_number: int, message_count: int, available_tools: Sequence[str]) -> EventRecord:
     """The start of a step."""
     payload = {
         "step_number": step_number,
@@ -252,7 +254,7 @@ def step_started(step_number: int, message_count: int, available_tools: Sequence
     return _record(EnvelopeType.AGENT_STEP_STARTED, f"step/{step_number}/started", payload)
 
 
-def step_completed(
+def step_completed_record(
     step_number: int,
     *,
     has_tool_calls: bool,
@@ -276,7 +278,7 @@ def step_completed(
     return _record(EnvelopeType.AGENT_STEP_COMPLETED, f"step/{step_number}/completed", payload | optional)
 
 
-def continuation_evaluated(step_number: int, outcome: ContinuationOutcome) -> EventRecord:
+def continuation_record(step_number: int, outcome: ContinuationOutcome) -> EventRecord:
     """The outcome of the evaluation after a step, with every vote."""
     votes = [
         {"criterion": vote.name, "decision": vote.decision, "reason": vote.reason}
@@ -298,7 +300,7 @@ def _verdict(outcome: ContinuationOutcome) -> dict[str, Any]:
 # Tool calls.
 
 
-def tool_started(
+def tool_started_record(
     tool_call_id: str,
     tool: str,
     args: Mapping[str, Any],
@@ -313,7 +315,7 @@ def tool_started(
     return _record(EnvelopeType.AGENT_TOOL_STARTED, key, payload | optional)
 
 
-def tool_completed(
+def tool_completed_record(
     tool_call_id: str,
     tool: str,
     *,
@@ -347,8 +349,8 @@ class Attempt:
     number: int = 1
 
     def __post_init__(self) -> None:
-        whole("step_number", self.step_number, 0)
-        whole("attempt", self.number, 1)
+        require_integer_at_least("step_number", self.step_number, 0)
+        require_integer_at_least("attempt", self.number, 1)
 
     @property
     def key(self) -> str:
@@ -356,7 +358,7 @@ class Attempt:
         return f"step/{self.step_number}/attempt/{self.number}"
 
 
-def stream_chunk(
+def stream_chunk_record(
     attempt: Attempt, index: int, content: str, *, is_complete: bool = False, after_seq: int | None = None
 ) -> EventRecord:
     """A chunk of text; the chunk that closes the stream is empty.
@@ -371,7 +373,7 @@ def stream_chunk(
     Raises:
         InvalidInput: A closing chunk has content, or another one has none.
     """
-    whole("chunk_index", index, 0)
+    require_integer_at_least("chunk_index", index, 0)
     if is_complete == bool(content):
         raise InvalidInput("a chunk has content, or it is empty and completes the stream")
     payload = {
@@ -385,9 +387,11 @@ def stream_chunk(
     return _record(EnvelopeType.AGENT_STREAM_CHUNK, f"{attempt.key}/chunk/{index}", payload)
 
 
-def stream_snapshot(attempt: Attempt, next_index: int, content: str, after_seq: int | None) -> EventRecord:
+def stream_snapshot_record(
+    attempt: Attempt, next_index: int, content: str, after_seq: int | None
+) -> EventRecord:
     """The text so far, for one reader that missed some of it."""
-    whole("next_index", next_index, 0)
+    require_integer_at_least("next_index", next_index, 0)
     payload = {
         "content": content,
         "next_index": next_index,
@@ -398,9 +402,9 @@ def stream_snapshot(attempt: Attempt, next_index: int, content: str, after_seq: 
     return _record(EnvelopeType.AGENT_STREAM_SNAPSHOT, f"{attempt.key}/snapshot/{next_index}", payload)
 
 
-def attempt_superseded(attempt: Attempt, next_attempt: int) -> EventRecord:
+def attempt_superseded_record(attempt: Attempt, next_attempt: int) -> EventRecord:
     """The end of an attempt that wrote text and was given up; readers drop the text."""
-    whole("next_attempt", next_attempt, attempt.number + 1)
+    require_integer_at_least("next_attempt", next_attempt, attempt.number + 1)
     payload = {
         "step_number": attempt.step_number,
         "attempt": attempt.number,
@@ -419,7 +423,7 @@ class InputSource(StrEnum):
     DEFAULT = "default"
 
 
-def input_requested(
+def input_requested_record(
     request_id: UUID, tool_call_id: str, step_number: int, question: Question, expires_at: datetime | None
 ) -> EventRecord:
     """A question to a person."""
@@ -430,12 +434,12 @@ def input_requested(
         "prompt": question.prompt,
         "choices": question.choices,
         "schema": question.schema,
-        "expires_at": optional_moment(expires_at, TIME_DIGITS),
+        "expires_at": format_optional_moment(expires_at, TIME_DIGITS),
     }
     return _record(EnvelopeType.AGENT_INPUT_REQUESTED, f"request/{request_id}/requested", payload)
 
 
-def input_received(
+def input_received_record(
     request_id: UUID, tool_call_id: str, step_number: int, source: InputSource, message_id: UUID | None
 ) -> EventRecord:
     """An answer to a question; a default answer has no message."""
@@ -449,7 +453,7 @@ def input_received(
     return _record(EnvelopeType.AGENT_INPUT_RECEIVED, f"request/{request_id}/received", payload)
 
 
-def approval_requested(
+def approval_requested_record(
     request_id: UUID, tool_call_id: str, step_number: int, tool: str, args: Mapping[str, Any]
 ) -> EventRecord:
     """A request to approve a call; its arguments are complete."""
@@ -464,7 +468,7 @@ def approval_requested(
     return _record(EnvelopeType.AGENT_APPROVAL_REQUESTED, f"request/{request_id}/requested", payload)
 
 
-def approval_resolved(request_id: UUID, tool_call_id: str, decision: ApprovalDecision) -> EventRecord:
+def approval_resolved_record(request_id: UUID, tool_call_id: str, decision: ApprovalDecision) -> EventRecord:
     """A person's decision about a call."""
     payload: dict[str, Any] = {
         "request_id": str(request_id),

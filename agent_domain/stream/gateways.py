@@ -9,11 +9,11 @@ from uuid import UUID
 
 ANNOUNCE_SECONDS = 5.0
 """The interval of a gateway's announcements."""
-PRESENT_SECONDS = 20.0
+GATEWAY_EXPIRY_SECONDS = 20.0
 """A gateway without an announcement for this long counts as gone."""
 
 
-class Gateways(Protocol):
+class GatewayDirectory(Protocol):
     """The registry of gateways. Every method is one query, and raises `StoreUnavailable` on failure."""
 
     async def announce(self, gateway_id: UUID, url: str) -> None:
@@ -24,6 +24,6 @@ class Gateways(Protocol):
         """Remove a gateway."""
         ...
 
-    async def present(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
+    async def active_gateways(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
         """The journal's epoch, and the id and URL of every gateway announced within this many seconds."""
         ...

@@ -17,14 +17,14 @@ from uuid import UUID
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.agent_domain.stream.reader import MAX_EPOCH
-from everstep.agent_domain.values import json_text, listed, reading, valid_text
+from everstep.agent_domain.values import as_list, json_text, reading, valid_text
 
 SUBPROTOCOL = "everstep.link.v1"
 
-MOST_BYTES = 256 * 1024
+MAX_LINK_MESSAGE_BYTES = 256 * 1024
 """The maximum size of a message with more than one line."""
 
-MOST_NAMED = 5000
+MAX_STREAMS_PER_MESSAGE = 5000
 """The maximum number of streams in one message."""
 
 _ID = 36
@@ -32,28 +32,28 @@ _ID = 36
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EpochMessage:
     """From a writer: the epoch of its journal."""
 
     epoch: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushMessage:
     """From a writer: envelopes as JSON, each with its stream."""
 
     lines: tuple[tuple[UUID, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Interest:
+class InterestMessage:
     """From a gateway: the streams to subscribe to and those to unsubscribe from."""
 
     want: frozenset[UUID] = frozenset()
     unwant: frozenset[UUID] = frozenset()
 
 
-Message: TypeAlias = str | bytes
+LinkMessage: TypeAlias = str | bytes
 """Bytes are the text in UTF-8."""
 
 
@@ -62,41 +62,41 @@ def link_token(secret: str) -> str:
     return hmac.new(secret.encode(), b"everstep/link", hashlib.sha256).hexdigest()
 
 
-def told(epoch: str) -> str:
+def epoch_message(epoch: str) -> str:
     """The message with the epoch, which a writer sends first."""
     return json_text({"epoch": epoch})
 
 
-def line(stream_id: UUID, envelope: Envelope) -> bytes:
+def encode_line(stream_id: UUID, envelope: Envelope) -> bytes:
     """An envelope as a line of the protocol."""
     return f"{stream_id} {json_text(envelope.to_dict())}".encode()
 
 
-def messages(lines: Iterable[bytes]) -> list[bytes]:
+def pack_lines(lines: Iterable[bytes]) -> list[bytes]:
     """Join lines into as few messages as possible."""
-    made, size = list[list[bytes]](), MOST_BYTES
+    groups, size = list[list[bytes]](), MAX_LINK_MESSAGE_BYTES
     for each in lines:
         size += len(each) + 1
-        if size >= MOST_BYTES:
-            made.append([])
+        if size >= MAX_LINK_MESSAGE_BYTES:
+            groups.append([])
             size = len(each)
-        made[-1].append(each)
-    return [b"\n".join(together) for together in made]
+        groups[-1].append(each)
+    return [b"\n".join(together) for together in groups]
 
 
-def interests(want: Iterable[UUID], unwant: Iterable[UUID] = ()) -> list[str]:
+def interest_messages(want: Iterable[UUID], unwant: Iterable[UUID] = ()) -> list[str]:
     """The messages of a gateway that subscribe to streams and unsubscribe from others."""
-    named = [("want", str(each)) for each in want] + [("unwant", str(each)) for each in unwant]
-    made = list[str]()
-    for start in range(0, len(named), MOST_NAMED):
+    entries = [("want", str(each)) for each in want] + [("unwant", str(each)) for each in unwant]
+    texts = list[str]()
+    for start in range(0, len(entries), MAX_STREAMS_PER_MESSAGE):
         message: dict[str, list[str]] = {}
-        for word, stream_id in named[start : start + MOST_NAMED]:
+        for word, stream_id in entries[start : start + MAX_STREAMS_PER_MESSAGE]:
             message.setdefault(word, []).append(stream_id)
-        made.append(json_text(message))
-    return made
+        texts.append(json_text(message))
+    return texts
 
 
-def read_writer(message: Message) -> Told | Pushed:
+def parse_writer_message(message: LinkMessage) -> EpochMessage | PushMessage:
     """Parse a message of a writer.
 
     Raises:
@@ -105,25 +105,27 @@ def read_writer(message: Message) -> Told | Pushed:
     with reading("the writer's message"):
         data = message.encode() if isinstance(message, str) else message
         if data.startswith(b"{"):
-            epoch = valid_text(_object(data)["epoch"], "epoch")
+            epoch = valid_text(_parse_object(data)["epoch"], "epoch")
             if not 0 < len(epoch) <= MAX_EPOCH:
                 raise InvalidInput(f"epoch has {len(epoch)} characters")
-            return Told(epoch)
-        return Pushed(tuple(map(_line, data.split(b"\n"))))
+            return EpochMessage(epoch)
+        return PushMessage(tuple(map(_parse_line, data.split(b"\n"))))
 
 
-def read_gateway(message: Message) -> Interest:
+def parse_gateway_message(message: LinkMessage) -> InterestMessage:
     """Parse a message of a gateway; unknown keys are ignored.
 
     Raises:
         InvalidInput: The message is malformed.
     """
     with reading("the gateway's message"):
-        data = _object(message)
-        return Interest(*(frozenset(map(UUID, listed(data.get(w, ()), w))) for w in ("want", "unwant")))
+        data = _parse_object(message)
+        return InterestMessage(
+            *(frozenset(map(UUID, as_list(data.get(w, ()), w))) for w in ("want", "unwant"))
+        )
 
 
-def _object(message: Message) -> dict[str, Any]:
+def _parse_object(message: LinkMessage) -> dict[str, Any]:
     try:
         data = json.loads(message if isinstance(message, str) else message.decode())
     except RecursionError:
@@ -133,7 +135,7 @@ def _object(message: Message) -> dict[str, Any]:
     return cast("dict[str, Any]", data)
 
 
-def _line(data: bytes) -> tuple[UUID, bytes]:
+def _parse_line(data: bytes) -> tuple[UUID, bytes]:
     if data[_ID : _ID + 1] != b" ":
         raise InvalidInput("a line must contain a stream's id, a space, and an envelope")
     return UUID(data[:_ID].decode()), data[_ID + 1 :]

@@ -15,11 +15,11 @@ from sys import maxsize
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from everstep.agent_domain.checks import whole
+from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
-from everstep.agent_domain.values import listed, parse_uuid, reading, require_map, valid_text
+from everstep.agent_domain.values import as_list, parse_uuid, reading, require_map, valid_text
 
 MAX_NUMBER = 2**63 - 1
 """The largest `bigint` of PostgreSQL."""
@@ -27,17 +27,17 @@ MAX_EPOCH = 100
 """The maximum length of an epoch, in characters."""
 MAX_DRAFTS = 100
 """The maximum number of drafts in a position."""
-REMEMBERED_ENDS = 1000
+MAX_REMEMBERED_ENDS = 1000
 """The number of ended executions to remember, so that late chunks do not recreate their drafts."""
 
-Attempted = tuple[int, int]
+AttemptKey = tuple[int, int]
 """The numbers of a step and of an attempt; later attempts compare as greater."""
 
-ENDED: Attempted = (maxsize, 0)
+AFTER_ALL_ATTEMPTS: AttemptKey = (maxsize, 0)
 """Greater than every attempt: no more text follows."""
 
 
-class Taken(StrEnum):
+class ReadOutcome(StrEnum):
     """The outcome of reading an envelope or chunk."""
 
     APPLIED = "applied"
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     next_index: int
 
     @property
-    def attempted(self) -> Attempted:
+    def attempted(self) -> AttemptKey:
         """The step and the attempt of the position."""
         return self[:2]
 
@@ -65,7 +65,7 @@ class Draft:
 
     __slots__ = ("_parts", "floor", "is_complete", "place")
 
-    def __init__(self, floor: Attempted = (0, 0)) -> None:
+    def __init__(self, floor: AttemptKey = (0, 0)) -> None:
         self.floor = floor
         """Text of attempts before this one is dropped."""
         self.place = Place(*floor, 0)
@@ -83,31 +83,31 @@ class Draft:
         """Whether its step is over: the stored message wins over the text."""
         return self.place.attempted < self.floor
 
-    def take(self, at: Place, content: str, is_complete: bool) -> Taken:
+    def take(self, at: Place, content: str, is_complete: bool) -> ReadOutcome:
         """Read a chunk; `at` has the chunk's own index as `next_index`."""
         attempted = at.attempted
         if attempted < self.floor:
-            return Taken.DROPPED
+            return ReadOutcome.DROPPED
         if attempted != self.place.attempted:
             self._begin(attempted)
         if at != self.place:
-            return Taken.DROPPED if at < self.place else Taken.RESYNC
+            return ReadOutcome.DROPPED if at < self.place else ReadOutcome.RESYNC
         self._parts.append(content)
         self.place = Place(*attempted, at.next_index + 1)
         self.is_complete = is_complete
-        return Taken.APPLIED
+        return ReadOutcome.APPLIED
 
-    def replace(self, at: Place, content: str) -> Taken:
+    def replace(self, at: Place, content: str) -> ReadOutcome:
         """Read a snapshot: the whole text before a position."""
         if at.attempted < self.floor or at <= self.place:
             # The writer alone splits the text, so an older snapshot of the same attempt has nothing new.
-            return Taken.DROPPED
+            return ReadOutcome.DROPPED
         self._begin(at.attempted)
         self._parts.append(content)
         self.place = at
-        return Taken.APPLIED
+        return ReadOutcome.APPLIED
 
-    def fence(self, floor: Attempted) -> None:
+    def fence(self, floor: AttemptKey) -> None:
         """Drop the text of all attempts before this one."""
         if floor <= self.floor:
             return
@@ -122,7 +122,7 @@ class Draft:
             self.is_complete = True
         self.fence((step_number + 1, 0))
 
-    def _begin(self, attempted: Attempted) -> None:
+    def _begin(self, attempted: AttemptKey) -> None:
         self.floor = attempted
         self.place = Place(*attempted, 0)
         self.is_complete = False
@@ -132,7 +132,7 @@ class Draft:
 _TERMINAL = frozenset(status.value for status in WireStatus if status.is_terminal)
 
 
-def fence_of(kind: str, payload: Mapping[str, Any]) -> Attempted | None:
+def fence_from(kind: str, payload: Mapping[str, Any]) -> AttemptKey | None:
     """The first attempt that may still write after a stored envelope; None if it ends no attempt."""
     match kind:
         case EnvelopeType.AGENT_STEP_COMPLETED:
@@ -140,12 +140,12 @@ def fence_of(kind: str, payload: Mapping[str, Any]) -> Attempted | None:
         case EnvelopeType.AGENT_ATTEMPT_SUPERSEDED:
             return _count(payload, "step_number"), _count(payload, "next_attempt")
         case EnvelopeType.AGENT_STATUS if payload["status"] in _TERMINAL:
-            return ENDED
+            return AFTER_ALL_ATTEMPTS
         case _:
             return None
 
 
-def place_of(payload: Mapping[str, Any], index: str) -> Place:
+def place_from(payload: Mapping[str, Any], index: str) -> Place:
     """The position of a chunk or snapshot.
 
     Args:
@@ -157,7 +157,7 @@ def place_of(payload: Mapping[str, Any], index: str) -> Place:
 
 def _count(payload: Mapping[str, Any], name: str, minimum: int = 0) -> int:
     value = payload[name]
-    whole(name, value, minimum)
+    require_integer_at_least(name, value, minimum)
     if value > MAX_NUMBER:
         raise InvalidInput(f"{name} is larger than {MAX_NUMBER}")
     return value
@@ -166,10 +166,10 @@ def _count(payload: Mapping[str, Any], name: str, minimum: int = 0) -> int:
 Id = TypeVar("Id")
 
 
-def remember(ended: dict[Id, None], execution_id: Id) -> None:
+def remember_end(ended: dict[Id, None], execution_id: Id) -> None:
     """Record an ended execution, and drop the oldest record above the limit."""
     ended[execution_id] = None
-    if len(ended) > REMEMBERED_ENDS:
+    if len(ended) > MAX_REMEMBERED_ENDS:
         del ended[next(iter(ended))]
 
 
@@ -186,8 +186,8 @@ class Position:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        written = [{"execution_id": str(of), **place._asdict()} for of, place in self.drafts.items()]
-        return {"epoch": self.epoch, "seq": self.seq} | ({"drafts": written} if written else {})
+        drafts = [{"execution_id": str(of), **place._asdict()} for of, place in self.drafts.items()]
+        return {"epoch": self.epoch, "seq": self.seq} | ({"drafts": drafts} if drafts else {})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Position":
@@ -201,12 +201,12 @@ class Position:
             epoch = data.get("epoch")
             if epoch is not None and len(valid_text(epoch, "epoch")) > MAX_EPOCH:
                 raise InvalidInput(f"epoch is longer than {MAX_EPOCH} characters")
-            written = listed(data.get("drafts", ()), "drafts")
-            if len(written) > MAX_DRAFTS:
-                raise InvalidInput(f"there are {len(written)} drafts; send at most {MAX_DRAFTS}")
+            entries = as_list(data.get("drafts", ()), "drafts")
+            if len(entries) > MAX_DRAFTS:
+                raise InvalidInput(f"there are {len(entries)} drafts; send at most {MAX_DRAFTS}")
             drafts = {
-                parse_uuid(each["execution_id"], "execution_id"): place_of(each, "next_index")
-                for each in written
+                parse_uuid(each["execution_id"], "execution_id"): place_from(each, "next_index")
+                for each in entries
             }
             return cls(_count(data, "seq"), epoch, drafts)
 
@@ -245,45 +245,45 @@ class Reader:
             self.drafts.clear()
             self._ended.clear()
 
-    def take(self, envelope: Envelope) -> Taken:
+    def take(self, envelope: Envelope) -> ReadOutcome:
         """Read the next envelope, stored or ephemeral."""
         with reading(f"the payload of {envelope.type}"):
             if envelope.seq is not None:
-                return self._stored(envelope, envelope.seq)
+                return self._take_stored(envelope, envelope.seq)
             if envelope.execution_id in self._ended:
-                return Taken.DROPPED
-            return self._streamed(envelope)
+                return ReadOutcome.DROPPED
+            return self._take_ephemeral(envelope)
 
     def settle(self, execution_id: UUID, step_number: int, content: str) -> None:
         """Apply the stored message of a completed step to its draft."""
         if draft := self.drafts.get(execution_id):
             draft.settle(step_number, content)
 
-    def _stored(self, envelope: Envelope, seq: int) -> Taken:
+    def _take_stored(self, envelope: Envelope, seq: int) -> ReadOutcome:
         if seq != self.seq + 1:
-            return Taken.DROPPED if seq <= self.seq else Taken.RESYNC
-        floor = fence_of(envelope.type, envelope.payload)
+            return ReadOutcome.DROPPED if seq <= self.seq else ReadOutcome.RESYNC
+        floor = fence_from(envelope.type, envelope.payload)
         self.seq = seq
-        if floor == ENDED:
+        if floor == AFTER_ALL_ATTEMPTS:
             self.drafts.pop(envelope.execution_id, None)
-            remember(self._ended, envelope.execution_id)
+            remember_end(self._ended, envelope.execution_id)
         elif floor:
             self._draft(envelope).fence(floor)
-        return Taken.APPLIED
+        return ReadOutcome.APPLIED
 
-    def _streamed(self, envelope: Envelope) -> Taken:
+    def _take_ephemeral(self, envelope: Envelope) -> ReadOutcome:
         payload = envelope.payload
         match envelope.type:
             case EnvelopeType.AGENT_STREAM_CHUNK:
-                at = place_of(payload, "chunk_index")
+                at = place_from(payload, "chunk_index")
                 content, is_complete = valid_text(payload["content"], "content"), bool(payload["is_complete"])
                 return self._draft(envelope).take(at, content, is_complete)
             case EnvelopeType.AGENT_STREAM_SNAPSHOT:
-                at = place_of(payload, "next_index")
+                at = place_from(payload, "next_index")
                 content = valid_text(payload["content"], "content")
                 return self._draft(envelope).replace(at, content)
             case _:
-                return Taken.DROPPED
+                return ReadOutcome.DROPPED
 
     def _draft(self, envelope: Envelope) -> Draft:
         return self.drafts.setdefault(envelope.execution_id, Draft())

@@ -21,7 +21,7 @@ class EventRecord:
     """The session message to store in the same transaction."""
 
 
-def nothing_to_tell(_known: object) -> tuple[EventRecord, ...]:
+def no_event_records(_known: object) -> tuple[EventRecord, ...]:
     """No records: the default of callbacks that build them."""
     return ()
 

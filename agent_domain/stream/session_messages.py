@@ -28,7 +28,7 @@ MAX_CONTEXT = 2_000
 """The maximum length of each field of a context, in characters."""
 
 
-def bounded(name: str, value: str, limit: int) -> str:
+def limited_text(name: str, value: str, limit: int) -> str:
     """Return a text after checking that it can be stored and is not too long.
 
     Args:
@@ -60,7 +60,7 @@ class Context:
         for name in ("related_type", "related_id", "url"):
             value = getattr(self, name)
             if value is not None:
-                bounded(name, value, MAX_CONTEXT)
+                limited_text(name, value, MAX_CONTEXT)
         if self.related_id is not None and self.related_type is None:
             raise InvalidInput("related_id needs a related_type; send both, or neither")
 
@@ -82,52 +82,54 @@ class Announcement:
 
 
 def _info(event_type: str, content: str, **metadata: Any) -> Announcement:
-    return Announcement(event_type, MessageRole.INFO, content, _given(metadata))
+    return Announcement(event_type, MessageRole.INFO, content, _present_metadata(metadata))
 
 
 def _notification(event_type: str, content: str, **metadata: Any) -> Announcement:
-    return Announcement(event_type, MessageRole.NOTIFICATION, content, _given(metadata))
+    return Announcement(event_type, MessageRole.NOTIFICATION, content, _present_metadata(metadata))
 
 
-def _given(metadata: Mapping[str, Any]) -> FrozenDict:
+def _present_metadata(metadata: Mapping[str, Any]) -> FrozenDict:
     return frozen_map({key: value for key, value in metadata.items() if value is not None}, "metadata")
 
 
-def queued() -> Announcement:
+def queued_announcement() -> Announcement:
     """The message for an accepted execution."""
     return _info("execution.queued", "Execution queued")
 
 
-def started() -> Announcement:
+def started_announcement() -> Announcement:
     """The message for an execution's first start."""
     return _info("execution.started", "Execution started")
 
 
-def step_started(number: int) -> Announcement:
+def step_started_announcement(number: int) -> Announcement:
     """The message for the start of a step."""
     return _info("step.started", f"Started step {number}", step_number=number)
 
 
-def step_completed(number: int, max_steps: int | None, tools: Sequence[str] = ()) -> Announcement:
+def step_completed_announcement(
+    number: int, max_steps: int | None, tools: Sequence[str] = ()
+) -> Announcement:
     """The message for a completed step."""
     of = "" if max_steps is None else f" of {max_steps}"
     tool = ", ".join(tools) or None
     return _info("step.completed", f"Completed step {number}{of}", step_number=number, tool=tool)
 
 
-def tool_called(tool: str, summary: str) -> Announcement:
+def tool_called_announcement(tool: str, summary: str) -> Announcement:
     """The message for the start of a tool call."""
     return _info("tool.called", f"{tool}({summary})", tool=tool)
 
 
-def tool_completed(tool: str, error: str | None, summary: str) -> Announcement:
+def tool_completed_announcement(tool: str, error: str | None, summary: str) -> Announcement:
     """The message for a completed tool call."""
     if error is not None:
         return _notification("tool.completed", f"{tool} failed: {error}", tool=tool)
     return _info("tool.completed", f"{tool}: {summary}", tool=tool)
 
 
-def input_requested(
+def input_requested_announcement(
     request_id: UUID, prompt: str, choices: Sequence[str], schema: Mapping[str, Any] | None
 ) -> Announcement:
     """The message with a question to a person."""
@@ -135,7 +137,7 @@ def input_requested(
     return Announcement("execution.paused", MessageRole.ASSISTANT, prompt, frozen_map(metadata, "metadata"))
 
 
-def approval_requested(request_id: UUID, tool: str, args_digest: str) -> Announcement:
+def approval_requested_announcement(request_id: UUID, tool: str, args_digest: str) -> Announcement:
     """The message with a request for approval."""
     text = f"{tool} waits for approval"
     return _notification(
@@ -143,28 +145,30 @@ def approval_requested(request_id: UUID, tool: str, args_digest: str) -> Announc
     )
 
 
-def input_received(
+def input_received_announcement(
     content: str, message_id: UUID | None, metadata: Mapping[str, Any] = EMPTY, context: Context = NO_CONTEXT
 ) -> Announcement:
     """The message with a person's answer, or with a steering message."""
-    kept = frozen_map(metadata, "metadata")
-    return Announcement("input.received", MessageRole.USER, content, kept, message_id, context)
+    frozen = frozen_map(metadata, "metadata")
+    return Announcement("input.received", MessageRole.USER, content, frozen, message_id, context)
 
 
-def message_received(
+def message_received_announcement(
     content: str, message_id: UUID, metadata: Mapping[str, Any] = EMPTY, context: Context = NO_CONTEXT
 ) -> Announcement:
     """The message with a user's text that begins an execution."""
-    kept = frozen_map(metadata, "metadata")
-    return Announcement("message.received", MessageRole.USER, content, kept, message_id, context)
+    frozen = frozen_map(metadata, "metadata")
+    return Announcement("message.received", MessageRole.USER, content, frozen, message_id, context)
 
 
-def resumed() -> Announcement:
+def resumed_announcement() -> Announcement:
     """The message for a resumed execution."""
     return _info("execution.resumed", "Execution resumed")
 
 
-def ended(status: WireStatus, reason: StopReason, response: str | None, error: str | None) -> Announcement:
+def ended_announcement(
+    status: WireStatus, reason: StopReason, response: str | None, error: str | None
+) -> Announcement:
     """The message for the end of an execution."""
     match status:
         case WireStatus.FAILED:

@@ -64,8 +64,8 @@ class FunctionTool:
         """
         if not callable(fn):
             raise InvalidInput(f"{fn!r} is not callable; pass a function")
-        said = valid_text(description or "", "the tool's description")
-        return cls(fn, name or getattr(fn, "__name__", ""), said, as_options(options))
+        text = valid_text(description or "", "the tool's description")
+        return cls(fn, name or getattr(fn, "__name__", ""), text, as_options(options))
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """Check the arguments against the type hints and call the function."""
@@ -139,8 +139,12 @@ class BaseTool:
 
     def to_tool_schema(self) -> dict[str, Any]:
         """Describe the tool to models, from the signature of `__call__`; override it for a custom schema."""
-        made = self._function
-        function = {"name": self.name, "description": made.description, "parameters": made.schema}
+        function_tool = self._function
+        function = {
+            "name": self.name,
+            "description": function_tool.description,
+            "parameters": function_tool.schema,
+        }
         return {"type": "function", "function": function}
 
 
@@ -238,7 +242,7 @@ def _require_usable(parameter: inspect.Parameter, tool_name: str, hints: Mapping
 
 def _schema(adapter: TypeAdapter[Any], name: str, descriptions: Mapping[str, str]) -> FrozenDict:
     try:
-        schema: dict[str, Any] = _untitled(adapter.json_schema())
+        schema: dict[str, Any] = _without_titles(adapter.json_schema())
     except PydanticUserError as error:
         raise InvalidInput(f"a parameter of the tool '{name}' has no JSON form: {_problem(error)}") from None
     for parameter, properties in schema.get("properties", {}).items():
@@ -251,15 +255,15 @@ _VALUES = frozenset({"const", "default", "enum", "examples"})
 """Keywords of JSON schema that hold values; a `title` inside them was not generated."""
 
 
-def _untitled(schema: Any) -> Any:
+def _without_titles(schema: Any) -> Any:
     """Remove generated titles, which only repeat names."""
     if isinstance(schema, list):
-        return [_untitled(each) for each in cast("list[Any]", schema)]
+        return [_without_titles(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     entries = cast("dict[str, Any]", schema)
     return {
-        key: value if key in _VALUES else _untitled(value)
+        key: value if key in _VALUES else _without_titles(value)
         for key, value in entries.items()
         if not (key == "title" and isinstance(value, str))
     }

@@ -26,7 +26,7 @@ class AskModel(Protocol):
         ...
 
 
-async def nobody_answers(request: "InferenceRequest", model: ModelChoice = None) -> "InferenceResponse":
+async def refuse_model_call(request: "InferenceRequest", model: ModelChoice = None) -> "InferenceResponse":
     """Refuse the request, in a context that has no model."""
     del request, model
     raise InvalidInput("no model is available here; run the tool as part of an agent")

@@ -15,16 +15,16 @@ from pydantic_core import to_jsonable_python
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
-from everstep.agent_domain.tools.inquiry import AskModel, nobody_answers
+from everstep.agent_domain.tools.inquiry import AskModel, refuse_model_call
 from everstep.agent_domain.values import (
     DOCUMENT_DEPTH,
     EMPTY,
     FrozenDict,
     FrozenList,
+    format_optional_moment,
     freeze,
     frozen_map,
     json_text,
-    optional_moment,
     parse_json,
     parse_optional_moment,
     read_key,
@@ -53,7 +53,7 @@ class ToolContext:
     tenant_id: str = "default"
     earlier: tuple["ToolCall", ...] = ()
     """The calls before this one in the same response, unchanged."""
-    ask: AskModel = field(default=nobody_answers, compare=False)
+    ask: AskModel = field(default=refuse_model_call, compare=False)
     """Calls a model; the usage is added to the execution."""
 
 
@@ -128,7 +128,7 @@ class ToolExecution:
     """Changes to the agent's metadata, made after the step."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "result", _kept(self.result))
+        object.__setattr__(self, "result", _frozen_result(self.result))
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
@@ -136,8 +136,8 @@ class ToolExecution:
             "call": self.call.to_dict(),
             "result": result_value(self.result, self.call.name),
             "error": self.error.to_dict() if self.error else None,
-            "startedAt": optional_moment(self.started_at),
-            "completedAt": optional_moment(self.completed_at),
+            "startedAt": format_optional_moment(self.started_at),
+            "completedAt": format_optional_moment(self.completed_at),
             "note": self.note,
             "told": self.told,
         }
@@ -175,7 +175,7 @@ class ToolExecution:
         return (self.completed_at - self.started_at).total_seconds()
 
 
-def _kept(result: object) -> object:
+def _frozen_result(result: object) -> object:
     """Freeze lists and maps; those that are not plain JSON are kept unchanged."""
     if not isinstance(result, list | dict) or isinstance(result, FrozenList | FrozenDict):
         return cast("object", result)
@@ -266,7 +266,7 @@ class CanRefuse(Protocol):
 
 
 @runtime_checkable
-class ExplainsText(Protocol):
+class HandlesUnstorableText(Protocol):
     """A tool with its own result for arguments that contain text which cannot be stored."""
 
     def unstorable(self, args: Mapping[str, Any]) -> str | None:
@@ -385,7 +385,7 @@ class Toolbox:
         if call.malformed is None or call.name not in self.tools:
             return None
         tool = self.get(call.name)
-        if not isinstance(tool, ExplainsText):
+        if not isinstance(tool, HandlesUnstorableText):
             return None
         try:
             args: object = json.loads(call.malformed)

@@ -42,11 +42,11 @@ class Closing:
 # over TLS.
 RESTARTING = Closing("The gateway is restarted", 3000, 4200, 0.0)
 TOO_SLOW = Closing("This connection did not keep up; resume", 3001, 4100, 1.0)
-BEGIN_ANEW = Closing("The history has changed; join again", 3002, 4200, 0.0)
+HISTORY_CHANGED = Closing("The history has changed; join again", 3002, 4200, 0.0)
 EXPIRED = Closing("The token has expired; send a newer one", 3003, 4200, 0.0)
 SILENT = Closing("Nothing was received in time", 3004, 4201, 1.0)
 FULL = Closing("There are too many connections; try again later", 3005, 4100, 5.0)
-NOT_NOW = Closing("The stored events cannot be read now; reconnect", 3006, 4100, 2.0)
+STORE_UNAVAILABLE = Closing("The stored events cannot be read now; reconnect", 3006, 4100, 2.0)
 FLOODING = Closing("Too many frames at once; send fewer", 3007, 4100, 5.0)
 BAD_FRAME = Closing("The protocol does not allow this frame", 3500, 4300)
 TOO_LARGE = Closing("This frame is too large", 3501, 4302)
@@ -57,11 +57,11 @@ WRONG_PROTOCOL = Closing("This version of the protocol is not supported", 3504, 
 CLOSINGS = (
     RESTARTING,
     TOO_SLOW,
-    BEGIN_ANEW,
+    HISTORY_CHANGED,
     EXPIRED,
     SILENT,
     FULL,
-    NOT_NOW,
+    STORE_UNAVAILABLE,
     FLOODING,
     BAD_FRAME,
     TOO_LARGE,
@@ -89,7 +89,7 @@ def parse_frame(data: bytes) -> FrozenDict:
         raise BadFrame(str(error)) from None
 
 
-def text_of(frame: FrozenDict, name: str, limit: int = MAX_FRAME) -> str:
+def text_field(frame: FrozenDict, name: str, limit: int = MAX_FRAME) -> str:
     """Return a required text field of a frame."""
     value = frame.get(name)
     if not isinstance(value, str) or len(value) > limit:

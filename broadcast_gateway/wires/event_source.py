@@ -8,33 +8,33 @@ from dataclasses import dataclass
 
 from everstep.agent_domain.stream.channels import event_id
 from everstep.agent_domain.values import json_text
-from everstep.broadcast_gateway.frames import News
-from everstep.broadcast_gateway.subscriptions import Joined
+from everstep.broadcast_gateway.frames import RelayedEnvelope
+from everstep.broadcast_gateway.subscriptions import SubscribeReply
 from everstep.broadcast_gateway.wires.closing import Closing
 
-QUIET = b":\n\n"
+KEEPALIVE = b":\n\n"
 """A comment that keeps the connection open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sse:
+class EventSourceWire:
     """Envelopes as events of their types, in one history."""
 
     epoch: str
 
-    def event(self, news: News) -> bytes:
+    def encode(self, envelope: RelayedEnvelope) -> bytes:
         """Return the event of an envelope; only a stored one has an id."""
-        at = f"id: {event_id(self.epoch, news.seq)}\n" if news.seq else ""
-        return f"{at}event: {news.kind}\ndata: ".encode() + news.body + b"\n\n"
+        at = f"id: {event_id(self.epoch, envelope.seq)}\n" if envelope.seq else ""
+        return f"{at}event: {envelope.kind}\ndata: ".encode() + envelope.body + b"\n\n"
 
 
-def joined(answer: Joined) -> bytes:
+def joined_event(answer: SubscribeReply) -> bytes:
     """Return the first event, with the position after which the others follow."""
     data = {"epoch": answer.epoch, "seq": answer.seq, "recovered": answer.recovered}
     return f"id: {event_id(answer.epoch, answer.seq)}\nevent: joined\ndata: {json_text(data)}\n\n".encode()
 
 
-def bye(closing: Closing) -> bytes:
+def bye_event(closing: Closing) -> bytes:
     """Return the last event; clients of this protocol reconnect by themselves."""
     data = {"reason": closing.reason}
     pause = int(1000 * (closing.reconnect_in or 1))

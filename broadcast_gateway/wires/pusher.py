@@ -15,16 +15,22 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.channels import ChannelGrant, channel_signature
 from everstep.agent_domain.stream.envelopes import TELEMETRY
 from everstep.agent_domain.values import FrozenDict, frozen_map, json_text, parse_json
-from everstep.broadcast_gateway.frames import News
-from everstep.broadcast_gateway.subscriptions import Joined
-from everstep.broadcast_gateway.wires.closing import MAX_CHANNEL, BadFrame, parse_frame, text_frame, text_of
+from everstep.broadcast_gateway.frames import RelayedEnvelope
+from everstep.broadcast_gateway.subscriptions import SubscribeReply
+from everstep.broadcast_gateway.wires.closing import (
+    MAX_CHANNEL,
+    BadFrame,
+    parse_frame,
+    text_field,
+    text_frame,
+)
 
 PROTOCOL = 7
 CLIENT_EVENTS_REFUSED = 4301
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class PusherSubscribe:
     """A request to watch a channel, with the signature that authorizes it."""
 
     channel: str
@@ -34,7 +40,7 @@ class Subscribe:
     @property
     def grant(self) -> ChannelGrant:
         """The position and the expiry in `channel_data`; `InvalidInput` if it is malformed."""
-        return ChannelGrant.read(self.channel_data)
+        return ChannelGrant.parse(self.channel_data)
 
     def is_signed(self, socket_id: str, secrets: Mapping[str, str]) -> bool:
         """Whether the signature is valid, by one of these secrets and for this connection."""
@@ -47,19 +53,19 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class PusherUnsubscribe:
     """A request to stop watching a channel."""
 
     channel: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class PusherPing:
     """A ping."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pong:
+class PusherPong:
     """The reply to a ping."""
 
 
@@ -69,34 +75,34 @@ class ClientEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class PusherOther:
     """Another frame of the protocol, or one of a later version: no reply is due."""
 
 
-Sent = Subscribe | Unsubscribe | Ping | Pong | ClientEvent | Other
+PusherFrame = PusherSubscribe | PusherUnsubscribe | PusherPing | PusherPong | ClientEvent | PusherOther
 
 
-def parse(data: bytes) -> Sent:
+def parse(data: bytes) -> PusherFrame:
     """Parse a frame.
 
     Raises:
         BadFrame: The protocol does not allow it.
     """
     frame = parse_frame(data)
-    match text_of(frame, "event", MAX_CHANNEL):
+    match text_field(frame, "event", MAX_CHANNEL):
         case "pusher:subscribe":
             sent = _data(frame)
-            channel_data = None if sent.get("channel_data") is None else text_of(sent, "channel_data")
-            auth = "" if sent.get("auth") is None else text_of(sent, "auth")
-            return Subscribe(text_of(sent, "channel", MAX_CHANNEL), auth, channel_data)
+            channel_data = None if sent.get("channel_data") is None else text_field(sent, "channel_data")
+            auth = "" if sent.get("auth") is None else text_field(sent, "auth")
+            return PusherSubscribe(text_field(sent, "channel", MAX_CHANNEL), auth, channel_data)
         case "pusher:unsubscribe":
-            return Unsubscribe(text_of(_data(frame), "channel", MAX_CHANNEL))
+            return PusherUnsubscribe(text_field(_data(frame), "channel", MAX_CHANNEL))
         case "pusher:ping":
-            return Ping()
+            return PusherPing()
         case "pusher:pong":
-            return Pong()
+            return PusherPong()
         case event:
-            return ClientEvent() if event.startswith("client-") else Other()
+            return ClientEvent() if event.startswith("client-") else PusherOther()
 
 
 def _data(frame: FrozenDict) -> FrozenDict:
@@ -109,25 +115,25 @@ def _data(frame: FrozenDict) -> FrozenDict:
 
 
 @dataclass(frozen=True, slots=True)
-class Pusher:
+class PusherWire:
     """Envelopes as events of a channel, under the name by which it was joined."""
 
     channel: str
 
-    def event(self, news: News) -> bytes:
+    def encode(self, envelope: RelayedEnvelope) -> bytes:
         """Return the frame of an envelope: an event of its type, with the envelope as text."""
-        body = news.body.decode()
-        if not news.kind.startswith(TELEMETRY):
-            body = json_text(_announced(json.loads(body)))
-        return _frame(news.kind, body, self.channel)
+        body = envelope.body.decode()
+        if not envelope.kind.startswith(TELEMETRY):
+            body = json_text(_flat_message(json.loads(body)))
+        return _frame(envelope.kind, body, self.channel)
 
 
-def _announced(envelope: Mapping[str, Any]) -> dict[str, Any]:
+def _flat_message(envelope: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a stored message, as Pusher applications expect it: the payload beside the envelope."""
     return {**envelope["payload"], **envelope}
 
 
-def connection_established(socket_id: str, activity_timeout: int) -> bytes:
+def connection_frame(socket_id: str, activity_timeout: int) -> bytes:
     """Return the first frame; a client that receives nothing for so many seconds sends a ping."""
     return _frame(
         "pusher:connection_established",
@@ -135,7 +141,7 @@ def connection_established(socket_id: str, activity_timeout: int) -> bytes:
     )
 
 
-def subscription_succeeded(channel: str, joined: Joined) -> bytes:
+def subscription_frame(channel: str, joined: SubscribeReply) -> bytes:
     """Return the reply to a subscription, with the position after which envelopes follow."""
     data = {"epoch": joined.epoch, "seq": joined.seq, "recovered": joined.recovered}
     return _frame("pusher_internal:subscription_succeeded", json_text(data), channel)

@@ -11,15 +11,15 @@ from typing import Any
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.reader import Position
 from everstep.agent_domain.values import json_text
-from everstep.broadcast_gateway.frames import News
-from everstep.broadcast_gateway.subscriptions import Joined
+from everstep.broadcast_gateway.frames import RelayedEnvelope
+from everstep.broadcast_gateway.subscriptions import SubscribeReply
 from everstep.broadcast_gateway.wires.closing import (
     MAX_CHANNEL,
     BadFrame,
     Closing,
     parse_frame,
+    text_field,
     text_frame,
-    text_of,
 )
 
 SUBPROTOCOL = "everstep.v1"
@@ -59,10 +59,10 @@ class Ping:
     """A ping."""
 
 
-Sent = Hello | Subscribe | Unsubscribe | Refresh | Ping
+NativeFrame = Hello | Subscribe | Unsubscribe | Refresh | Ping
 
 
-def parse(data: bytes) -> Sent:
+def parse(data: bytes) -> NativeFrame:
     """Parse a frame; unknown fields are ignored.
 
     Raises:
@@ -71,13 +71,13 @@ def parse(data: bytes) -> Sent:
     frame = parse_frame(data)
     match frame.get("type"):
         case "hello":
-            return Hello(text_of(frame, "token"))
+            return Hello(text_field(frame, "token"))
         case "sub":
-            return Subscribe(text_of(frame, "channel", MAX_CHANNEL), _since(frame.get("since")))
+            return Subscribe(text_field(frame, "channel", MAX_CHANNEL), _since(frame.get("since")))
         case "unsub":
-            return Unsubscribe(text_of(frame, "channel", MAX_CHANNEL))
+            return Unsubscribe(text_field(frame, "channel", MAX_CHANNEL))
         case "refresh":
-            return Refresh(text_of(frame, "token"))
+            return Refresh(text_field(frame, "token"))
         case "ping":
             return Ping()
         case _:
@@ -92,15 +92,15 @@ def _since(value: Any) -> Position | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class NativeWire:
     """Envelopes unchanged: each one names its session and execution."""
 
-    def event(self, news: News) -> bytes:
+    def encode(self, envelope: RelayedEnvelope) -> bytes:
         """Return the frame of an envelope."""
-        return text_frame(news.body)
+        return text_frame(envelope.body)
 
 
-NATIVE = Native()
+NATIVE = NativeWire()
 
 
 def welcome(ping_after: float) -> bytes:
@@ -108,7 +108,7 @@ def welcome(ping_after: float) -> bytes:
     return _frame("welcome", ping_after=ping_after)
 
 
-def sub_ok(channel: str, joined: Joined) -> bytes:
+def sub_ok(channel: str, joined: SubscribeReply) -> bytes:
     """Return the reply to a subscription, with the position after which envelopes follow."""
     return _frame("sub_ok", channel=channel, epoch=joined.epoch, seq=joined.seq, recovered=joined.recovered)
 
@@ -118,7 +118,7 @@ def sub_error(channel: str, message: str) -> bytes:
     return _frame("sub_error", channel=channel, message=message)
 
 
-def refreshed() -> bytes:
+def refresh_ok() -> bytes:
     """Return the reply to `refresh`."""
     return _frame("refreshed")
 

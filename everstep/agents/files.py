@@ -30,7 +30,7 @@ HOME_FOLDER: Final = ".everstep/agents"
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedFile:
     """The argument of a warning: the path that was skipped, and the error."""
 
     path: Path
@@ -38,11 +38,11 @@ class Skipped:
 
     def __str__(self) -> str:
         # The text comes from a file and may end up in a terminal, so control characters are replaced.
-        told = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in str(self.error))
-        return f"skipped an agent definition: {told}"
+        text = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in str(self.error))
+        return f"skipped an agent definition: {text}"
 
 
-class AgentRegistry(registry.AgentRegistry):
+class AgentRegistry(registry.AgentSpecRegistry):
     """Agent specs by name, from code and from files."""
 
     def load_from_file(self, path: Path | str) -> AgentSpec:
@@ -51,7 +51,7 @@ class AgentRegistry(registry.AgentRegistry):
         Raises:
             InvalidInput: The file is invalid; the message names it.
         """
-        spec = read_agent(_path(path))
+        spec = read_agent(_valid_path(path))
         self.register(spec)
         return spec
 
@@ -60,7 +60,7 @@ class AgentRegistry(registry.AgentRegistry):
 
         A file that is no agent is logged as a warning and skipped.
         """
-        for file in agent_files(_path(path), recursive=recursive):
+        for file in agent_files(_valid_path(path), recursive=recursive):
             try:
                 self.load_from_file(file)
             except InvalidInput as error:
@@ -72,9 +72,9 @@ class AgentRegistry(registry.AgentRegistry):
         The first folder with a name wins: `.everstep/agents/` of the project, then its `.claude/agents/`,
         then `.everstep/agents/` at home.
         """
-        root = Path.cwd() if project is None else _path(project)
+        root = Path.cwd() if project is None else _valid_path(project)
         folders = [root / folder for folder in PROJECT_FOLDERS]
-        folders.append((Path.home() if home is None else _path(home)) / HOME_FOLDER)
+        folders.append((Path.home() if home is None else _valid_path(home)) / HOME_FOLDER)
         # A later registration replaces an earlier one, so the first folder comes last.
         for folder in reversed(folders):
             self.load_from_directory(folder)
@@ -93,10 +93,10 @@ def read_agent(path: Path) -> AgentSpec:
         raise InvalidInput(f"{path}: {error}") from error
 
 
-def _path(given: object) -> Path:
-    if not isinstance(given, str | os.PathLike):
-        raise InvalidInput(f"a path must be text or a Path, not {type(given).__name__}")
-    path = Path(cast("str | os.PathLike[str]", given))
+def _valid_path(value: object) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidInput(f"a path must be text or a Path, not {type(value).__name__}")
+    path = Path(cast("str | os.PathLike[str]", value))
     if "\x00" in str(path):
         raise InvalidInput("a path contains a NUL character; remove it")
     return path
@@ -146,4 +146,4 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def skip(path: Path, error: InvalidInput) -> None:
     """Log that the file defines no agent, and why."""
-    logger.warning("%s", Skipped(path, error))
+    logger.warning("%s", SkippedFile(path, error))

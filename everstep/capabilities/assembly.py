@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.subagents import INHERIT
@@ -18,8 +18,8 @@ from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.tools.tools import Tool
 from everstep.agent_domain.tools.toolsets import Toolset
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
-from everstep.capabilities.catalogue import Catalogue, Entry, Resolve, Surroundings
-from everstep.capabilities.subagents import ADDRESS, Some
+from everstep.capabilities.catalogue import AgentLocation, Catalogue, CatalogueEntry, CheckPreset
+from everstep.capabilities.subagents import ADDRESS_KEYS, SelectedTools
 
 SKILLS = "skills"
 """The capability that the key `skills` installs."""
@@ -27,31 +27,33 @@ APPROVAL = "approval"
 """The capability that the key `approval` installs; the key's value becomes its option `tools`."""
 
 
-def assembled(spec: AgentSpec, here: Surroundings, catalogue: Catalogue, resolve: Resolve) -> AgentDefinition:
+def assemble_agent(
+    spec: AgentSpec, here: AgentLocation, catalogue: Catalogue, resolve: CheckPreset
+) -> AgentDefinition:
     """Build an agent definition from its file.
 
     Raises:
         InvalidInput: A capability, tool, option or preset does not exist; the message lists those that do.
     """
     here = replace(here, resolve=resolve)
-    wanted = _wanted(spec, catalogue)
-    builder = _Choosing.base()
+    entries = _requested_entries(spec, catalogue)
+    builder = _SelectingBuilder.base()
     builder.with_name(spec.name, spec.description).with_system_prompt(spec.system_prompt)
-    builder.chosen = None if spec.tools is None else _chosen(spec, catalogue)
-    for entry, options in wanted:
+    builder.chosen = None if spec.tools is None else _selected_tools(spec, catalogue)
+    for entry, options in entries:
         _install(entry, options, here, builder)
     _require_tools(spec, builder, catalogue)
-    _require_guarded(builder)
+    _check_approvals(builder)
     _limit(builder, spec)
     settings = _with_model(builder, spec.model, resolve)
     definition = builder.definition()
-    options = {entry.name: given for entry, given in wanted}
+    options = {entry.name: values for entry, values in entries}
     descriptor = replace(definition.descriptor, capabilities=tuple(options))
     written = frozen_map({"capabilities": options, "tools": spec.tools, "skills": spec.skills})
     return replace(definition, descriptor=descriptor, model_settings=settings, written=written)
 
 
-class _Choosing(AgentBuilder):
+class _SelectingBuilder(DefinitionBuilder):
     """A builder that drops the tools that `tools` does not select."""
 
     def __init__(self) -> None:
@@ -65,16 +67,16 @@ class _Choosing(AgentBuilder):
         """The tools that have an approval rule."""
 
     @property
-    def kept(self) -> list[str]:
+    def selected_names(self) -> list[str]:
         """The names of the added tools that are selected."""
         return [name for name in self.offered if self.chosen is None or name in self.chosen]
 
     def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
         """Add the tools that are selected."""
-        given = list(tools) if isinstance(tools, Iterable) else [tools]
-        self.offered |= dict.fromkeys(tool.name for tool in given)
+        added = list(tools) if isinstance(tools, Iterable) else [tools]
+        self.offered |= dict.fromkeys(tool.name for tool in added)
         chosen = self.chosen
-        return super().with_tools([tool for tool in given if chosen is None or tool.name in chosen])
+        return super().with_tools([tool for tool in added if chosen is None or tool.name in chosen])
 
     def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
         """Add an approval rule, and record it for the check at the end: the tool may be added later."""
@@ -95,10 +97,12 @@ class _Choosing(AgentBuilder):
             raise InvalidInput(
                 f"'tools' names no tool that begins with '{prefix}'; name one, or leave the server out"
             )
-        return super().with_toolset(Some(toolset, sorted(self.chosen)))
+        return super().with_toolset(SelectedTools(toolset, sorted(self.chosen)))
 
 
-def _wanted(spec: AgentSpec, catalogue: Catalogue) -> list[tuple[Entry, Mapping[str, Any]]]:
+def _requested_entries(
+    spec: AgentSpec, catalogue: Catalogue
+) -> list[tuple[CatalogueEntry, Mapping[str, Any]]]:
     """The capabilities that the file asks for, by name or by tool, with their options."""
     named: Mapping[str, Any] = frozen_map(spec.capabilities or EMPTY)
     options = {name: named[name] for name in named}
@@ -108,21 +112,23 @@ def _wanted(spec: AgentSpec, catalogue: Catalogue) -> list[tuple[Entry, Mapping[
         if APPROVAL in options:
             raise InvalidInput("'approval' is set twice, as a key and as a capability; keep one of them")
         options[APPROVAL] = frozen_map({"tools": spec.approval})
-    wanted = {name: catalogue.get(name) for name in options}
+    entries = {name: catalogue.get(name) for name in options}
     for tool in spec.tools or ():
-        entry = catalogue.bringing(tool)
+        entry = catalogue.find_by_tool(tool)
         if entry is not None:
-            wanted.setdefault(entry.name, entry)
-    return [(entry, options.get(name, EMPTY)) for name, entry in wanted.items()]
+            entries.setdefault(entry.name, entry)
+    return [(entry, options.get(name, EMPTY)) for name, entry in entries.items()]
 
 
-def _chosen(spec: AgentSpec, catalogue: Catalogue) -> frozenset[str]:
+def _selected_tools(spec: AgentSpec, catalogue: Catalogue) -> frozenset[str]:
     """The tools in `tools`, and those of the skills capability if the file names skills."""
     for_skills = catalogue.get(SKILLS).tools if spec.skills is not None else ()
     return frozenset([*(spec.tools or ()), *for_skills])
 
 
-def _install(entry: Entry, options: Mapping[str, Any], here: Surroundings, builder: _Choosing) -> None:
+def _install(
+    entry: CatalogueEntry, options: Mapping[str, Any], here: AgentLocation, builder: _SelectingBuilder
+) -> None:
     entry.install(builder, options, here)
     if builder.chosen is not None and entry.tools and builder.chosen.isdisjoint(entry.tools):
         raise InvalidInput(
@@ -131,21 +137,21 @@ def _install(entry: Entry, options: Mapping[str, Any], here: Surroundings, build
         )
 
 
-def _require_tools(spec: AgentSpec, builder: _Choosing, catalogue: Catalogue) -> None:
+def _require_tools(spec: AgentSpec, builder: _SelectingBuilder, catalogue: Catalogue) -> None:
     """Refuse unknown tools here, because a misspelt name would otherwise fail in the middle of a run."""
     for tool in spec.tools or ():
         if tool not in builder.offered and not tool.startswith(tuple(builder.prefixes)):
             raise UnknownName("tool", tool, dict.fromkeys([*builder.offered, *catalogue.tools]))
 
 
-def _require_guarded(builder: _Choosing) -> None:
+def _check_approvals(builder: _SelectingBuilder) -> None:
     """Refuse approval rules for tools that the agent lacks: a misspelt name leaves a tool unguarded."""
     for tool in builder.guarded:
-        if tool not in builder.kept and not tool.startswith(tuple(builder.prefixes)):
-            raise UnknownName("tool for 'approval'", tool, builder.kept)
+        if tool not in builder.selected_names and not tool.startswith(tuple(builder.prefixes)):
+            raise UnknownName("tool for 'approval'", tool, builder.selected_names)
 
 
-def _limit(builder: AgentBuilder, spec: AgentSpec) -> None:
+def _limit(builder: DefinitionBuilder, spec: AgentSpec) -> None:
     if spec.max_steps is not None:
         builder.with_max_steps(spec.max_steps)
     if spec.max_tokens is not None:
@@ -158,7 +164,9 @@ def _limit(builder: AgentBuilder, spec: AgentSpec) -> None:
         builder.with_error_policy(ErrorPolicy.named(spec.error_policy))
 
 
-def _with_model(builder: AgentBuilder, model: str | Mapping[str, Any] | None, resolve: Resolve) -> FrozenDict:
+def _with_model(
+    builder: DefinitionBuilder, model: str | Mapping[str, Any] | None, resolve: CheckPreset
+) -> FrozenDict:
     """Set the preset by its name. A model given as a table is returned as the agent's settings."""
     if model is None or model == INHERIT:
         return EMPTY
@@ -166,7 +174,7 @@ def _with_model(builder: AgentBuilder, model: str | Mapping[str, Any] | None, re
         resolve(model)
         builder.with_llm_preset(model)
         return EMPTY
-    for key in ADDRESS:
+    for key in ADDRESS_KEYS:
         if key in model:
             raise InvalidInput(
                 f"'model' must not hold '{key}': an agent's file could send any secret anywhere; "

@@ -21,37 +21,37 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
-from everstep.agent_domain.agents.builder import AgentBuilder, AgentCapability
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.builder import AgentCapability, DefinitionBuilder
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.tools.tools import Tool
 from everstep.agent_domain.values import EMPTY, thaw
 
-Resolve = Callable[[str | Mapping[str, Any]], object]
+CheckPreset = Callable[[str | Mapping[str, Any]], object]
 """Raises `InvalidInput` if the preset does not exist, or if the settings cannot be used."""
 
 
-def _anything(wanted: str | Mapping[str, Any]) -> None:
+def _accept_any_preset(preset: str | Mapping[str, Any]) -> None:
     """The default: accept any preset, as none are known."""
-    del wanted
+    del preset
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class AgentLocation:
     """The place of an agent's file, and what is available there."""
 
     folder: Path
     """The folder of the file; the agent's own files, such as its skills, are relative to it."""
-    workplace: Path = field(default_factory=Path.cwd)
+    working_dir: Path = field(default_factory=Path.cwd)
     """The working directory of the agent: the folder in which the process runs."""
     skills: tuple[str, ...] | None = None
     """The skills that the file names; None for all."""
-    colleagues: AgentRegistry = field(default_factory=AgentRegistry)
+    other_agents: AgentSpecRegistry = field(default_factory=AgentSpecRegistry)
     """The other agents of the folder."""
     servers: Mapping[str, Mapping[str, Any]] = EMPTY
     """The MCP servers of the installation, `[mcp.NAME]` in everstep.toml."""
-    resolve: Resolve = _anything
+    resolve: CheckPreset = _accept_any_preset
     """Checks that a preset exists."""
 
     def require_preset(self, name: str | None) -> None:
@@ -60,11 +60,11 @@ class Surroundings:
             self.resolve(name)
 
 
-Make = Callable[..., AgentCapability]
+CapabilityFactory = Callable[..., AgentCapability]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One capability of the catalogue."""
 
     name: str
@@ -72,21 +72,21 @@ class Entry:
     """One sentence, for people."""
     tools: tuple[str, ...]
     """The tools that it brings."""
-    make: Make
+    make: CapabilityFactory
     example: Mapping[str, Any] = EMPTY
     """Options that the factory accepts; needed where options are required."""
 
     @property
     def options(self) -> tuple[str, ...]:
         """The names of the capability's options."""
-        given = signature(self.make).parameters.values()
-        return tuple(parameter.name for parameter in given if parameter.kind is parameter.KEYWORD_ONLY)
+        parameters = signature(self.make).parameters.values()
+        return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
 
     def default(self, option: str) -> Any:
         """The default of an option; `Parameter.empty` if the option is required."""
         return signature(self.make).parameters[option].default
 
-    def install(self, builder: AgentBuilder, options: Mapping[str, Any], here: Surroundings) -> None:
+    def install(self, builder: DefinitionBuilder, options: Mapping[str, Any], here: AgentLocation) -> None:
         """Make the capability and add it to an agent.
 
         Raises:
@@ -96,21 +96,21 @@ class Entry:
         try:
             builder.with_capability(make(**thaw(options)))
         except ValidationError as error:
-            known = ", ".join(self.options) or "none"
-            raise self._refused(f"{faults(error)} (its options: {known})") from None
+            option_names = ", ".join(self.options) or "none"
+            raise self._error(f"{faults(error)} (its options: {option_names})") from None
         except (ImportError, OSError, ValueError) as error:
-            raise self._refused(error) from error
+            raise self._error(error) from error
 
-    def _refused(self, reason: object) -> InvalidInput:
+    def _error(self, reason: object) -> InvalidInput:
         return InvalidInput(f"the capability '{self.name}' cannot be made with these options: {reason}")
 
 
 class Catalogue:
     """Capabilities, by name and by the tools that they have."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._entries: dict[str, Entry] = {}
-        self._by_tool: dict[str, Entry] = {}
+    def __init__(self, entries: Iterable[CatalogueEntry]) -> None:
+        self._entries: dict[str, CatalogueEntry] = {}
+        self._by_tool: dict[str, CatalogueEntry] = {}
         for entry in entries:
             if entry.name in self._entries:
                 raise InvalidInput(f"two capabilities are named '{entry.name}'; rename one")
@@ -118,13 +118,13 @@ class Catalogue:
             for tool in entry.tools:
                 self._add_tool(tool, entry)
 
-    def _add_tool(self, tool: str, entry: Entry) -> None:
+    def _add_tool(self, tool: str, entry: CatalogueEntry) -> None:
         if tool in self._by_tool:
             other = self._by_tool[tool].name
             raise InvalidInput(f"the capabilities '{other}' and '{entry.name}' both bring the tool '{tool}'")
         self._by_tool[tool] = entry
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CatalogueEntry]:
         return iter(self._entries.values())
 
     @property
@@ -137,7 +137,7 @@ class Catalogue:
         """The names of the tools of all capabilities."""
         return tuple(self._by_tool)
 
-    def get(self, name: str) -> Entry:
+    def get(self, name: str) -> CatalogueEntry:
         """The capability with this name.
 
         Raises:
@@ -147,18 +147,18 @@ class Catalogue:
             raise UnknownName("capability", name, self._entries)
         return self._entries[name]
 
-    def bringing(self, tool: str) -> Entry | None:
+    def find_by_tool(self, tool: str) -> CatalogueEntry | None:
         """The capability that has this tool, or None."""
         return self._by_tool.get(tool)
 
 
-class Several:
+class CapabilityGroup:
     """Several capabilities and tools that are installed under one name."""
 
     def __init__(self, *parts: AgentCapability | Tool) -> None:
         self.parts = parts
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Install all parts."""
         for part in self.parts:
             if isinstance(part, AgentCapability):

@@ -7,7 +7,7 @@ import jsonschema_rs
 
 from everstep.agent_domain.values import thaw
 
-MAX_TOLD = 3
+MAX_REPORTED = 3
 """How many errors are reported: enough to correct an answer, and not a page."""
 
 UNUSABLE = "the schema itself cannot be used: "
@@ -25,12 +25,13 @@ def check(schema: Mapping[str, Any], data: Any) -> str | None:
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         return f"{UNUSABLE}{error}"
     faults = [
-        _told(error) for _, error in zip(range(MAX_TOLD), validator.iter_errors(thaw(data)), strict=False)
+        _error_text(error)
+        for _, error in zip(range(MAX_REPORTED), validator.iter_errors(thaw(data)), strict=False)
     ]
     return "; ".join(faults) or None
 
 
-def _told(error: jsonschema_rs.ValidationError) -> str:
+def _error_text(error: jsonschema_rs.ValidationError) -> str:
     place = "/".join(str(part) for part in error.instance_path)
     return f"{place}: {error.message}" if place else error.message
 

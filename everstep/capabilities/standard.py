@@ -19,7 +19,7 @@ from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.values import frozen_map
 from everstep.capabilities.approval import UseApproval
 from everstep.capabilities.bash import UseBash
-from everstep.capabilities.catalogue import Catalogue, Entry, Several, Surroundings
+from everstep.capabilities.catalogue import AgentLocation, CapabilityGroup, Catalogue, CatalogueEntry
 from everstep.capabilities.critique import UseSelfCritique
 from everstep.capabilities.files import ListDirTool, SearchFilesTool, UseFileTools
 from everstep.capabilities.llm_query import LlmQueryTool
@@ -28,7 +28,7 @@ from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.react import UseReAct
 from everstep.capabilities.skills import SkillLibrary, UseSkills
 from everstep.capabilities.structured_output import UseStructuredOutputs
-from everstep.capabilities.structured_output.written import definitions
+from everstep.capabilities.structured_output.written import schema_definitions
 from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.tasks import UseTaskPlanning
 from everstep.capabilities.user_input import UseUserInput
@@ -43,7 +43,7 @@ _EXTRACTION: Final = StructuredOutputPolicy()
 
 
 def _bash(  # noqa: PLR0913 -- each is an option
-    here: Surroundings,
+    here: AgentLocation,
     *,
     base_dir: str = ".",
     timeout: float = _BASH.timeout,
@@ -57,14 +57,14 @@ def _bash(  # noqa: PLR0913 -- each is an option
     head_chars: int = _OUTPUT.head_chars,
     tail_chars: int = _OUTPUT.tail_chars,
 ) -> AgentCapability:
-    policy = ExecutionPolicy.for_bash(here.workplace / base_dir, timeout)
+    policy = ExecutionPolicy.for_bash(here.working_dir / base_dir, timeout)
     policy = policy.with_memory(memory_bytes).with_disk(disk_bytes).with_network(network).with_git(git)
     policy = _with_paths(policy, here, readable_paths, writable_paths)
     return UseBash(policy, output_policy=BashPolicy(max_output_chars, head_chars, tail_chars))
 
 
 def _files(
-    here: Surroundings,
+    here: AgentLocation,
     *,
     base_dir: str = ".",
     readable_paths: list[str] | None = None,
@@ -72,23 +72,23 @@ def _files(
     max_results: int = MAX_RESULTS,
     max_entries: int = MAX_ENTRIES,
 ) -> AgentCapability:
-    base = here.workplace / base_dir
+    base = here.working_dir / base_dir
     policy = _with_paths(ExecutionPolicy.in_dir(base), here, readable_paths, writable_paths)
-    return Several(
+    return CapabilityGroup(
         UseFileTools(base, policy), SearchFilesTool(base, max_results), ListDirTool(base, max_entries, policy)
     )
 
 
 def _with_paths(
-    policy: ExecutionPolicy, here: Surroundings, readable: list[str] | None, writable: list[str] | None
+    policy: ExecutionPolicy, here: AgentLocation, readable: list[str] | None, writable: list[str] | None
 ) -> ExecutionPolicy:
     """Add paths to the policy; relative ones start in the working directory of the process."""
-    policy = policy.with_readable_paths(*(here.workplace / path for path in readable or ()))
-    return policy.with_writable_paths(*(here.workplace / path for path in writable or ()))
+    policy = policy.with_readable_paths(*(here.working_dir / path for path in readable or ()))
+    return policy.with_writable_paths(*(here.working_dir / path for path in writable or ()))
 
 
 def _tasks(
-    here: Surroundings,
+    here: AgentLocation,
     *,
     max_items: int = _TASKS.max_items,
     max_in_progress: int = _TASKS.max_in_progress,
@@ -100,7 +100,7 @@ def _tasks(
 
 
 def _metadata(
-    here: Surroundings,
+    here: AgentLocation,
     *,
     max_keys: int = _NOTES.max_keys,
     max_value_size_bytes: int = _NOTES.max_value_size_bytes,
@@ -109,7 +109,7 @@ def _metadata(
     return UseMetadataTools(MetadataPolicy(max_keys, max_value_size_bytes))
 
 
-class _SomeSkills(SkillLibrary):
+class _SelectedSkills(SkillLibrary):
     """A library reduced to the skills that an agent's file names."""
 
     def __init__(self, library: SkillLibrary, names: tuple[str, ...]) -> None:
@@ -128,35 +128,35 @@ class _SomeSkills(SkillLibrary):
                 raise UnknownName("skill", name, self._library.skills)
 
 
-def _skills(here: Surroundings, *, path: str = "skills") -> AgentCapability:
+def _skills(here: AgentLocation, *, path: str = "skills") -> AgentCapability:
     library = SkillLibrary(here.folder / path)
     if here.skills is None:
         return UseSkills(library)
-    some = _SomeSkills(library, here.skills)
+    some = _SelectedSkills(library, here.skills)
     some.require_all()
     return UseSkills(some)
 
 
 def _subagents(
-    here: Surroundings,
+    here: AgentLocation,
     *,
     max_depth: int = _SUBAGENTS.max_depth,
     summary_max_chars: int = _SUBAGENTS.summary_max_chars,
     skills_path: str = "skills",
 ) -> AgentCapability:
-    colleagues = here.colleagues
-    if not colleagues.count():
+    agents = here.other_agents
+    if not agents.count():
         raise InvalidInput(
             "there is no other agent that it could start; write one into its folder, and name that folder"
         )
     library = SkillLibrary(here.folder / skills_path)
-    for spec in colleagues.all():
-        _SomeSkills(library, tuple(spec.skills or ())).require_all()
-    return UseSubagents(colleagues, SubagentPolicy(max_depth, summary_max_chars), library)
+    for spec in agents.all():
+        _SelectedSkills(library, tuple(spec.skills or ())).require_all()
+    return UseSubagents(agents, SubagentPolicy(max_depth, summary_max_chars), library)
 
 
 def _critique(
-    here: Surroundings,
+    here: AgentLocation,
     *,
     max_iterations: int = _CRITIQUE.max_iterations,
     verbose: bool = _CRITIQUE.verbose,
@@ -167,7 +167,7 @@ def _critique(
 
 
 def _structured_output(
-    here: Surroundings,
+    here: AgentLocation,
     *,
     schemas: dict[str, dict[str, Any]],
     max_retries: int = _EXTRACTION.max_retries,
@@ -180,37 +180,39 @@ def _structured_output(
     policy = StructuredOutputPolicy(
         max_retries, use_maybe, llm_preset, output_mode=output_mode, system_prompt=system_prompt
     )
-    return UseStructuredOutputs(definitions(schemas), policy)
+    return UseStructuredOutputs(schema_definitions(schemas), policy)
 
 
-def _llm_query(here: Surroundings, *, llm_preset: str | None = None) -> AgentCapability:
+def _llm_query(here: AgentLocation, *, llm_preset: str | None = None) -> AgentCapability:
     here.require_preset(llm_preset)
-    return Several(LlmQueryTool(llm_preset))
+    return CapabilityGroup(LlmQueryTool(llm_preset))
 
 
-def _react(here: Surroundings, *, max_retries: int = 2, final_via_inference: bool = False) -> AgentCapability:
+def _react(
+    here: AgentLocation, *, max_retries: int = 2, final_via_inference: bool = False
+) -> AgentCapability:
     del here
     return UseReAct(max_retries, final_via_inference)
 
 
-def _mcp(here: Surroundings, *, servers: list[str]) -> AgentCapability:
+def _mcp(here: AgentLocation, *, servers: list[str]) -> AgentCapability:
     if not servers:
         raise InvalidInput("'servers' is empty; name at least one server")
     for name in servers:
         if name not in here.servers:
             problem = UnknownName("server", name, here.servers)
             raise InvalidInput(f"{problem}; a server is a section [mcp.NAME] of everstep.toml")
-    return Several(*(from_section(name, here.servers[name]) for name in servers))
+    return CapabilityGroup(*(from_section(name, here.servers[name]) for name in servers))
 
 
 def _user_input(
-    here: Surroundings, *, timeout_seconds: float | None = None, default_answer: Any = None
+    here: AgentLocation, *, timeout_seconds: float | None = None, default_answer: Any = None
 ) -> AgentCapability:
     del here
     return UseUserInput(timeout_seconds, default_answer)
 
 
-def _approval(here: Surroundings, *, tools: dict[str, Any]) -> AgentCapability:
+def _approval(here: AgentLocation, *, tools: dict[str, Any]) -> AgentCapability:
     del here
     return UseApproval(tools)
 
@@ -223,27 +225,33 @@ _AN_APPROVAL: Final = frozen_map({"tools": {}})
 
 STANDARD: Final = Catalogue(
     [
-        Entry("bash", "Runs commands in a sandbox.", ("bash",), _bash),
-        Entry("files", "Reads, writes, edits and finds files in a directory.", _FILE_TOOLS, _files),
-        Entry("tasks", "Plans its work as a list of tasks.", ("todo_write",), _tasks),
-        Entry("metadata", "Notes down values for its later steps.", _METADATA_TOOLS, _metadata),
-        Entry("skills", "Loads instructions when it needs them.", ("load_skill",), _skills),
-        Entry("subagents", "Gives tasks to the other agents of its folder.", ("spawn_subagent",), _subagents),
-        Entry("critique", "Has a critic read each final answer, which may send it back.", (), _critique),
-        Entry(
+        CatalogueEntry("bash", "Runs commands in a sandbox.", ("bash",), _bash),
+        CatalogueEntry("files", "Reads, writes, edits and finds files in a directory.", _FILE_TOOLS, _files),
+        CatalogueEntry("tasks", "Plans its work as a list of tasks.", ("todo_write",), _tasks),
+        CatalogueEntry("metadata", "Notes down values for its later steps.", _METADATA_TOOLS, _metadata),
+        CatalogueEntry("skills", "Loads instructions when it needs them.", ("load_skill",), _skills),
+        CatalogueEntry(
+            "subagents", "Gives tasks to the other agents of its folder.", ("spawn_subagent",), _subagents
+        ),
+        CatalogueEntry(
+            "critique", "Has a critic read each final answer, which may send it back.", (), _critique
+        ),
+        CatalogueEntry(
             "structured_output",
             "Extracts data of known schemas from text.",
             ("extract_data",),
             _structured_output,
             _A_SCHEMA,
         ),
-        Entry("llm_query", "Asks a model a single question.", ("llm_query",), _llm_query),
-        Entry("react", "Decides in JSON, for models without tool calls.", (), _react),
-        Entry("mcp", "Uses the tools of MCP servers.", (), _mcp, _A_SERVER),
-        Entry(
+        CatalogueEntry("llm_query", "Asks a model a single question.", ("llm_query",), _llm_query),
+        CatalogueEntry("react", "Decides in JSON, for models without tool calls.", (), _react),
+        CatalogueEntry("mcp", "Uses the tools of MCP servers.", (), _mcp, _A_SERVER),
+        CatalogueEntry(
             "user_input", "Asks the user a question and waits for the answer.", ("user_input",), _user_input
         ),
-        Entry("approval", "Has people decide about calls before they run.", (), _approval, _AN_APPROVAL),
+        CatalogueEntry(
+            "approval", "Has people decide about calls before they run.", (), _approval, _AN_APPROVAL
+        ),
     ]
 )
 """The capabilities of every installation."""

@@ -5,8 +5,8 @@ import click
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.values import json_text
 from everstep.cli import output
-from everstep.cli.command import command, say, with_agents
-from everstep.runtime.agents import known_agents
+from everstep.cli.command import command, print_line, with_agents
+from everstep.runtime.agents import load_all_agents
 from everstep.runtime.installation import presets_of
 from everstep.runtime.settings import Settings
 
@@ -21,12 +21,12 @@ async def agents(settings: Settings, as_json: bool) -> None:
 
     The list has the agents of --agents or EVERSTEP_AGENTS, and the demo agent.
     """
-    for agent in known_agents(settings.agents, presets_of(settings), settings.mcp).values():
-        for line in [_as_json(agent)] if as_json else output.agent_lines(agent):
-            say(line)
+    for agent in load_all_agents(settings.agents, presets_of(settings), settings.mcp).values():
+        for line in [_json_line(agent)] if as_json else output.agent_lines(agent):
+            print_line(line)
 
 
-def _as_json(agent: AgentDefinition) -> str:
+def _json_line(agent: AgentDefinition) -> str:
     descriptor = agent.descriptor
     return json_text(
         {

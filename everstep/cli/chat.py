@@ -9,11 +9,11 @@ from click.core import ParameterSource
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.sessions import OnBusy
-from everstep.agent_domain.values import cut, valid_text
+from everstep.agent_domain.values import truncate, valid_text
 from everstep.cli.command import command
 from everstep.cli.conversation import Conversation
-from everstep.cli.remote import Silent, api_options, reached
-from everstep.cli.terminal import Lines, Screen
+from everstep.cli.remote import Silent, api_options, open_remote
+from everstep.cli.terminal import InputLines, Screen
 
 
 @click.command()
@@ -45,24 +45,24 @@ async def chat(
     """
     known = None if session_id is None else _session_id(session_id)
     valid_text(agent or "", "--agent")
-    async with reached(context.obj, url, token) as remote, AsyncExitStack() as stack:
-        lines = Lines()
+    async with open_remote(context.obj, url, token) as remote, AsyncExitStack() as stack:
+        lines = InputLines()
         screen = Screen(is_terminal=lines.is_terminal)
-        remote.tell = screen.warn
-        talk = Conversation(remote, lines, screen, OnBusy(on_busy), agent, known, stack)
+        remote.report = screen.warn
+        conversation = Conversation(remote, lines, screen, OnBusy(on_busy), agent, known, stack)
         try:
-            await talk.open()
-            await talk.go_on()
+            await conversation.open()
+            await conversation.run()
         except asyncio.CancelledError:
-            screen.part(_parting(context, talk))
+            screen.close(_closing_line(context, conversation))
             raise
         except Silent as error:
-            if not talk.is_open:
+            if not conversation.is_open:
                 raise
-            raise InvalidInput(f"{error}. {_parting(context, talk)}") from error
-        if lines.is_terminal or not talk.is_settled:
-            screen.part(_parting(context, talk))
-    if not lines.is_terminal and not talk.went_well:
+            raise InvalidInput(f"{error}. {_closing_line(context, conversation)}") from error
+        if lines.is_terminal or not conversation.is_idle:
+            screen.close(_closing_line(context, conversation))
+    if not lines.is_terminal and not conversation.has_succeeded:
         raise click.exceptions.Exit(1)
 
 
@@ -70,15 +70,17 @@ def _session_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        shown = repr(cut(text, 50))
+        shown = repr(truncate(text, 50))
         raise InvalidInput(f"{shown} is not a session id; `everstep sessions` lists them") from None
 
 
-def _parting(context: click.Context, talk: Conversation) -> str:
-    if talk.session_id is None:
-        return "Your message may have arrived: see `everstep sessions`." if talk.has_spoken else "Bye."
+def _closing_line(context: click.Context, conversation: Conversation) -> str:
+    if conversation.session_id is None:
+        return "Your message may have arrived: see `everstep sessions`." if conversation.has_sent else "Bye."
     data = context.find_root().params["data"]
     is_named = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
     url = f" --url {context.params['url']}" if is_named else ""
-    status = "The execution continues. " if talk.under_way else ""
-    return f"{status}To return: everstep {f'--data {data} ' if data else ''}chat {talk.session_id}{url}"
+    status = "The execution continues. " if conversation.running else ""
+    return (
+        f"{status}To return: everstep {f'--data {data} ' if data else ''}chat {conversation.session_id}{url}"
+    )

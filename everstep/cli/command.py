@@ -8,7 +8,7 @@ from typing import Any, ParamSpec
 
 import click
 
-from everstep.cli.error_messages import complaint
+from everstep.cli.error_messages import error_message
 from everstep.cli.printing import echo, visible
 
 P = ParamSpec("P")
@@ -40,34 +40,34 @@ def command(
         except Exception as error:
             if click.get_current_context().find_root().params["traceback"]:
                 raise
-            raise click.ClickException(visible(complaint(error))) from error
+            raise click.ClickException(visible(error_message(error))) from error
 
     return run
 
 
-def _also(context: click.Context, _option: click.Parameter, sources: tuple[str, ...]) -> None:
+def _add_agents(context: click.Context, _option: click.Parameter, sources: tuple[str, ...]) -> None:
     if sources:
         before = context.find_root().params["agents"]
         context.obj = context.obj.model_copy(update={"agents": (*before, *sources)})
 
 
 with_agents = click.option(
-    "--agents", multiple=True, metavar=SOURCE, help=AGENTS_HELP, expose_value=False, callback=_also
+    "--agents", multiple=True, metavar=SOURCE, help=AGENTS_HELP, expose_value=False, callback=_add_agents
 )
 """`--agents` after the name of a command that loads agents; adds to the `--agents` before the name."""
 
 
-def say(text: object) -> None:
+def print_line(text: object) -> None:
     """Print a line to standard output."""
     echo(text)
 
 
-def told(sentence: str) -> None:
+def warn(text: str) -> None:
     """Print a line for the operator to standard error."""
-    echo(sentence, err=True)
+    echo(text, err=True)
 
 
-def stopped_by_signals(closing: str = "running model calls may finish") -> asyncio.Event:
+def stop_on_signals(closing: str = "running model calls may finish") -> asyncio.Event:
     """Return an event that SIGINT and SIGTERM set.
 
     Args:

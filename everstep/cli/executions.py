@@ -12,13 +12,13 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from everstep.agent_domain.errors import EverstepError, InvalidInput, StoreUnavailable
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.values import cut, frozen_map, json_text, parse_json
+from everstep.agent_domain.values import frozen_map, json_text, parse_json, truncate
 from everstep.cli import output
-from everstep.cli.command import command, say, with_agents
+from everstep.cli.command import command, print_line, with_agents
 from everstep.cli.printing import echo
 from everstep.client.errors import Refused
 from everstep.client.execution import Execution
-from everstep.runtime.installation import Installation, opened
+from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import gateway_url
 
@@ -39,13 +39,13 @@ WORKER_SECONDS = 10.0
 async def run(settings: Settings, message: str, agent: str | None, detach: bool, debug: bool) -> None:
     """Start an execution and follow it; Ctrl-C stops only the following."""
     _require_text(message, "message")
-    async with opened(settings, "everstep run") as installation:
-        wanted = agent or installation.default_agent
-        execution = await installation.client.start(wanted, message, execution_id=uuid4(), debug=debug)
+    async with open_installation(settings, "everstep run") as installation:
+        agent_name = agent or installation.default_agent
+        execution = await installation.client.start(agent_name, message, execution_id=uuid4(), debug=debug)
         if detach:
             echo(execution.id)
             return
-        await _followed(installation, execution)
+        await _follow_execution(installation, execution)
 
 
 @click.command()
@@ -54,29 +54,29 @@ async def run(settings: Settings, message: str, agent: str | None, detach: bool,
 @command
 async def follow(settings: Settings, execution_id: str) -> None:
     """Follow an existing execution."""
-    await _with_execution(settings, execution_id, _followed)
+    await _with_execution(settings, execution_id, _follow_execution)
 
 
-async def _followed(installation: Installation, execution: Execution) -> None:
+async def _follow_execution(installation: Installation, execution: Execution) -> None:
     # Imported here because the other commands do not need them.
-    from everstep.cli.follow import streamed  # noqa: PLC0415
-    from everstep.cli.watch import watching  # noqa: PLC0415
+    from everstep.cli.follow import follow_text  # noqa: PLC0415
+    from everstep.cli.watch import open_watch  # noqa: PLC0415
     from everstep.runtime.authorization import local_token  # noqa: PLC0415
 
     settings = installation.settings
     token = os.environ.get("EVERSTEP_API_TOKEN") or local_token(settings)
     try:
-        async with watching(gateway_url(settings), f"agent.execution.{execution.id}", token) as watch:
-            async for text in streamed(execution, watch):
+        async with open_watch(gateway_url(settings), f"agent.execution.{execution.id}", token) as watch:
+            async for text in follow_text(execution, watch):
                 echo(text, nl=False)
     except asyncio.CancelledError:
-        echo(f"\nThe execution continues. To follow it again: {_come_back(execution)}")
+        echo(f"\nThe execution continues. To follow it again: {_follow_hint(execution)}")
         raise
     except StoreUnavailable as error:
         # The model's text may have left the cursor in an unfinished line.
         echo()
         raise InvalidInput(
-            f"{error}. The execution continues; to follow it again: {_come_back(execution)}"
+            f"{error}. The execution continues; to follow it again: {_follow_hint(execution)}"
         ) from error
     row = await execution.get()
     _print_execution(installation, row)
@@ -84,7 +84,7 @@ async def _followed(installation: Installation, execution: Execution) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _come_back(execution: Execution) -> str:
+def _follow_hint(execution: Execution) -> str:
     data = click.get_current_context().find_root().params["data"]
     return f"everstep {f'--data {data} ' if data else ''}follow {execution.id}"
 
@@ -92,7 +92,7 @@ def _come_back(execution: Execution) -> str:
 def _print_execution(installation: Installation, row: ExecutionRow) -> None:
     settings = installation.settings
     for line in output.execution_lines(row, settings.ui_url, settings.temporal_namespace):
-        say(line)
+        print_line(line)
 
 
 @click.command()
@@ -102,15 +102,15 @@ def _print_execution(installation: Installation, row: ExecutionRow) -> None:
 async def show(settings: Settings, execution_id: str) -> None:
     """Show the status of an execution and its steps."""
 
-    async def shown(installation: Installation, execution: Execution) -> None:
+    async def print_details(installation: Installation, execution: Execution) -> None:
         _print_execution(installation, await execution.get())
         for line in output.request_lines(await execution.asked()):
-            say(line)
+            print_line(line)
         async for step in execution.each_step():
             for line in output.step_lines(step):
-                say(line)
+                print_line(line)
 
-    await _with_execution(settings, execution_id, shown)
+    await _with_execution(settings, execution_id, print_details)
 
 
 @click.command()
@@ -120,12 +120,12 @@ async def show(settings: Settings, execution_id: str) -> None:
 async def trace(settings: Settings, execution_id: str) -> None:
     """Show why the loop continued or stopped after each step."""
 
-    async def shown(_installation: Installation, execution: Execution) -> None:
+    async def print_votes(_installation: Installation, execution: Execution) -> None:
         async for step in execution.each_step():
             for line in (*output.step_lines(step), *output.vote_lines(step)):
-                say(line)
+                print_line(line)
 
-    await _with_execution(settings, execution_id, shown)
+    await _with_execution(settings, execution_id, print_votes)
 
 
 @click.command()
@@ -136,11 +136,11 @@ async def trace(settings: Settings, execution_id: str) -> None:
 @command
 async def executions(settings: Settings, status: str | None, limit: int, cursor: str | None) -> None:
     """List executions, newest first."""
-    async with opened(settings, "everstep executions") as installation:
+    async with open_installation(settings, "everstep executions") as installation:
         wanted = ExecutionStatus(status) if status else None
         page = await installation.client.list(status=wanted, cursor=cursor, limit=limit)
         for row in page.rows:
-            say(output.execution_line(row))
+            print_line(output.execution_line(row))
         if page.cursor:
             echo(f"more: --cursor {page.cursor}")
 
@@ -155,11 +155,11 @@ async def answer(settings: Settings, execution_id: str, text: str, data_text: st
     """Answer the oldest open question of an execution."""
     data = None if data_text is None else parse_json(data_text, "--data")
 
-    async def answered(_installation: Installation, execution: Execution) -> None:
-        request = await _heard(execution.submit_input(text, data=data))
-        say(f"answered: {request.request.get('prompt', '')}")
+    async def submit_answer(_installation: Installation, execution: Execution) -> None:
+        request = await _await_worker(execution.submit_input(text, data=data))
+        print_line(f"answered: {request.request.get('prompt', '')}")
 
-    await _with_execution(settings, execution_id, answered)
+    await _with_execution(settings, execution_id, submit_answer)
 
 
 @click.command()
@@ -204,20 +204,23 @@ async def approve(
         raise click.UsageError("--reason requires --deny")
     args = None if args_text is None else frozen_map(parse_json(args_text, "--args"), "--args")
 
-    async def decided(_installation: Installation, execution: Execution) -> None:
+    async def submit_decision(_installation: Installation, execution: Execution) -> None:
         if deny:
-            request, verdict = await _heard(execution.deny(reason=reason, args_digest=digest)), "denied"
+            request, verdict = (
+                await _await_worker(execution.deny(reason=reason, args_digest=digest)),
+                "denied",
+            )
         elif args is not None:
             request, verdict = (
-                await _heard(execution.edit(args, args_digest=digest)),
+                await _await_worker(execution.edit(args, args_digest=digest)),
                 "approved with other arguments",
             )
         else:
             approved = execution.approve(remember=matching or remember, args_digest=digest)
-            request, verdict = await _heard(approved), "approved"
-        say(f"{verdict}: {request.tool} {json_text(request.args)}")
+            request, verdict = await _await_worker(approved), "approved"
+        print_line(f"{verdict}: {request.tool} {json_text(request.args)}")
 
-    await _with_execution(settings, execution_id, decided)
+    await _with_execution(settings, execution_id, submit_decision)
 
 
 @click.command()
@@ -229,37 +232,39 @@ async def steer(settings: Settings, execution_id: str, message: str) -> None:
     """Send a message that the agent reads before its next step."""
     _require_text(message, "message")
 
-    async def steered(installation: Installation, execution: Execution) -> None:
-        steering = await _heard(installation.sessions.steer(execution.ref, message))
+    async def send_message(installation: Installation, execution: Execution) -> None:
+        steering = await _await_worker(installation.sessions.steer(execution.ref, message))
         if steering.is_moved:
             follower = steering.heard_by.execution_id
             echo(f"the execution is ending; its successor {follower} receives the message")
         else:
             echo("the agent reads it before its next step")
 
-    await _with_execution(settings, execution_id, steered)
+    await _with_execution(settings, execution_id, send_message)
 
 
-def _simple(name: str, text: str, act: Callable[[Execution], Coroutine[Any, Any, str]]) -> click.Command:
+def _control_command(
+    name: str, text: str, act: Callable[[Execution], Coroutine[Any, Any, str]]
+) -> click.Command:
     @click.command(name, help=text)
     @click.argument("execution_id")
     @click.pass_obj
     @command
-    async def acted(settings: Settings, execution_id: str) -> None:
-        async def known(_installation: Installation, execution: Execution) -> None:
+    async def control_command(settings: Settings, execution_id: str) -> None:
+        async def control(_installation: Installation, execution: Execution) -> None:
             row = await execution.get()
             if row.status in output.ENDED:
                 raise Refused(f"The execution {execution.id} has ended as {row.status}")
             echo(await act(execution))
 
-        await _with_execution(settings, execution_id, known)
+        await _with_execution(settings, execution_id, control)
 
-    return acted
+    return control_command
 
 
 async def _cancel(execution: Execution) -> str:
     try:
-        await _heard(execution.cancel())
+        await _await_worker(execution.cancel())
     except Unheard:
         # Temporal stores this request until a worker is available.
         await execution.workflow.cancel()
@@ -268,18 +273,18 @@ async def _cancel(execution: Execution) -> str:
 
 
 async def _pause(execution: Execution) -> str:
-    await _heard(execution.pause())
+    await _await_worker(execution.pause())
     return "the execution pauses once the running calls are done"
 
 
 async def _resume(execution: Execution) -> str:
-    await _heard(execution.resume())
+    await _await_worker(execution.resume())
     return "the execution continues"
 
 
-cancel = _simple("cancel", "Stop an execution now and abandon its current step.", _cancel)
-pause = _simple("pause", "Pause an execution once its running calls are done.", _pause)
-resume = _simple("resume", "Resume a paused execution.", _resume)
+cancel = _control_command("cancel", "Stop an execution now and abandon its current step.", _cancel)
+pause = _control_command("pause", "Pause an execution once its running calls are done.", _pause)
+resume = _control_command("resume", "Resume a paused execution.", _resume)
 
 
 class Unheard(EverstepError):
@@ -292,11 +297,11 @@ class Unheard(EverstepError):
         )
 
 
-async def _heard(told: Awaitable[T]) -> T:
+async def _await_worker(update: Awaitable[T]) -> T:
     """Await an update of an execution, with a time limit: Temporal waits forever for a worker."""
     try:
         async with asyncio.timeout(WORKER_SECONDS):
-            return await told
+            return await update
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
         # Temporal's client and its server have time limits too, which raise the second one.
         raise Unheard from None
@@ -311,9 +316,9 @@ async def _with_execution(
     settings: Settings, execution_id: str, act: Callable[[Installation, Execution], Awaitable[object]]
 ) -> None:
     try:
-        known = UUID(execution_id)
+        parsed = UUID(execution_id)
     except ValueError:
-        shown = repr(cut(execution_id, 50))
-        raise InvalidInput(f"{shown} is not an execution id; `everstep executions` lists them") from None
-    async with opened(settings) as installation:
-        await act(installation, installation.client.execution(known))
+        quoted = repr(truncate(execution_id, 50))
+        raise InvalidInput(f"{quoted} is not an execution id; `everstep executions` lists them") from None
+    async with open_installation(settings) as installation:
+        await act(installation, installation.client.execution(parsed))

@@ -20,28 +20,28 @@ from everstep.streams.client_events import Wrote
 
 LOOK_SECONDS = 0.2
 
-PATIENCE_SECONDS = 3.0
+PENDING_HINT_SECONDS = 3.0
 """Seconds after which a worker should have picked the execution up."""
 
 
-async def followed(execution: Execution) -> AsyncGenerator[str]:
+async def follow_lines(execution: Execution) -> AsyncGenerator[str]:
     """Yield the output of an execution as whole lines, until the execution ends."""
     line = ""
-    async with aclosing(streamed(execution)) as texts:
+    async with aclosing(follow_text(execution)) as texts:
         async for text in texts:
             *lines, line = (line + text).split("\n")
             for whole in lines:
                 yield whole
 
 
-async def streamed(execution: Execution, watch: Watch | None = None) -> AsyncGenerator[str]:
+async def follow_text(execution: Execution, watch: Watch | None = None) -> AsyncGenerator[str]:
     """Yield the output of an execution as text with line ends, until the execution ends."""
-    watch, output_state, counted = watch or Watch(), _Told(), 0
+    watch, output_state, counted = watch or Watch(), _PrintedOutput(), 0
     while True:
         # Taken before the database is read, which then contains everything that precedes this text.
-        wrote = watch.wrote(execution.id)
+        wrote = watch.latest_text(execution.id)
         row = await execution.get()
-        async for text in _looked(execution, row, output_state, counted):
+        async for text in _poll_output(execution, row, output_state, counted):
             yield text
         if row.status in output.ENDED:
             break
@@ -50,19 +50,19 @@ async def streamed(execution: Execution, watch: Watch | None = None) -> AsyncGen
         while not is_time:
             for text in output_state.of_text(wrote):
                 yield text
-            is_time = await watch.rest(LOOK_SECONDS)
-            wrote = watch.wrote(execution.id)
+            is_time = await watch.wait(LOOK_SECONDS)
+            wrote = watch.latest_text(execution.id)
             is_time = is_time or output_state.is_behind(wrote)
     for text in output_state.line_end():
         yield text
 
 
-async def _looked(
-    execution: Execution, row: ExecutionRow, output_state: "_Told", counted: int
+async def _poll_output(
+    execution: Execution, row: ExecutionRow, output_state: "_PrintedOutput", counted: int
 ) -> AsyncGenerator[str]:
     # All stored requests are read, not only the open ones: a request that is answered between two reads is
     # printed as well. They are read before the steps, which then contain everything that precedes them.
-    requests = [request for request in await execution.all_requests() if not output_state.is_told(request)]
+    requests = [request for request in await execution.all_requests() if not output_state.is_printed(request)]
     # Only the last step that the previous read counted may have changed since.
     async for step in execution.each_step(after=counted - 1):
         for text in output_state.of_step(step, requests):
@@ -74,7 +74,7 @@ async def _looked(
         yield text
 
 
-class _Told:
+class _PrintedOutput:
     """Remembers what was printed, so that only new output is printed."""
 
     def __init__(self) -> None:
@@ -90,8 +90,8 @@ class _Told:
 
     def of_row(self, row: ExecutionRow) -> Iterator[str]:
         """A hint that no worker starts the execution, after some seconds."""
-        if row.status is ExecutionStatus.PENDING and monotonic() - self._began > PATIENCE_SECONDS:
-            yield from self.once("pending", [f"pending: {output.NOBODY}"])
+        if row.status is ExecutionStatus.PENDING and monotonic() - self._began > PENDING_HINT_SECONDS:
+            yield from self.once("pending", [f"pending: {output.NO_WORKER}"])
 
     def of_step(self, step: StepRow, requests: Sequence[RequestRow] = ()) -> Iterator[str]:
         """The model's text so far, the requests to people, and the calls that have results."""
@@ -100,7 +100,7 @@ class _Told:
             # The gateway has already delivered text of a later attempt.
             return
         yield from self._begin(at)
-        yield from self._words(step.number, output.words(step), is_all=step.facts is not None)
+        yield from self._new_text(step.number, output.model_text(step), is_all=step.facts is not None)
         if step.waits:
             yield from self.once(f"waits {at}", [output.wait_line(step.waits)])
         if step.facts is None:
@@ -125,7 +125,7 @@ class _Told:
         if at < self._at or (at == self._at and self._is_over):
             return
         yield from self._begin(at)
-        yield from self._words(wrote.step_number, wrote.text)
+        yield from self._new_text(wrote.step_number, wrote.text)
 
     def is_behind(self, wrote: Wrote | None) -> bool:
         """Whether this text is of a later step or attempt: the stored steps before it are printed first."""
@@ -141,20 +141,20 @@ class _Told:
             self._at, self._is_over = at, False
         yield from self.once(key, [output.step_head(number, attempt)])
 
-    def _words(self, number: int, said: str, *, is_all: bool = False) -> Iterator[str]:
+    def _new_text(self, number: int, text: str, *, is_all: bool = False) -> Iterator[str]:
         before = self._said.get(number, "")
-        if not said or (before.startswith(said) and not (is_all and before[len(said) :].strip())):
+        if not text or (before.startswith(text) and not (is_all and before[len(text) :].strip())):
             # Already printed, from the database or from the gateway.
             return
-        if not said.startswith(before):
+        if not text.startswith(before):
             # The stored text differs from the text that was streamed.
             yield from self.line_end()
             before = ""
-        new = output.indented(said[len(before) :])
-        yield new if before else f"{output.MODEL}{new}"
-        self._said[number], self._in_line = said, True
+        new = output.indent(text[len(before) :])
+        yield new if before else f"{output.MODEL_PREFIX}{new}"
+        self._said[number], self._in_line = text, True
 
-    def is_told(self, request: RequestRow) -> bool:
+    def is_printed(self, request: RequestRow) -> bool:
         """Whether this request was printed."""
         return str(request.id) in self._keys
 

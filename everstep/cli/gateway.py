@@ -6,13 +6,13 @@ from functools import partial
 import click
 import uvloop
 
-from everstep.cli.command import command, stopped_by_signals, told
+from everstep.cli.command import command, stop_on_signals, warn
 from everstep.cli.printing import echo
 from everstep.runtime.api import log_requests
-from everstep.runtime.gateway import gateway_of, gateway_port
-from everstep.runtime.installation import located
+from everstep.runtime.gateway import gateway_port, open_gateway_process
+from everstep.runtime.installation import locate_services
 from everstep.runtime.settings import Settings
-from everstep.runtime.waiting import servers_answer
+from everstep.runtime.waiting import wait_for_servers
 
 
 @click.command()
@@ -28,12 +28,12 @@ async def gateway(settings: Settings, port: int | None) -> None:
     gateways can run. It waits until PostgreSQL is available; /readyz reports the state while it waits.
     """
     log_requests()
-    stop = stopped_by_signals("viewers are asked to reconnect")
-    settings = located(settings.listening_on(gateway_port=port))
-    front = gateway_port(settings)
-    if not await servers_answer(settings, lambda: stop, told, front, needs_temporal=False):
+    stop = stop_on_signals("viewers are asked to reconnect")
+    settings = locate_services(settings.with_ports(gateway_port=port))
+    listening = gateway_port(settings)
+    if not await wait_for_servers(settings, lambda: stop, warn, listening, needs_temporal=False):
         return
-    async with gateway_of(settings, front.listener) as url:
+    async with open_gateway_process(settings, listening.listener) as url:
         echo(f"viewers watch at {url}; Ctrl-C stops")
         # All objects so far stay, and later ones form no cycles: each collection would waste 50 ms.
         gc.collect()

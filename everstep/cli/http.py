@@ -8,14 +8,14 @@ import click
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.keys import ApiKey
-from everstep.agent_domain.values import moment
-from everstep.cli.command import command, say, stopped_by_signals, told, with_agents
+from everstep.agent_domain.values import format_moment
+from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
 from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key
-from everstep.runtime.api import answering, api_port, log_requests
-from everstep.runtime.installation import located, opened
+from everstep.runtime.api import api_port, log_requests, open_api
+from everstep.runtime.installation import locate_services, open_installation
 from everstep.runtime.settings import Settings
-from everstep.runtime.waiting import servers_answer
+from everstep.runtime.waiting import wait_for_servers
 
 
 @click.command()
@@ -34,15 +34,15 @@ async def api(settings: Settings, http_port: int | None) -> None:
     It waits until PostgreSQL and Temporal are available; /readyz reports the state while it waits.
     """
     log_requests()
-    settings = located(settings.listening_on(http_port=http_port))
+    settings = locate_services(settings.with_ports(http_port=http_port))
     # Install the signal handlers before the port is open: a client may then send a signal.
-    stop = stopped_by_signals()
+    stop = stop_on_signals()
     port = api_port(settings)
-    if not await servers_answer(settings, lambda: stop, told, port):
+    if not await wait_for_servers(settings, lambda: stop, warn, port):
         return
     async with (
-        opened(settings, "everstep api", is_linked=True) as installation,
-        answering(installation, listener=port.listener) as url,
+        open_installation(settings, "everstep api", is_linked=True) as installation,
+        open_api(installation, listener=port.listener) as url,
     ):
         echo(f"answering at {url}, documented at {url}/docs; Ctrl-C stops")
         await installation.reconciler.run(stop)
@@ -65,9 +65,9 @@ _tenant = click.option("--tenant", default=DEFAULT_TENANT, show_default=True, he
 @command
 async def create(settings: Settings, name: str, user: str | None, scopes: Sequence[str], tenant: str) -> None:
     """Create a key and print it once."""
-    async with opened(settings) as installation:
+    async with open_installation(settings) as installation:
         new = await create_key(installation.keys, name, tenant_id=tenant, user_id=user, scopes=scopes)
-    say(new.secret)
+    print_line(new.secret)
     echo(f"The key is shown only once. To revoke it: everstep keys revoke {new.key.id}", err=True)
 
 
@@ -77,9 +77,9 @@ async def create(settings: Settings, name: str, user: str | None, scopes: Sequen
 @command
 async def show(settings: Settings, tenant: str) -> None:
     """List keys, newest first, with their last use."""
-    async with opened(settings) as installation:
+    async with open_installation(settings) as installation:
         for key in await installation.keys.keys(tenant):
-            say(_line(key))
+            print_line(_key_line(key))
 
 
 @keys.command("revoke")
@@ -90,20 +90,20 @@ async def show(settings: Settings, tenant: str) -> None:
 async def revoke(settings: Settings, key_id: str, tenant: str) -> None:
     """Revoke a key."""
     try:
-        known = UUID(key_id)
+        parsed = UUID(key_id)
     except ValueError:
         raise InvalidInput(f"'{key_id}' is not a key id; `everstep keys list` lists them") from None
-    async with opened(settings) as installation:
-        if not await installation.keys.revoke_key(tenant, known):
-            raise InvalidInput(f"the tenant '{tenant}' has no key {known}; `everstep keys list` lists them")
+    async with open_installation(settings) as installation:
+        if not await installation.keys.revoke_key(tenant, parsed):
+            raise InvalidInput(f"the tenant '{tenant}' has no key {parsed}; `everstep keys list` lists them")
     echo("the key is revoked")
 
 
-def _line(key: ApiKey) -> str:
+def _key_line(key: ApiKey) -> str:
     if key.revoked_at:
-        state = f"revoked {moment(key.revoked_at, 0)}"
+        state = f"revoked {format_moment(key.revoked_at, 0)}"
     else:
-        state = f"last used {moment(key.last_used_at, 0)}" if key.last_used_at else "never used"
+        state = f"last used {format_moment(key.last_used_at, 0)}" if key.last_used_at else "never used"
     acts_for = f" for {key.user_id}" if key.user_id else ""
     scopes = f" ({', '.join(key.scopes)})" if key.scopes else ""
     return f"{key.id}  {key.name}{acts_for}{scopes}  {state}"

@@ -12,7 +12,7 @@ import click
 from everstep.agent_domain.errors import EverstepError
 from everstep.cli import executions, processes
 from everstep.cli.command import AGENTS_HELP, SOURCE
-from everstep.cli.error_messages import complaint
+from everstep.cli.error_messages import error_message
 from everstep.cli.printing import visible, visible_stream
 from everstep.runtime.settings import Settings
 from everstep.runtime.signals import restore_for_children
@@ -65,7 +65,7 @@ def commands(context: click.Context, data: Path | None, agents: tuple[str, ...],
     try:
         context.obj = Settings.read(data_dir=data, agents=agents or None)
     except EverstepError as error:
-        raise click.ClickException(visible(complaint(error))) from error
+        raise click.ClickException(visible(error_message(error))) from error
 
 
 for each in (processes.up, processes.worker, processes.db, processes.doctor, processes.prune):

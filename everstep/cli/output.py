@@ -14,17 +14,17 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.agent_domain.tools.summaries import args_summary
-from everstep.agent_domain.values import cut, json_text
-from everstep.runtime.retention import Retention
+from everstep.agent_domain.values import json_text, truncate
+from everstep.runtime.retention import TableRetention
 
 ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
 
 WIDTH = 200
-MODEL = "  model   "
-NOBODY = "no worker has picked it up; `everstep doctor` checks whether one runs"
+MODEL_PREFIX = "  model   "
+NO_WORKER = "no worker has picked it up; `everstep doctor` checks whether one runs"
 
 
-def retention_line(retention: Retention, count: int, *, dry_run: bool) -> str:
+def retention_line(retention: TableRetention, count: int, *, dry_run: bool) -> str:
     """How many old rows of a table were removed."""
     if retention.days is None:
         return f"{retention.table:<16}  kept: {retention.setting} is not set"
@@ -57,7 +57,7 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
         yield f"parent     {row.parent_execution_id}"
     yield f"status     {row.status}" + (f" ({row.stop_reason})" if row.stop_reason else "")
     if row.status is ExecutionStatus.PENDING:
-        yield f"           {NOBODY}"
+        yield f"           {NO_WORKER}"
     if row.definition_hash:
         yield f"definition {row.definition_hash}"
     yield f"steps      {row.step_count}, {row.usage.get('total', 0)} tokens"
@@ -72,8 +72,8 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
 def step_lines(step: StepRow) -> Iterator[str]:
     """A step: the model's text, calls and errors."""
     yield step_head(step.number, step.attempt)
-    if text := words(step):
-        yield f"{MODEL}{indented(cut(text, WIDTH))}"
+    if text := model_text(step):
+        yield f"{MODEL_PREFIX}{indent(truncate(text, WIDTH))}"
     if step.waits:
         yield wait_line(step.waits)
     yield from map(call_line, step.calls)
@@ -89,36 +89,36 @@ def wait_line(wait: RetryWait) -> str:
     """The reason for a delayed model call, and the seconds until the next attempt."""
     seconds = max(1, ceil((wait.until - datetime.now(UTC)).total_seconds()))
     reason = f"{wait.told.split(', next attempt')[0]}, next attempt in {seconds} s"
-    return f"  waits   {reason} ({indented(cut(wait.error, WIDTH))})"
+    return f"  waits   {reason} ({indent(truncate(wait.error, WIDTH))})"
 
 
-def words(step: StepRow) -> str:
+def model_text(step: StepRow) -> str:
     """The model's text in a step, complete or so far."""
     if step.facts is None:
         return step.partial_text
     return "\n".join(message.text for message in step.messages if message.is_assistant and message.text)
 
 
-def indented(text: str) -> str:
+def indent(text: str) -> str:
     """A text whose later lines are indented below the first."""
-    return text.replace("\n", "\n" + " " * len(MODEL))
+    return text.replace("\n", "\n" + " " * len(MODEL_PREFIX))
 
 
 def call_line(row: CallRow) -> str:
     """A call with its result or its state."""
     call = f"{row.call.name}({args_summary(row.allowed.args)})"
-    result = indented(cut(row.record.text, WIDTH)) if row.record else row.state
+    result = indent(truncate(row.record.text, WIDTH)) if row.record else row.state
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
-    ref = _ref(row.record.error if row.record else None)
+    ref = _error_ref(row.record.error if row.record else None)
     return f"  tool    {call} -> {result}{ref}{again}"
 
 
 def error_line(error: StepError) -> str:
     """An error of a step."""
-    return f"  error   {indented(error.message)}{_ref(error)}"
+    return f"  error   {indent(error.message)}{_error_ref(error)}"
 
 
-def _ref(error: StepError | None) -> str:
+def _error_ref(error: StepError | None) -> str:
     # Viewers see this reference where the text of the error is hidden; it lets an operator find the error.
     return f"  (ref {error.ref})" if error and error.ref and error.told != error.message else ""
 

@@ -14,7 +14,7 @@ import click
 
 from everstep.agent_domain.values import is_hidden
 
-_KEPT = "\n\t"
+_ALLOWED = "\n\t"
 _JOINERS = "\u200c\u200d"
 """They join letters and emoji, and are kept only there: not beside ASCII."""
 _IS_SHOWN = ContextVar("is_shown", default=False)
@@ -25,11 +25,11 @@ def visible(text: str) -> str:
     """The text, with a replacement for each invisible character and each one that a terminal interprets."""
     if text.isprintable():
         return text
-    return "".join(_shown(text, at, char) for at, char in enumerate(text))
+    return "".join(_visible_char(text, at, char) for at, char in enumerate(text))
 
 
-def _shown(text: str, at: int, char: str) -> str:
-    if char.isprintable() or char in _KEPT or not is_hidden(char):
+def _visible_char(text: str, at: int, char: str) -> str:
+    if char.isprintable() or char in _ALLOWED or not is_hidden(char):
         return char
     if char in _JOINERS:
         beside = (text[at - 1 : at], text[at + 1 : at + 2])

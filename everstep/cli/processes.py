@@ -9,24 +9,24 @@ import click
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.cli import output
-from everstep.cli.command import command, say, stopped_by_signals, told, with_agents
+from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
 from everstep.cli.printing import echo
-from everstep.runtime.data_folder import look_around
-from everstep.runtime.doctor import examined
+from everstep.runtime.data_folder import find_data_folder
+from everstep.runtime.doctor import run_checks
 from everstep.runtime.installation import (
     Installation,
     database_without_password,
-    local,
-    located,
-    opened,
+    locate_services,
+    mark_restored,
+    open_installation,
+    open_local_installation,
     register,
-    restored,
     upgrade,
 )
-from everstep.runtime.protection import commands_of
-from everstep.runtime.retention import retentions
+from everstep.runtime.protection import command_limits
+from everstep.runtime.retention import open_retention
 from everstep.runtime.settings import Settings
-from everstep.runtime.worker import armed
+from everstep.runtime.worker import build_failpoint
 
 
 @click.command()
@@ -55,47 +55,50 @@ async def up(
     It consists of Temporal with its web UI, PostgreSQL, a worker, the HTTP API and a gateway.
     """
     # Imported here because most commands need neither.
-    from everstep.runtime.api import answering_locally  # noqa: PLC0415
-    from everstep.runtime.gateway import relaying_locally  # noqa: PLC0415
+    from everstep.runtime.api import open_local_api  # noqa: PLC0415
+    from everstep.runtime.gateway import open_local_gateway  # noqa: PLC0415
 
-    settings = settings.listening_on(**ports)
+    settings = settings.with_ports(**ports)
     settings = settings.model_copy(update={"error_details": settings.error_details or debug})
-    place = look_around(settings)
-    for remark in place.remarks:
-        told(remark)
+    surroundings = find_data_folder(settings)
+    for remark in surroundings.remarks:
+        warn(remark)
     async with (
-        local(settings, temporal_port=temporal_port, ui_port=ui_port) as (installation, services),
-        relaying_locally(installation) as gateway_url,
-        answering_locally(installation) as api,
+        open_local_installation(settings, temporal_port=temporal_port, ui_port=ui_port) as (
+            installation,
+            services,
+        ),
+        open_local_gateway(installation) as gateway_url,
+        open_local_api(installation) as api,
     ):
         # Install the signal handlers before the addresses are printed: a reader may then send a signal.
-        stop = stopped_by_signals()
-        for remark in commands_of(installation.book.agents.values()):
-            told(remark)
-        ours = {"api_url": api.url, "gateway_url": gateway_url, "token": api.token}
-        _print_addresses(installation, ours, as_json)
-        death = asyncio.ensure_future(services.died)
-        death.add_done_callback(lambda _done: stop.set())
+        stop = stop_on_signals()
+        for remark in command_limits(installation.book.agents.values()):
+            warn(remark)
+        urls = {"api_url": api.url, "gateway_url": gateway_url, "token": api.token}
+        _print_addresses(installation, urls, as_json)
+        service_exit = asyncio.ensure_future(services.death)
+        service_exit.add_done_callback(lambda _done: stop.set())
         await installation.work(stop)
-        if death.done():
-            raise InvalidInput(str(death.result()))
-        death.cancel()
+        if service_exit.done():
+            raise InvalidInput(str(service_exit.result()))
+        service_exit.cancel()
 
 
-def _print_addresses(installation: Installation, ours: Mapping[str, str | None], as_json: bool) -> None:
+def _print_addresses(installation: Installation, urls: Mapping[str, str | None], as_json: bool) -> None:
     settings = installation.settings
     if as_json:
         names = ("database_url", "temporal_address", "ui_url")
         addresses = {name: getattr(settings, name) for name in names}
-        echo(json.dumps({**addresses, **ours}))
+        echo(json.dumps({**addresses, **urls}))
         return
-    echo(f"HTTP API     {ours['api_url']}, documented at {ours['api_url']}/docs")
-    echo(f"gateway      {ours['gateway_url']}")
-    echo(f"token        {ours['token'] or 'none needed: EVERSTEP_AUTH=off'}")
+    echo(f"HTTP API     {urls['api_url']}, documented at {urls['api_url']}/docs")
+    echo(f"gateway      {urls['gateway_url']}")
+    echo(f"token        {urls['token'] or 'none needed: EVERSTEP_AUTH=off'}")
     echo(f"Temporal     {settings.temporal_address}")
     echo(f"Temporal UI  {settings.ui_url}")
     echo(f"PostgreSQL   {database_without_password(settings)}")
-    say(f"data         {settings.data_dir}")
+    print_line(f"data         {settings.data_dir}")
     echo(f"agents       {', '.join(installation.book.names)}")
     echo(f"model        {installation.models.presets.default}")
     echo('\nIn another terminal: everstep run "What can you do?"      Ctrl-C stops everything here.')
@@ -111,13 +114,13 @@ async def worker(settings: Settings) -> None:
     The worker waits until PostgreSQL and Temporal are available, and reports it.
     """
     # Imported here because the other commands do not need it.
-    from everstep.runtime.waiting import servers_answer  # noqa: PLC0415
+    from everstep.runtime.waiting import wait_for_servers  # noqa: PLC0415
 
-    settings, stop = located(settings), cache(stopped_by_signals)
-    if not await servers_answer(settings, stop, told):
+    settings, stop = locate_services(settings), cache(stop_on_signals)
+    if not await wait_for_servers(settings, stop, warn):
         return
-    async with opened(settings, "everstep worker", is_linked=True) as installation:
-        names, strike = ", ".join(installation.book.names), armed(settings.failpoint)
+    async with open_installation(settings, "everstep worker", is_linked=True) as installation:
+        names, strike = ", ".join(installation.book.names), build_failpoint(settings.failpoint)
         # Install the signal handlers before the line is printed: a reader may then send a signal.
         stopped = stop()
         echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
@@ -145,13 +148,13 @@ async def db_upgrade(settings: Settings) -> None:
 @db.command("restored")
 @click.pass_obj
 @command
-async def db_restored(settings: Settings) -> None:
+async def db_start_epoch(settings: Settings) -> None:
     """Start a new epoch of the journal after a restore, so that viewers reload.
 
     Needed only where PostgreSQL cannot detect the restore: after its files were restored from a snapshot.
     Failovers, point-in-time restores and dumps restored elsewhere are detected automatically.
     """
-    await restored(settings)
+    await mark_restored(settings)
     echo("the journal has a new epoch: viewers that reconnect reload everything")
 
 
@@ -166,13 +169,13 @@ async def db_restored(settings: Settings) -> None:
 async def doctor(settings: Settings, repair: bool) -> None:
     """Check this installation, and explain how to fix what is wrong."""
     is_well = True
-    async for finding in examined(settings):
-        say(("ok     " if finding.is_good else "WRONG  ") + finding.text)
+    async for finding in run_checks(settings):
+        print_line(("ok     " if finding.is_good else "WRONG  ") + finding.text)
         is_well = is_well and finding.is_good
     if repair and is_well:
-        async with opened(settings) as installation:
+        async with open_installation(settings) as installation:
             repairs = await installation.reconciler.once(thorough=True)
-        say(f"repaired  {repairs}" if repairs else "nothing to repair")
+        print_line(f"repaired  {repairs}" if repairs else "nothing to repair")
     if not is_well:
         raise click.exceptions.Exit(1)
 
@@ -186,11 +189,11 @@ async def prune(settings: Settings, dry_run: bool) -> None:
 
     Safe to repeat and to run concurrently. Unfinished executions are kept.
     """
-    async with retentions(settings) as tables:
+    async with open_retention(settings) as tables:
         for retention in tables:
             count = 0
             try:
-                async for more in retention.pruned(dry_run=dry_run):
+                async for more in retention.remove_old(dry_run=dry_run):
                     count += more
             finally:
                 echo(output.retention_line(retention, count, dry_run=dry_run))

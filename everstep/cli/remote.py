@@ -19,7 +19,7 @@ from everstep.http_api.problems import Problem
 from everstep.runtime.api import local_url
 from everstep.runtime.authorization import local_token
 from everstep.runtime.data_folder import known_data_folder
-from everstep.runtime.local_secret import local_secret
+from everstep.runtime.local_secret import find_local_secret
 from everstep.runtime.settings import Settings
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -29,12 +29,14 @@ PATIENCE_SECONDS = 120.0
 """Seconds for which requests are retried while an API is unavailable that has answered before."""
 TIMEOUT = httpx2.Timeout(30, connect=5)
 """The API answers every request within 15 seconds."""
-LONGEST_WAIT = 5.0
+MAX_WAIT = 5.0
 
-_PASSING = frozenset({408, 429, 502, 503, 504})
-_LOCKED = frozenset({401, 403})
-_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
-_HOW = "start a local installation with `everstep up`, or name another API (--url, EVERSTEP_API_URL)"
+_TRANSIENT = frozenset({408, 429, 502, 503, 504})
+_DENIED = frozenset({401, 403})
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOW_TO_CONNECT = (
+    "start a local installation with `everstep up`, or name another API (--url, EVERSTEP_API_URL)"
+)
 
 _TRY_AGAIN = "try again; `everstep doctor` checks the installation"
 
@@ -78,8 +80,8 @@ class Remote:
     """
 
     http: httpx2.AsyncClient
-    where: Callable[[], str]
-    tell: Callable[[str], object] = field(default=lambda text: echo(text, err=True))
+    find_url: Callable[[], str]
+    report: Callable[[str], object] = field(default=lambda text: echo(text, err=True))
     """Reports outages to the user."""
     has_answered: bool = False
     token: str | None = None
@@ -92,81 +94,81 @@ class Remote:
             Declined: The API refused.
             Silent: The API does not answer.
         """
-        given = {name: str(value) for name, value in query.items() if value is not None}
-        return _read(kind, await self._answered("GET", path, params=given))
+        params = {name: str(value) for name, value in query.items() if value is not None}
+        return _parse_response(kind, await self._request("GET", path, params=params))
 
     async def post(self, kind: type[ModelT], path: str, body: Mapping[str, Any]) -> ModelT:
         """Send a POST request; raises like `get`."""
         headers = {"Idempotency-Key": str(uuid4())}
-        return _read(kind, await self._answered("POST", path, json=body, headers=headers))
+        return _parse_response(kind, await self._request("POST", path, json=body, headers=headers))
 
-    async def _answered(self, method: str, path: str, **given: Any) -> httpx2.Response:
+    async def _request(self, method: str, path: str, **given: Any) -> httpx2.Response:
         deadline, in_trouble = monotonic() + PATIENCE_SECONDS, False
         for wait in _waits():
-            url = self.where()
+            url = self.find_url()
             try:
-                answer = await self.http.request(method, url + path, **given)
+                response = await self.http.request(method, url + path, **given)
             except httpx2.RequestError as error:
-                trouble, how = f"no answer from {url} ({str(error) or type(error).__name__})", _HOW
+                trouble, how = f"no answer from {url} ({str(error) or type(error).__name__})", _HOW_TO_CONNECT
             else:
-                if answer.status_code not in _PASSING:
+                if response.status_code not in _TRANSIENT:
                     if in_trouble:
-                        self.tell("the API answers again")
+                        self.report("the API answers again")
                     self.has_answered = True
-                    return answer
-                trouble, how = f"{url} is unavailable ({answer.status_code})", _TRY_AGAIN
+                    return response
+                trouble, how = f"{url} is unavailable ({response.status_code})", _TRY_AGAIN
             if not self.has_answered or monotonic() + wait > deadline:
                 raise Silent(f"{trouble}; {how}")
             if not in_trouble:
-                self.tell(f"{trouble}; trying again")
+                self.report(f"{trouble}; trying again")
             in_trouble = True
             await asyncio.sleep(wait)
         raise AssertionError("the waits do not end")
 
 
 def _waits() -> Iterator[float]:
-    return chain((0.1, 0.2, 0.5, 1.0, 2.0), repeat(LONGEST_WAIT))
+    return chain((0.1, 0.2, 0.5, 1.0, 2.0), repeat(MAX_WAIT))
 
 
-def _read(kind: type[ModelT], answer: httpx2.Response) -> ModelT:
-    unexpected = f"{answer.url} is not an Everstep API ({answer.status_code}); check the URL"
+def _parse_response(kind: type[ModelT], response: httpx2.Response) -> ModelT:
+    unexpected = f"{response.url} is not an Everstep API ({response.status_code}); check the URL"
     try:
-        if answer.is_success:
-            return kind.model_validate_json(answer.content)
-        problem = Problem.model_validate_json(answer.content)
+        if response.is_success:
+            return kind.model_validate_json(response.content)
+        problem = Problem.model_validate_json(response.content)
     except ValidationError:
         raise InvalidInput(unexpected) from None
-    how = "; set the token with --token or EVERSTEP_API_TOKEN" if answer.status_code in _LOCKED else ""
-    raise Declined(answer.status_code, f"{problem.detail}{how}")
+    how = "; set the token with --token or EVERSTEP_API_TOKEN" if response.status_code in _DENIED else ""
+    raise Declined(response.status_code, f"{problem.detail}{how}")
 
 
 @asynccontextmanager
-async def reached(settings: Settings, url: str | None, token: str | None) -> AsyncGenerator[Remote]:
+async def open_remote(settings: Settings, url: str | None, token: str | None) -> AsyncGenerator[Remote]:
     """Open a client of the given API, or of the local installation."""
     data = known_data_folder(settings)
     local = data and local_url(data)
     # A local token is sent only to the local API.
     is_local = not url or url.rstrip("/") == local
-    first = _checked(url or local)
+    first = _validate_url(url or local)
     if is_local and not token:
-        secret = settings.auth_secret or (data and local_secret(data))
+        secret = settings.auth_secret or (data and find_local_secret(data))
         token = local_token(settings.model_copy(update={"auth_secret": secret}))
     # A proxy cannot reach this machine.
     http = httpx2.AsyncClient(
-        headers=_opening(token), timeout=TIMEOUT, trust_env=httpx2.URL(first).host not in _HERE
+        headers=_auth_headers(token), timeout=TIMEOUT, trust_env=httpx2.URL(first).host not in _LOCAL_HOSTS
     )
 
-    def where() -> str:
+    def find_url() -> str:
         # A local installation may listen on another port after a restart.
         return (is_local and data and local_url(data)) or first
 
     async with http:
-        yield Remote(http, where, token=token)
+        yield Remote(http, find_url, token=token)
 
 
-def _checked(url: str | None) -> str:
+def _validate_url(url: str | None) -> str:
     if not url:
-        raise InvalidInput(f"no API is configured: {_HOW}")
+        raise InvalidInput(f"no API is configured: {_HOW_TO_CONNECT}")
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -176,7 +178,7 @@ def _checked(url: str | None) -> str:
     return url.rstrip("/")
 
 
-def _opening(token: str | None) -> dict[str, str]:
+def _auth_headers(token: str | None) -> dict[str, str]:
     if not token:
         return {}
     token = token.strip()

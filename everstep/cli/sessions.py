@@ -3,11 +3,11 @@
 import click
 
 from everstep.agent_domain.storage.sessions import SessionStatus
-from everstep.agent_domain.values import moment, valid_text
-from everstep.cli.command import command, say
+from everstep.agent_domain.values import format_moment, valid_text
+from everstep.cli.command import command, print_line
 from everstep.cli.printing import echo
-from everstep.cli.remote import api_options, reached
-from everstep.http_api.schemas.responses import Listed, Session
+from everstep.cli.remote import api_options, open_remote
+from everstep.http_api.schemas.responses import PageResponse, Session
 from everstep.runtime.settings import Settings
 
 
@@ -32,11 +32,13 @@ async def sessions(
     """List sessions, newest first."""
     for name, text in (("--search", search), ("--cursor", cursor)):
         valid_text(text or "", name)
-    async with reached(settings, url, token) as remote:
+    async with open_remote(settings, url, token) as remote:
         wanted = {"status": status, "search": search, "limit": limit, "cursor": cursor}
-        page = await remote.get(Listed[Session], "/agent/sessions", **wanted)
+        page = await remote.get(PageResponse[Session], "/agent/sessions", **wanted)
     for session in page.items:
-        say(f"{session.id}  {session.status:<8}  {moment(session.created_at, 0)}  {title_of(session)}")
+        print_line(
+            f"{session.id}  {session.status:<8}  {format_moment(session.created_at, 0)}  {title_of(session)}"
+        )
     if page.next_cursor:
         echo(f"more: --cursor {page.next_cursor}")
 

@@ -13,30 +13,30 @@ from everstep.cli.printing import echo
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InputLine:
     """A line of input, and the time at which it was read."""
 
     text: str
     at: float
 
 
-class _Woken:
+class _WakeUp:
     """Marks a wake-up in the queue of lines."""
 
 
-class Lines:
+class InputLines:
     """Standard input, read by a separate thread so that the event loop never blocks on it."""
 
     def __init__(self) -> None:
         stream: TextIO | None = sys.stdin
         self.is_terminal = stream is not None and stream.isatty()
         self._loop = asyncio.get_running_loop()
-        self._read: asyncio.Queue[Line | Exception | _Woken | None] = asyncio.Queue()
+        self._read: asyncio.Queue[InputLine | Exception | _WakeUp | None] = asyncio.Queue()
         self._is_woken = False
         # A daemon thread: it may still block on input when the process exits.
-        Thread(target=self._follow, args=(stream,), daemon=True).start()
+        Thread(target=self._read_lines, args=(stream,), daemon=True).start()
 
-    async def next(self, seconds: float | None) -> Line | None:
+    async def next(self, seconds: float | None) -> InputLine | None:
         """Wait for the next line.
 
         Returns:
@@ -47,33 +47,33 @@ class Lines:
             InvalidInput: The input cannot be read.
         """
         async with asyncio.timeout(seconds):
-            found = await self._read.get()
-        if isinstance(found, _Woken):
+            item = await self._read.get()
+        if isinstance(item, _WakeUp):
             self._is_woken = False
             raise TimeoutError
-        if isinstance(found, Exception):
-            raise InvalidInput(f"the input cannot be read: {found}")
-        return found
+        if isinstance(item, Exception):
+            raise InvalidInput(f"the input cannot be read: {item}")
+        return item
 
     def wake(self) -> None:
         """Make `next` return early with a `TimeoutError`."""
         if not self._is_woken:
             self._is_woken = True
-            self._read.put_nowait(_Woken())
+            self._read.put_nowait(_WakeUp())
 
-    def _follow(self, stream: TextIO | None) -> None:
+    def _read_lines(self, stream: TextIO | None) -> None:
         try:
             for text in iter(stream.readline, "") if stream else ():
-                self._put(Line(text.rstrip("\r\n"), monotonic()))
+                self._put(InputLine(text.rstrip("\r\n"), monotonic()))
         except (OSError, ValueError) as error:
             self._put(error)
         else:
             self._put(None)
 
-    def _put(self, found: Line | Exception | None) -> None:
+    def _put(self, item: InputLine | Exception | None) -> None:
         with suppress(RuntimeError):
             # The loop may be closed.
-            self._loop.call_soon_threadsafe(self._read.put_nowait, found)
+            self._loop.call_soon_threadsafe(self._read.put_nowait, item)
 
 
 class Screen:
@@ -86,11 +86,11 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Show a text in full."""
-        self._line(text)
+        self._print_line(text)
 
-    def whisper(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Show a dim line of secondary information."""
-        self._line(f"  {' '.join(text.split())}", dim=True)
+        self._print_line(f"  {' '.join(text.split())}", dim=True)
 
     def write(self, text: str, *, is_new: bool) -> None:
         """Show a part of a text.
@@ -112,9 +112,9 @@ class Screen:
 
     def warn(self, text: str) -> None:
         """Show a line on standard error, so that it is not part of the output."""
-        self._line(text, err=True)
+        self._print_line(text, err=True)
 
-    def part(self, text: str) -> None:
+    def close(self, text: str) -> None:
         """Show the closing line below a partly typed line."""
         if self._prompts:
             echo()
@@ -128,10 +128,10 @@ class Screen:
             echo("> ", nl=False)
             self._in_prompt = True
 
-    def typed(self) -> None:
+    def on_line(self) -> None:
         """Note that the user ended the current line with Enter."""
         self._in_prompt = self._in_text = False
 
-    def _line(self, text: str, *, err: bool = False, dim: bool = False) -> None:
+    def _print_line(self, text: str, *, err: bool = False, dim: bool = False) -> None:
         self.end()
         echo(text, err=err, dim=dim)

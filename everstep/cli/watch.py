@@ -12,7 +12,7 @@ from uuid import UUID
 
 from everstep.agent_domain.errors import EverstepError
 from everstep.streams.client import Stream
-from everstep.streams.client_events import News, Wrote
+from everstep.streams.client_events import StreamEvent, Wrote
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +20,9 @@ CALM_SECONDS = 2.0
 """Seconds between two polls while the gateway is connected and would signal news."""
 
 
-def unheard(news: News) -> None:
+def ignore_event(event: StreamEvent) -> None:
     """Ignore an event."""
-    del news
+    del event
 
 
 class Watch:
@@ -33,19 +33,21 @@ class Watch:
         heard: Called with each event at once.
     """
 
-    def __init__(self, news: Stream | None = None, heard: Callable[[News], object] = unheard) -> None:
-        self._news = news
-        self._heard = heard
+    def __init__(
+        self, stream: Stream | None = None, on_event: Callable[[StreamEvent], object] = ignore_event
+    ) -> None:
+        self._news = stream
+        self._heard = on_event
         self._wrote = dict[UUID, Wrote]()
         self._is_new = asyncio.Event()
         self._has_happened = False
         self._was_live = False
 
-    def wrote(self, execution_id: UUID) -> Wrote | None:
+    def latest_text(self, execution_id: UUID) -> Wrote | None:
         """The text that an execution's model has streamed so far in its latest step."""
         return self._wrote.get(execution_id)
 
-    async def rest(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """Wait for news, or for some seconds if the gateway would not signal any.
 
         Returns:
@@ -81,11 +83,11 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(
-    url: str | None, channel: str, token: str | None, heard: Callable[[News], object] = unheard
+async def open_watch(
+    url: str | None, channel: str, token: str | None, on_event: Callable[[StreamEvent], object] = ignore_event
 ) -> AsyncGenerator[Watch]:
     """Open a watch that follows a channel in the background; without a URL it has no events."""
-    watch = Watch(_stream(url, channel, token), heard)
+    watch = Watch(_open_stream(url, channel, token), on_event)
     task = asyncio.create_task(watch.follow())
     try:
         yield watch
@@ -95,7 +97,7 @@ async def watching(
             await task
 
 
-def _stream(url: str | None, channel: str, token: str | None) -> Stream | None:
+def _open_stream(url: str | None, channel: str, token: str | None) -> Stream | None:
     try:
         return None if url is None else Stream(url, channel, token)
     except EverstepError as error:

@@ -32,12 +32,12 @@ from everstep.client.errors import Taken
 from everstep.client.execution import Execution
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
-from everstep.workflows.search_attributes import at_start
+from everstep.workflows.search_attributes import initial_attributes
 
-_KEYS = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
+_NAMESPACE = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 """The namespace of ids that derive from callers' keys; it must never change."""
 
-REQUEST = "request_digest"
+REQUEST_DIGEST = "request_digest"
 """The key in an execution's metadata for the digest of the request that created it."""
 
 
@@ -100,10 +100,10 @@ class Client:
                 metadata=frozen_map(metadata, "metadata"),
                 plan=frozen_map(plan.model_dump(mode="json")),
                 task_queue=self.task_queue,
-                notes=frozen_map({REQUEST: request} if request else {}),
+                notes=frozen_map({REQUEST_DIGEST: request} if request else {}),
             )
         )
-        if request and row.metadata.get(REQUEST, request) != request:
+        if request and row.metadata.get(REQUEST_DIGEST, request) != request:
             raise Taken(ref.execution_id)
         self.strike(Failpoint.API_AFTER_COMMIT)
         if row.status is not ExecutionStatus.PENDING:
@@ -138,7 +138,7 @@ class Client:
                 task_queue=task_queue or self.task_queue,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                search_attributes=at_start(start),
+                search_attributes=initial_attributes(start),
                 static_summary=f"{plan.agent}{session}",
             )
         return Execution(self, ref)
@@ -147,7 +147,7 @@ class Client:
         """The execution id that derives from a caller's key."""
         # A tenant with a slash would be ambiguous: it could also be a shorter tenant and a longer key.
         tenant = json_text([self.tenant_id]) if "/" in self.tenant_id else self.tenant_id
-        return uuid5(_KEYS, f"{tenant}/{key}")
+        return uuid5(_NAMESPACE, f"{tenant}/{key}")
 
     async def run(self, agent: str, message: str | Message, **given: Any) -> ExecutionRow:
         """Start an execution and wait until it ends; takes the arguments of `start`."""

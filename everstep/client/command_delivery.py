@@ -20,18 +20,18 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import Command, CommandKind
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.forced_end import closed
+from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.client.errors import Ended, Ending, Gone, Refused
-from everstep.client.outages import Meaning, meaning_of
-from everstep.workflows.contracts import Answered, ExecutionResult
+from everstep.client.outages import ErrorMeaning, meaning_of
+from everstep.workflows.contracts import CallReply, ExecutionResult
 
 ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
 
 ENDING_SECONDS = 0.05
-ENDING_LOOKS = 200
+ENDING_POLLS = 200
 """How often to poll for the stored end of an execution, which its workflow writes in its last step."""
 
-_UPDATES = {
+_UPDATE_NAMES = {
     CommandKind.INPUT: "submit_input",
     CommandKind.APPROVAL: "resolve_approval",
     CommandKind.STEER: "steer",
@@ -41,7 +41,7 @@ _UPDATES = {
 }
 """The names of the workflow's updates."""
 
-_WITHDRAWN = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
+_WITHDRAWABLE = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
 _ORDERED = frozenset({CommandKind.PAUSE, CommandKind.RESUME})
 """Commands that are withdrawn if the workflow refuses them."""
 
@@ -64,7 +64,7 @@ class CommandDelivery:
         Raises:
             Refused: It cannot be carried out. It is withdrawn, and nothing was changed.
         """
-        earlier = await self._earlier(command) if command.kind in _ORDERED else []
+        earlier = await self._earlier_commands(command) if command.kind in _ORDERED else []
         for each in earlier:
             with suppress(Refused):
                 await self._carry_out(each, is_new=False)
@@ -76,7 +76,7 @@ class CommandDelivery:
             await (self._cancel(command) if command.kind is CommandKind.CANCEL else self.deliver(command))
         except Ended:
             # Otherwise a pause that waits for the start of the workflow would hold it forever.
-            if command.kind not in _WITHDRAWN or follows_pause:
+            if command.kind not in _WITHDRAWABLE or follows_pause:
                 return
             if command.kind is CommandKind.PAUSE and await self._is_pending():
                 # The command stays stored, and the workflow starts paused.
@@ -92,9 +92,9 @@ class CommandDelivery:
             raise
 
     async def _is_pending(self) -> bool:
-        return (await self._row()).status is ExecutionStatus.PENDING
+        return (await self._load_execution()).status is ExecutionStatus.PENDING
 
-    async def _earlier(self, command: Command) -> list[Command]:
+    async def _earlier_commands(self, command: Command) -> list[Command]:
         """Undelivered pauses and resumes that were accepted before this command.
 
         They are delivered first. Otherwise a resume would be refused because the pause before it has not
@@ -106,8 +106,8 @@ class CommandDelivery:
 
     async def cancel_pending(self, command: Command) -> bool:
         """Cancel an execution that has not started; return False if it has."""
-        never = replace(closed(self.ref, ExecutionStatus.CANCELLED), only_pending=True)
-        if not await self.store.settle(never):
+        cancellation = replace(closing_settlement(self.ref, ExecutionStatus.CANCELLED), only_pending=True)
+        if not await self.store.settle(cancellation):
             return False
         await self.store.mark_delivered(command)
         # Its workflow may have been started a moment ago; it then ends without doing anything.
@@ -123,19 +123,19 @@ class CommandDelivery:
                 return
             # Another cancel may have been faster, or an earlier attempt of this one whose response was lost.
             # A workflow closes after its end is stored; one that still runs may be about to store it.
-            row = await (self._row() if isinstance(error, Gone) else self.ended())
+            row = await (self._load_execution() if isinstance(error, Gone) else self.wait_for_end())
             if row.status is not ExecutionStatus.CANCELLED:
                 raise
             await self.store.mark_delivered(command)
 
-    async def ended(self) -> ExecutionRow:
+    async def wait_for_end(self) -> ExecutionRow:
         """Wait until the end of an execution is stored, whose workflow is closing.
 
         Raises:
             Ending: The end is not stored in time.
         """
-        for _ in range(ENDING_LOOKS):
-            row = await self._row()
+        for _ in range(ENDING_POLLS):
+            row = await self._load_execution()
             if row.status in ENDED:
                 return row
             await asyncio.sleep(ENDING_SECONDS)
@@ -148,11 +148,14 @@ class CommandDelivery:
             Ended: The workflow has ended, or was never started.
             Refused: The workflow does not accept it now.
         """
-        about = (Answered(command.call_id, command.is_denied),) if command.call_id else ()
+        args = (CallReply(command.call_id, command.is_denied),) if command.call_id else ()
         try:
-            await self._update(_UPDATES[command.kind], command.key, *about)
+            await self._update(_UPDATE_NAMES[command.kind], command.key, *args)
         except Ended:
-            is_left = command.kind in _WITHDRAWN or (await self._row()).status is ExecutionStatus.PENDING
+            is_left = (
+                command.kind in _WITHDRAWABLE
+                or (await self._load_execution()).status is ExecutionStatus.PENDING
+            )
             if not is_left:
                 await self.store.mark_delivered(command)
             raise
@@ -160,7 +163,7 @@ class CommandDelivery:
         if command.kind is not CommandKind.CANCEL:
             await self.store.mark_delivered(command)
 
-    async def _update(self, update: str, key: str | None = None, *args: Answered) -> None:
+    async def _update(self, update: str, key: str | None = None, *args: CallReply) -> None:
         try:
             # By name: the updates have no common type.
             workflow: Any = self.workflow
@@ -181,11 +184,11 @@ class CommandDelivery:
                 raise asyncio.CancelledError from error
             raise
         except RPCError as error:
-            if meaning_of(error) is Meaning.NOT_NOW:
+            if meaning_of(error) is ErrorMeaning.NOT_NOW:
                 raise Gone from error
             raise
 
-    async def _row(self) -> ExecutionRow:
+    async def _load_execution(self) -> ExecutionRow:
         row = await self.store.execution(self.ref)
         if row is None:
             raise NotFound("execution", self.ref.execution_id)

@@ -30,7 +30,7 @@ class ContextPolicySlow(EverstepError):
         super().__init__(f"the context policy did not answer within {seconds:g} s")
 
 
-class _OwnLoop:
+class _PolicyLoop:
     """An event loop in a separate thread, so that a blocking policy does not block other requests.
 
     All calls use the same loop, because connections of the policy belong to it.
@@ -58,9 +58,9 @@ class ContextRules:
     """The allowed related types."""
     policy: ContextPolicy | None = None
     seconds: float = POLICY_SECONDS
-    _own_loop: _OwnLoop = field(default_factory=_OwnLoop, init=False, repr=False, compare=False)
+    _policy_loop: _PolicyLoop = field(default_factory=_PolicyLoop, init=False, repr=False, compare=False)
 
-    async def checked(
+    async def check(
         self, context: Context, caller: ContextCaller, initial_context_url: str | None = None
     ) -> tuple[Context, str | None]:
         """Check types and URLs, then call the policy, and check the context that it returns.
@@ -74,33 +74,37 @@ class ContextRules:
             ContextPolicyFailed: The policy raised another exception.
             ContextPolicySlow: The policy did not answer in time.
         """
-        asked = self._built_in(
+        checked_context = self._check_builtin(
             MessageContext(context.related_type, context.related_id, context.url, initial_context_url)
         )
-        if self.policy is not None and asked != MessageContext():
-            asked = self._built_in(await self._answer(self.policy, asked, caller))
-        about = Context(asked.related_type, asked.related_id, asked.context_url)
-        return about, asked.initial_context_url
+        if self.policy is not None and checked_context != MessageContext():
+            checked_context = self._check_builtin(
+                await self._call_policy(self.policy, checked_context, caller)
+            )
+        about = Context(checked_context.related_type, checked_context.related_id, checked_context.context_url)
+        return about, checked_context.initial_context_url
 
-    def _built_in(self, asked: MessageContext) -> MessageContext:
+    def _check_builtin(self, context: MessageContext) -> MessageContext:
         # The constructor checks the lengths.
-        about = Context(asked.related_type, asked.related_id, asked.context_url)
+        about = Context(context.related_type, context.related_id, context.context_url)
         if about.related_type is not None and about.related_type not in self.types:
             allowed = f"choose from: {', '.join(sorted(self.types))}" if self.types else "none is configured"
             raise InvalidInput(f"related_type '{about.related_type}' is not allowed; {allowed}")
         urls = {
             name: canonical_url(url, name)
             for name in ("context_url", "initial_context_url")
-            if (url := getattr(asked, name)) is not None
+            if (url := getattr(context, name)) is not None
         }
-        return replace(asked, related_id=about.related_id, **urls)
+        return replace(context, related_id=about.related_id, **urls)
 
-    async def _answer(
-        self, policy: ContextPolicy, asked: MessageContext, caller: ContextCaller
+    async def _call_policy(
+        self, policy: ContextPolicy, context: MessageContext, caller: ContextCaller
     ) -> MessageContext:
         try:
             async with asyncio.timeout(self.seconds):
-                answer = await asyncio.wrap_future(self._own_loop.submit(_outcome(policy, asked, caller)))
+                answer = await asyncio.wrap_future(
+                    self._policy_loop.submit(_policy_outcome(policy, context, caller))
+                )
         except TimeoutError:
             raise ContextPolicySlow(self.seconds) from None
         if isinstance(answer, InvalidInput | ContextForbidden):
@@ -110,12 +114,12 @@ class ContextRules:
         return answer
 
 
-async def _outcome(
-    policy: ContextPolicy, asked: MessageContext, caller: ContextCaller
+async def _policy_outcome(
+    policy: ContextPolicy, context: MessageContext, caller: ContextCaller
 ) -> MessageContext | Exception:
     """The result or the exception of the policy; an exception must not propagate into its event loop."""
     try:
-        answer = await policy.check(asked, caller)
+        answer = await policy.check(context, caller)
     except Exception as error:  # noqa: BLE001 -- handed over to the caller
         return error
     except BaseException as error:

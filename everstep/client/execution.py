@@ -17,10 +17,10 @@ from temporalio.client import (
 from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Failpoint
-from everstep.agent_domain.agents.spawning import child_ref, named
+from everstep.agent_domain.agents.spawning import child_ref, find_definition
 from everstep.agent_domain.capabilities import approvals
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict, valid_digest
-from everstep.agent_domain.capabilities.questions import Answer, Question
+from everstep.agent_domain.capabilities.questions import Question, UserAnswer
 from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -40,7 +40,7 @@ from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.capabilities import json_schema
 from everstep.client.command_delivery import CommandDelivery
 from everstep.client.errors import Ended, Refused
-from everstep.client.outages import PASSING
+from everstep.client.outages import TRANSIENT_CODES
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionResult, workflow_id
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     # `client` imports this module, so importing it at run time would be circular.
     from everstep.client.client import Client
 
-PASSING_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """Seconds between two attempts during an outage."""
 
 
@@ -106,9 +106,9 @@ class Execution:
             try:
                 return await self.workflow.result()
             except RPCError as error:
-                if error.status not in PASSING:
+                if error.status not in TRANSIENT_CODES:
                     raise
-            await asyncio.sleep(PASSING_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def requests(self) -> Sequence[RequestRow]:
         """Its open questions and approvals, oldest first."""
@@ -159,38 +159,40 @@ class Execution:
             InvalidInput: The answer does not fit the question.
             Refused: There is no such question, or it has another answer.
         """
-        if known := await self._resolved_under(key):
+        if known := await self._redeliver_resolution(key):
             return known
-        request = await self._open(CallNeed.INPUT, request_id)
+        request = await self._find_request(CallNeed.INPUT, request_id)
         question = Question.parse(request.request)
-        result = question.result(Answer(text, data), json_schema.check)
+        result = question.result(UserAnswer(text, data), json_schema.check)
         place = request.id, request.call_id, request.step_number
-        received = envelopes.input_received(*place, InputSource.USER, message_id)
-        noted = {**metadata, "request_id": str(request.id)}
-        said = session_messages.input_received(text or json_text(data), message_id, noted, context)
+        received = envelopes.input_received_record(*place, InputSource.USER, message_id)
+        message_metadata = {**metadata, "request_id": str(request.id)}
+        announcement = session_messages.input_received_announcement(
+            text or json_text(data), message_id, message_metadata, context
+        )
         resolution = Resolution("answer", result, key=key)
-        if not await self._resolve(request, resolution, [replace(received, announces=said)]):
-            await self._require_heard(request, result)
+        if not await self._resolve(request, resolution, [replace(received, announces=announcement)]):
+            await self._require_same_answer(request, result)
         self.client.strike(Failpoint.API_AFTER_COMMIT)
-        await self._tell(request)
+        await self._deliver_resolution(request)
         return request
 
-    async def _resolved_under(self, key: str | None) -> RequestRow | None:
+    async def _redeliver_resolution(self, key: str | None) -> RequestRow | None:
         """The request that an earlier attempt with this key resolved; delivers it to the workflow again."""
         known = None if key is None else await self.client.store.resolved_under(self.ref, key)
         if known:
             with suppress(Refused):
-                await self._tell(known, denied=is_denied(known.resolution))
+                await self._deliver_resolution(known, denied=is_denied(known.resolution))
         return known
 
-    async def _require_heard(self, request: RequestRow, result: object) -> None:
+    async def _require_same_answer(self, request: RequestRow, result: object) -> None:
         """Raise `Refused` unless the stored answer is the same one, from an attempt that was interrupted."""
-        taken = await self.client.store.request(self.ref, request.id)
-        if taken and taken.resolution and taken.resolution.value == result:
+        stored = await self.client.store.request(self.ref, request.id)
+        if stored and stored.resolution and stored.resolution.value == result:
             return
         # The sender of the other answer may have crashed before it was delivered to the workflow.
         with suppress(Refused):
-            await self._tell(request)
+            await self._deliver_resolution(request)
         raise Refused(str(QuestionClosed()))
 
     async def approve(
@@ -215,8 +217,8 @@ class Execution:
             InvalidInput: The digest is malformed, or the globs do not match the call.
             Refused: The digest is that of another call, or the request is decided or closed.
         """
-        decided = {"decision": Verdict.APPROVE, "remember": remember}
-        return await self._decide(request_id, args_digest, decided, key)
+        fields = {"decision": Verdict.APPROVE, "remember": remember}
+        return await self._decide(request_id, args_digest, fields, key)
 
     async def deny(
         self,
@@ -227,8 +229,8 @@ class Execution:
         key: str | None = None,
     ) -> RequestRow:
         """Deny a call; the model reads the reason. The other arguments are those of `approve`."""
-        decided = {"decision": Verdict.DENY, "reason": reason}
-        return await self._decide(request_id, args_digest, decided, key)
+        fields = {"decision": Verdict.DENY, "reason": reason}
+        return await self._decide(request_id, args_digest, fields, key)
 
     async def edit(
         self,
@@ -242,40 +244,40 @@ class Execution:
         return await self._decide(request_id, args_digest, {"decision": Verdict.EDIT, "args": args}, key)
 
     async def _decide(
-        self, request_id: UUID | None, digest: str | None, decided: Mapping[str, Any], key: str | None
+        self, request_id: UUID | None, digest: str | None, fields: Mapping[str, Any], key: str | None
     ) -> RequestRow:
         if digest is not None:
             valid_digest(digest)
-        if known := await self._resolved_under(key):
+        if known := await self._redeliver_resolution(key):
             return known
-        request = await self._open(CallNeed.APPROVAL, request_id)
+        request = await self._find_request(CallNeed.APPROVAL, request_id)
         bound_to = request.args_digest if digest is None else digest
-        decision = ApprovalDecision.parse({**decided, "args_digest": bound_to})
+        decision = ApprovalDecision.parse({**fields, "args_digest": bound_to})
         conflict = decision.conflict(request.args_digest, request.state is RequestState.RESOLVED)
         if request.state is RequestState.RESOLVED:
             # Only then: an undecided request must not be delivered.
             with suppress(Refused):
-                await self._tell(request, denied=is_denied(request.resolution))
+                await self._deliver_resolution(request, denied=is_denied(request.resolution))
         if conflict:
             raise Refused(conflict)
-        await self._require_usable(request, decision)
-        told = envelopes.approval_resolved(request.id, request.call_id, decision)
+        await self._check_edited_args(request, decision)
+        event = envelopes.approval_resolved_record(request.id, request.call_id, decision)
         value = decision.args if decision.decision is Verdict.EDIT else None
-        rule = decision.remembered(request.tool, request.args)
+        rule = decision.rule_to_remember(request.tool, request.args)
         resolution = Resolution(decision.decision.value, value, decision.reason, key, rule)
-        if not await self._resolve(request, resolution, [told]):
+        if not await self._resolve(request, resolution, [event]):
             # Another attempt of this decision may have been faster.
-            if known := await self._resolved_under(key):
+            if known := await self._redeliver_resolution(key):
                 return known
             raise Refused(approvals.RESOLVED)
         self.client.strike(Failpoint.API_AFTER_COMMIT)
-        await self._tell(request, denied=is_denied(resolution))
+        await self._deliver_resolution(request, denied=is_denied(resolution))
         return request
 
-    async def _require_usable(self, request: RequestRow, decision: ApprovalDecision) -> None:
+    async def _check_edited_args(self, request: RequestRow, decision: ApprovalDecision) -> None:
         """Check edited arguments like those of a model."""
         row = await self.get()
-        definition = named(self.client.agents, row.agent)
+        definition = find_definition(self.client.agents, row.agent)
         if decision.args is None or definition is None:
             return
         edited = ToolCall(request.call_id, request.tool, frozen_map(decision.args))
@@ -285,20 +287,20 @@ class Execution:
         if refusal:
             raise InvalidInput(refusal)
 
-    async def _open(self, need: CallNeed, request_id: UUID | None) -> RequestRow:
+    async def _find_request(self, need: CallNeed, request_id: UUID | None) -> RequestRow:
         """The given request, or by default the oldest open one."""
         if request_id is not None:
             request = await self.client.store.request(self.ref, request_id)
             if request is None or request.kind is not need:
-                raise Refused(f"There is no {_words(need)} {request_id}")
+                raise Refused(f"There is no {_need_name(need)} {request_id}")
             return request
         waiting = [row for row in await self.requests() if row.kind is need]
-        waiting = waiting or await self._answered(need)
+        waiting = waiting or await self._undelivered_requests(need)
         if not waiting:
-            raise Refused(f"No {_words(need)} is open")
+            raise Refused(f"No {_need_name(need)} is open")
         return waiting[0]
 
-    async def _answered(self, need: CallNeed) -> list[RequestRow]:
+    async def _undelivered_requests(self, need: CallNeed) -> list[RequestRow]:
         """Answered requests whose call has not started: their delivery may have failed."""
         steps = await self.client.store.steps(self.ref, last=1)
         begun = [row.call.id for step in steps for row in step.calls if row.attempts == 0 and not row.record]
@@ -306,7 +308,7 @@ class Execution:
         asked = [await self.client.store.request(self.ref, id_) for id_ in ids]
         return [request for request in asked if request and request.kind is need]
 
-    async def _tell(self, request: RequestRow, *, denied: bool = False) -> None:
+    async def _deliver_resolution(self, request: RequestRow, *, denied: bool = False) -> None:
         """Deliver the answer of a request to the workflow; repeating it changes nothing."""
         kind = CommandKind(request.kind.value)
         await self.deliver(Command(self.ref, f"{kind}/{request.id}", kind, request.call_id, denied))
@@ -327,9 +329,9 @@ class Execution:
         """
         await self.get()
         key = key or str(uuid4())
-        said = user(message) if isinstance(message, str) else message
-        heard = session_messages.input_received(said.text, None)
-        await self.client.store.steer(self.ref, key, said, heard)
+        content = user(message) if isinstance(message, str) else message
+        announcement = session_messages.input_received_announcement(content.text, None)
+        await self.client.store.steer(self.ref, key, content, announcement)
         self.client.strike(Failpoint.API_AFTER_COMMIT)
         return await self.hear(key)
 
@@ -398,7 +400,7 @@ class Execution:
         Raises:
             Ending: The end is not stored yet.
         """
-        return await self._delivery.ended()
+        return await self._delivery.wait_for_end()
 
     async def deliver(self, command: Command) -> None:
         """Send a command to the workflow, and store that it was delivered.
@@ -419,5 +421,5 @@ def is_denied(resolution: Resolution | None) -> bool:
     return resolution is not None and resolution.kind == Verdict.DENY
 
 
-def _words(need: CallNeed) -> str:
+def _need_name(need: CallNeed) -> str:
     return "question" if need is CallNeed.INPUT else "approval"

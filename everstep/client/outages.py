@@ -7,49 +7,51 @@ from typing import Final
 from temporalio.service import RPCError, RPCStatusCode
 
 
-class Meaning(StrEnum):
+class ErrorMeaning(StrEnum):
     """How to treat a request that Temporal answered with an error."""
 
-    PASSES = "passes"
+    TRANSIENT = "passes"
     """The same request may succeed later."""
     NOT_NOW = "not now"
     """The workflow is missing, has ended or already runs, so it cannot accept the request."""
-    LOCKED = "locked"
+    DENIED = "locked"
     """Access is denied, until an operator changes the process's key."""
     FAULT = "fault"
     """A bug: the server does not support the request."""
 
 
-MEANINGS: Final[Mapping[RPCStatusCode, Meaning]] = {
-    RPCStatusCode.OK: Meaning.FAULT,
-    RPCStatusCode.CANCELLED: Meaning.PASSES,
-    RPCStatusCode.UNKNOWN: Meaning.PASSES,
-    RPCStatusCode.INVALID_ARGUMENT: Meaning.FAULT,
-    RPCStatusCode.DEADLINE_EXCEEDED: Meaning.PASSES,
-    RPCStatusCode.NOT_FOUND: Meaning.NOT_NOW,
-    RPCStatusCode.ALREADY_EXISTS: Meaning.NOT_NOW,
-    RPCStatusCode.PERMISSION_DENIED: Meaning.LOCKED,
-    RPCStatusCode.RESOURCE_EXHAUSTED: Meaning.PASSES,
+MEANINGS: Final[Mapping[RPCStatusCode, ErrorMeaning]] = {
+    RPCStatusCode.OK: ErrorMeaning.FAULT,
+    RPCStatusCode.CANCELLED: ErrorMeaning.TRANSIENT,
+    RPCStatusCode.UNKNOWN: ErrorMeaning.TRANSIENT,
+    RPCStatusCode.INVALID_ARGUMENT: ErrorMeaning.FAULT,
+    RPCStatusCode.DEADLINE_EXCEEDED: ErrorMeaning.TRANSIENT,
+    RPCStatusCode.NOT_FOUND: ErrorMeaning.NOT_NOW,
+    RPCStatusCode.ALREADY_EXISTS: ErrorMeaning.NOT_NOW,
+    RPCStatusCode.PERMISSION_DENIED: ErrorMeaning.DENIED,
+    RPCStatusCode.RESOURCE_EXHAUSTED: ErrorMeaning.TRANSIENT,
     # The workflow's last task failed and is retried ("workflow task in failed state"), or the namespace moves
     # to another cluster.
-    RPCStatusCode.FAILED_PRECONDITION: Meaning.PASSES,
-    RPCStatusCode.ABORTED: Meaning.PASSES,
+    RPCStatusCode.FAILED_PRECONDITION: ErrorMeaning.TRANSIENT,
+    RPCStatusCode.ABORTED: ErrorMeaning.TRANSIENT,
     # Like INTERNAL and DATA_LOSS: lost shards, an unavailable database, streams that proxies reset.
-    RPCStatusCode.OUT_OF_RANGE: Meaning.PASSES,
-    RPCStatusCode.UNIMPLEMENTED: Meaning.FAULT,
-    RPCStatusCode.INTERNAL: Meaning.PASSES,
-    RPCStatusCode.UNAVAILABLE: Meaning.PASSES,
-    RPCStatusCode.DATA_LOSS: Meaning.PASSES,
-    RPCStatusCode.UNAUTHENTICATED: Meaning.LOCKED,
+    RPCStatusCode.OUT_OF_RANGE: ErrorMeaning.TRANSIENT,
+    RPCStatusCode.UNIMPLEMENTED: ErrorMeaning.FAULT,
+    RPCStatusCode.INTERNAL: ErrorMeaning.TRANSIENT,
+    RPCStatusCode.UNAVAILABLE: ErrorMeaning.TRANSIENT,
+    RPCStatusCode.DATA_LOSS: ErrorMeaning.TRANSIENT,
+    RPCStatusCode.UNAUTHENTICATED: ErrorMeaning.DENIED,
 }
 
-PASSING: Final = frozenset(status for status, meaning in MEANINGS.items() if meaning is Meaning.PASSES)
+TRANSIENT_CODES: Final = frozenset(
+    status for status, meaning in MEANINGS.items() if meaning is ErrorMeaning.TRANSIENT
+)
 """The status codes of Temporal, or of its connection, for which a retry may succeed."""
 
 
-def meaning_of(error: RPCError) -> Meaning:
+def meaning_of(error: RPCError) -> ErrorMeaning:
     """The meaning of an error; NOT_FOUND for a namespace means denied access, not a missing workflow."""
-    meaning = MEANINGS.get(error.status, Meaning.FAULT)
-    if meaning is Meaning.NOT_NOW and "amespace" in error.message:
-        return Meaning.LOCKED
+    meaning = MEANINGS.get(error.status, ErrorMeaning.FAULT)
+    if meaning is ErrorMeaning.NOT_NOW and "amespace" in error.message:
+        return ErrorMeaning.DENIED
     return meaning

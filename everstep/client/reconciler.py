@@ -25,11 +25,11 @@ from everstep.agent_domain.errors import EverstepError, StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import Command
-from everstep.agent_domain.storage.forced_end import closed
-from everstep.agent_domain.storage.sessions import Launch
+from everstep.agent_domain.storage.forced_end import closing_settlement
+from everstep.agent_domain.storage.sessions import ExecutionLaunch
 from everstep.client.errors import Ending, Refused
 from everstep.client.execution import Execution
-from everstep.client.sessions import DELIVERY_SECONDS, UNANSWERED, Sessions
+from everstep.client.sessions import DELIVERY_SECONDS, TIMEOUTS, Sessions
 from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
 
 log = logging.getLogger(__name__)
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 NAME: Final = "the reconciler"
 """The name in logs, metrics and the doctor's report."""
 
-GRACE: Final = 30.0
+GRACE_SECONDS: Final = 30.0
 """Seconds for which an unfinished operation is left to the process that started it."""
-EVERY: Final = 15.0
+INTERVAL: Final = 15.0
 DELIVERIES_AT_ONCE: Final = 20
 LOOK_BACK: Final = timedelta(minutes=10)
 """How far back ended workflows are checked again, as Temporal's visibility may lag."""
@@ -51,7 +51,7 @@ ABNORMAL: Final = {
     WorkflowExecutionStatus.CANCELED: (ExecutionStatus.CANCELLED, None),
     WorkflowExecutionStatus.COMPLETED: (ExecutionStatus.FAILED, "Its workflow ended without writing it down"),
 }
-GONE: Final = (ExecutionStatus.FAILED, "Its workflow is not there any more")
+WORKFLOW_MISSING: Final = (ExecutionStatus.FAILED, "Its workflow is not there any more")
 
 
 @dataclass
@@ -86,17 +86,17 @@ class Reconciler:
     """Looks for inconsistencies periodically, and repairs them."""
 
     sessions: Sessions
-    grace: float = GRACE
+    grace: float = GRACE_SECONDS
     total: Repairs = field(default_factory=Repairs)
     """All repairs of this process."""
-    looked_at: datetime | None = None
+    last_pass_at: datetime | None = None
 
     @property
     def task_queue(self) -> str:
         """The task queue whose executions are repaired."""
         return self.sessions.client.task_queue
 
-    async def run(self, stop: asyncio.Event, every: float = EVERY) -> None:
+    async def run(self, stop: asyncio.Event, interval: float = INTERVAL) -> None:
         """Run until `stop` is set; errors are logged and retried in the next pass."""
         while not stop.is_set():
             try:
@@ -106,7 +106,7 @@ class Reconciler:
             except Exception as error:  # noqa: BLE001 -- the process has other work, and the next pass may succeed
                 note_failure(NAME, error, log)
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), every)
+                await asyncio.wait_for(stop.wait(), interval)
 
     async def once(self, *, thorough: bool = False) -> Repairs:
         """Run one pass.
@@ -115,47 +115,47 @@ class Reconciler:
             thorough: Also check the workflow of every running execution in Temporal.
         """
         repairs = Repairs()
-        async for launch in self._pending(repairs):
-            with _left(launch.ref):
+        async for launch in self._repair_stranded(repairs):
+            with _isolation(launch.ref):
                 await self._launch(launch, repairs)
         await self._deliver(repairs)
-        for ref in await self.sessions.store.unheard(self.task_queue, self.grace):
-            with _left(ref):
+        for ref in await self.sessions.store.with_undelivered_messages(self.task_queue, self.grace):
+            with _isolation(ref):
                 repairs.handed_over += await self.sessions.advance(ref)
         if thorough:
-            async for ref in self._under_way():
-                with _left(ref):
-                    await self._close_if_ended(ref, repairs)
-        async for ref in self._ended_abnormally():
-            with _left(ref):
-                await self._close_if_ended(ref, repairs)
+            async for ref in self._running_executions():
+                with _isolation(ref):
+                    await self._close_orphan(ref, repairs)
+        async for ref in self._abnormal_ends():
+            with _isolation(ref):
+                await self._close_orphan(ref, repairs)
         if repairs:
             log.warning("reconciled: %s", repairs)
         self.total.add(repairs)
         return repairs
 
-    async def _pending(self, repairs: Repairs) -> AsyncIterator[Launch]:
+    async def _repair_stranded(self, repairs: Repairs) -> AsyncIterator[ExecutionLaunch]:
         seen, cursor = set[UUID](), None
         while True:
-            stranded = await self.sessions.store.stranded(self.task_queue, self.grace, cursor)
+            stranded = await self.sessions.store.repair_candidates(self.task_queue, self.grace, cursor)
             for launch in stranded.launches:
                 if launch.ref.session_id:
                     seen.add(launch.ref.session_id)
                 yield launch
             for ref in stranded.orphans:
-                with _left(ref):
+                with _isolation(ref):
                     repairs.closed += await self.sessions.store.cancel_pending(ref)
             for ref in stranded.queued:
                 if ref.session_id and ref.session_id not in seen:
                     seen.add(ref.session_id)
-                    with _left(ref):
+                    with _isolation(ref):
                         repairs.released += await self.sessions.advance(ref)
             cursor = stranded.cursor
             if cursor is None:
                 return
 
-    async def _launch(self, launch: Launch, repairs: Repairs) -> None:
-        status = await self._status(launch.ref)
+    async def _launch(self, launch: ExecutionLaunch, repairs: Repairs) -> None:
+        status = await self._workflow_status(launch.ref)
         if status is None:
             await self.sessions.launch(launch)
             log.warning("started the execution %s", launch.ref.execution_id)
@@ -173,12 +173,14 @@ class Reconciler:
                 by_execution[command.ref.execution_id].append(command)
             # Several at once, because each waits for a worker that may not exist.
             at_once = asyncio.Semaphore(DELIVERIES_AT_ONCE)
-            deliveries = [self._tell(each, repairs, at_once) for each in by_execution.values()]
+            deliveries = [self._deliver_commands(each, repairs, at_once) for each in by_execution.values()]
             for outcome in await asyncio.gather(*deliveries, return_exceptions=True):
                 if isinstance(outcome, BaseException):
                     raise outcome
 
-    async def _tell(self, commands: Sequence[Command], repairs: Repairs, at_once: asyncio.Semaphore) -> None:
+    async def _deliver_commands(
+        self, commands: Sequence[Command], repairs: Repairs, at_once: asyncio.Semaphore
+    ) -> None:
         """Deliver the commands of one execution in the order in which they were accepted."""
         for command in commands:
             try:
@@ -186,7 +188,7 @@ class Reconciler:
                     await self.sessions.carry_out(command)
             except (Refused, Ending) as error:
                 log.info("the command %s was not carried out: %s", command.key, error)
-            except UNANSWERED:
+            except TIMEOUTS:
                 # No worker is available. The next pass retries in the same order.
                 return
             except (StoreUnavailable, RPCError):
@@ -197,10 +199,10 @@ class Reconciler:
                 log.warning("delivered to the execution %s: %s", command.ref.execution_id, command.kind)
                 repairs.delivered += 1
 
-    async def _under_way(self) -> AsyncIterator[ExecutionRef]:
+    async def _running_executions(self) -> AsyncIterator[ExecutionRef]:
         cursor = None
         while True:
-            stranded = await self.sessions.store.stranded(
+            stranded = await self.sessions.store.repair_candidates(
                 self.task_queue, self.grace, cursor, pending_only=False
             )
             for ref in stranded.open:
@@ -209,10 +211,10 @@ class Reconciler:
             if cursor is None:
                 return
 
-    async def _ended_abnormally(self) -> AsyncIterator[ExecutionRef]:
+    async def _abnormal_ends(self) -> AsyncIterator[ExecutionRef]:
         """Executions whose workflow ended abnormally since a little before the last pass."""
         now = datetime.now(UTC)
-        since = (self.looked_at or now - timedelta(days=1)) - LOOK_BACK
+        since = (self.last_pass_at or now - timedelta(days=1)) - LOOK_BACK
         query = (
             f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{ID_PREFIX}' "
             f"AND CloseTime > '{since.isoformat()}' "
@@ -228,10 +230,10 @@ class Reconciler:
                 log.warning("the workflow %s ended as %s and belongs to no execution", found.id, found.status)
                 continue
             yield ref
-        self.looked_at = now
+        self.last_pass_at = now
 
-    async def _close_if_ended(self, ref: ExecutionRef, repairs: Repairs) -> None:
-        status = await self._status(ref)
+    async def _close_orphan(self, ref: ExecutionRef, repairs: Repairs) -> None:
+        status = await self._workflow_status(ref)
         if status is not WorkflowExecutionStatus.RUNNING:
             await self._close(ref, status, repairs)
 
@@ -239,17 +241,19 @@ class Reconciler:
         self, ref: ExecutionRef, status: WorkflowExecutionStatus | None, repairs: Repairs
     ) -> None:
         store = self.sessions.client.store
-        ends, why = GONE if status is None else ABNORMAL.get(status, (None, None))
+        ends, why = WORKFLOW_MISSING if status is None else ABNORMAL.get(status, (None, None))
         if ends is None:
             # It continued as a new run.
             return
         row = await store.execution(ref)
-        if row and await store.settle(closed(ref, ends, step_count=row.step_count, why=why)):
+        if row and await store.settle(
+            closing_settlement(ref, ends, step_count=row.step_count, error_message=why)
+        ):
             log.warning("closed the execution %s as %s: %s", ref.execution_id, ends, why)
             repairs.closed += 1
             await self.sessions.advance(ref)
 
-    async def _status(self, ref: ExecutionRef) -> WorkflowExecutionStatus | None:
+    async def _workflow_status(self, ref: ExecutionRef) -> WorkflowExecutionStatus | None:
         """The status of its workflow; None if there is none."""
         try:
             described = await Execution(self.sessions.client, ref).workflow.describe()
@@ -261,7 +265,7 @@ class Reconciler:
 
 
 @contextmanager
-def _left(ref: ExecutionRef) -> Generator[None]:
+def _isolation(ref: ExecutionRef) -> Generator[None]:
     """Log the failed repair of one execution; an outage affects all, so it ends the pass."""
     try:
         yield

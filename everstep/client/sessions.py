@@ -22,15 +22,15 @@ from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import user
-from everstep.agent_domain.storage.commands import Command, CommandKind, Steering, cancel_key
+from everstep.agent_domain.storage.commands import Command, CommandKind, Steering, cancel_command_key
 from everstep.agent_domain.storage.contexts import ContextCaller
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.sessions import (
-    Launch,
+    ExecutionLaunch,
+    MessageOutcome,
     NewMessage,
     NewSession,
     OnBusy,
-    Posted,
     Route,
     SessionMessageRow,
     SessionRow,
@@ -49,24 +49,24 @@ from everstep.client.titles import Titles
 
 log = logging.getLogger(__name__)
 
-NAMES = UUID("b7f3a1de-3b1c-4c1e-8a55-0f5c8f3a9d21")
+NAMESPACE = UUID("b7f3a1de-3b1c-4c1e-8a55-0f5c8f3a9d21")
 """The namespace of ids that derive from idempotency keys; it must never change."""
 
-TRIES = 5
+MAX_ATTEMPTS = 5
 """How often a message is retried whose question another sender has just answered."""
 
-UNANSWERED = (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError)
+TIMEOUTS = (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError)
 """The exceptions of a timeout; the second is raised by Temporal's client or server."""
 
 DELIVERY_SECONDS = 5.0
 """The time limit for a starting execution to accept earlier commands."""
 
-AGENT = "agent"
+AGENT_KEY = "agent"
 """The key in a session's metadata for the agent that receives its messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class UserMessage:
     """A message of a user in a session. Sending it again with the same `key` changes nothing."""
 
     content: str
@@ -91,7 +91,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """The result of sending a message."""
 
     message: SessionMessageRow
@@ -125,12 +125,12 @@ class Sessions:
             initial_context_url: The URL of the page on which it starts.
             caller: The caller for the context policy; default: the session's user.
         """
-        self._require_agent(new.metadata.get(AGENT))
-        asks = caller or ContextCaller(new.user_id, scope.tenant_id)
-        context, initial = await self.contexts.checked(new.context, asks, initial_context_url)
-        return await self.store.create_session(replace(new, context=_of_session(context, initial)))
+        self._require_agent(new.metadata.get(AGENT_KEY))
+        policy_caller = caller or ContextCaller(new.user_id, scope.tenant_id)
+        context, initial = await self.contexts.check(new.context, policy_caller, initial_context_url)
+        return await self.store.create_session(replace(new, context=_session_context(context, initial)))
 
-    async def send(self, scope: Scope, session_id: UUID, said: Said) -> Sent:
+    async def send(self, scope: Scope, session_id: UUID, user_message: UserMessage) -> SendResult:
         """Send a message to a session.
 
         Raises:
@@ -142,25 +142,34 @@ class Sessions:
         session = await self.store.session(scope, session_id)
         if session is None:
             raise NotFound("session", session_id)
-        agent = said.agent or session.metadata.get(AGENT) or self.default_agent
-        context, _ = await self._checked(scope, said)
-        message = self._message(scope, session_id, said, agent, context)
-        sent = await self._sent(message, said)
+        agent = user_message.agent or session.metadata.get(AGENT_KEY) or self.default_agent
+        context, _ = await self._check_context(scope, user_message)
+        message = self._new_message(scope, session_id, user_message, agent, context)
+        sent = await self._post(message, user_message)
         if session.title is None and sent.route is Route.START:
-            self._entitle(message)
+            self._request_title(message)
         return sent
 
-    async def begin(self, scope: Scope, said: Said, title: str | None = None) -> Sent:
+    async def begin(self, scope: Scope, user_message: UserMessage, title: str | None = None) -> SendResult:
         """Create a session and send its first message."""
-        session_id = self._named(scope, said, "session")
-        context, initial = await self._checked(scope, said)
-        message = self._message(scope, session_id, said, said.agent or self.default_agent, context)
-        noted = {AGENT: said.agent} if said.agent else EMPTY
-        about = _of_session(context, initial)
-        new = NewSession(session_id, scope.tenant_id, said.user_id, about, title, frozen_map(noted))
-        sent = await self._sent(replace(message, session=new), said)
+        session_id = self._derive_id(scope, user_message, "session")
+        context, initial = await self._check_context(scope, user_message)
+        message = self._new_message(
+            scope, session_id, user_message, user_message.agent or self.default_agent, context
+        )
+        session_metadata = {AGENT_KEY: user_message.agent} if user_message.agent else EMPTY
+        session_context = _session_context(context, initial)
+        new = NewSession(
+            session_id,
+            scope.tenant_id,
+            user_message.user_id,
+            session_context,
+            title,
+            frozen_map(session_metadata),
+        )
+        sent = await self._post(replace(message, session=new), user_message)
         if title is None:
-            self._entitle(message)
+            self._request_title(message)
         return sent
 
     async def cancel(
@@ -182,9 +191,9 @@ class Sessions:
         Raises:
             Refused: It ended in another way; nothing is stored.
         """
-        named = cancel_key(key or str(uuid4()))
+        command_key = cancel_command_key(key or str(uuid4()))
         try:
-            command, is_new = await self.client.store.command(ref, named, CommandKind.CANCEL)
+            command, is_new = await self.client.store.command(ref, command_key, CommandKind.CANCEL)
         except ExecutionEnded as error:
             if error.status is ExecutionStatus.CANCELLED:
                 return True
@@ -219,11 +228,11 @@ class Sessions:
         Raises:
             ExecutionEnded: It has ended; nothing is stored.
         """
-        ref, key = await self._in_session(ref), key or str(uuid4())
-        said = session_messages.input_received(content, None)
-        await self.client.store.steer(ref, key, user(content), said)
+        ref, key = await self._resolve_ref(ref), key or str(uuid4())
+        announcement = session_messages.input_received_announcement(content, None)
+        await self.client.store.steer(ref, key, user(content), announcement)
         self.strike(Failpoint.API_AFTER_COMMIT)
-        return await self._hear(ref, key)
+        return await self._notify_steering(ref, key)
 
     async def delete(self, scope: Scope, session_id: UUID) -> bool:
         """Delete a session; return whether there was one.
@@ -244,13 +253,13 @@ class Sessions:
             content: Replaces the last message of the user.
             key: An idempotency key.
         """
-        ref = await self._in_session(ref)
+        ref = await self._resolve_ref(ref)
         new = replace(ref, execution_id=uuid5(ref.execution_id, f"fork/{key or uuid4()}"))
         launch = await self.store.fork(ref, step, new, content)
         self.strike(Failpoint.API_AFTER_COMMIT)
         return await self.launch(launch) if launch else Execution(self.client, new)
 
-    async def launch(self, launch: Launch) -> Execution:
+    async def launch(self, launch: ExecutionLaunch) -> Execution:
         """Start the workflow of a pending execution that is next in its session; repeating it is safe."""
         with reading("the execution's plan"):
             plan = ExecutionPlan.model_validate(launch.plan)
@@ -266,7 +275,7 @@ class Sessions:
                 for command in await self.client.store.undelivered(execution.ref):
                     with suppress(Refused):
                         await self.carry_out(command)
-        except UNANSWERED:
+        except TIMEOUTS:
             log.warning("commands of the execution %s are not delivered yet", execution.id)
 
     async def advance(self, ref: ExecutionRef) -> bool:
@@ -278,13 +287,13 @@ class Sessions:
         Returns:
             Whether there was a successor.
         """
-        handed = await self.store.hand_over(ref)
-        if handed and handed.parent:
-            await self._hear_for(handed.parent)
-        elif handed and handed.launch:
-            await self.launch(handed.launch)
+        successor = await self.store.hand_over(ref)
+        if successor and successor.parent:
+            await self._deliver_to_parent(successor.parent)
+        elif successor and successor.launch:
+            await self.launch(successor.launch)
         if ref.session_id is None:
-            return handed is not None
+            return successor is not None
         try:
             following = await self.store.release(ref.tenant_id, ref.session_id)
         except NotFound:
@@ -307,7 +316,7 @@ class Sessions:
         elif settled.launch:
             await self.launch(settled.launch)
 
-    async def _in_session(self, ref: ExecutionRef) -> ExecutionRef:
+    async def _resolve_ref(self, ref: ExecutionRef) -> ExecutionRef:
         """The reference of the execution, including its session."""
         row = await self.client.store.execution(ref)
         if row is None:
@@ -316,50 +325,54 @@ class Sessions:
 
     # Handling of a message.
 
-    def _entitle(self, message: NewMessage) -> None:
+    def _request_title(self, message: NewMessage) -> None:
         if self.titles:
             self.titles.ask(message.scope, message.session_id, message.content)
 
-    async def _sent(self, message: NewMessage, said: Said) -> Sent:
+    async def _post(self, message: NewMessage, user_message: UserMessage) -> SendResult:
         posted = await self.store.post(message)
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             if posted.message is not None:
                 self.strike(Failpoint.API_AFTER_COMMIT)
-                posted = await self._carry_out(posted, message, said)
+                posted = await self._apply_message(posted, message, user_message)
                 assert posted.message is not None  # noqa: S101 -- what is carried out keeps it
                 self.strike(Failpoint.API_BEFORE_ANSWER)
-                return Sent(posted.message, posted.route, posted.execution.execution_id)
-            await self._answer(posted, message, said)
+                return SendResult(posted.message, posted.route, posted.execution.execution_id)
+            await self._submit_answer(posted, message, user_message)
             # Now the answer is stored, or another sender was faster and the question is closed.
             posted = await self.store.post(message)
         raise Refused("Another user is answering the question; send the message again")
 
-    async def _answer(self, posted: Posted, message: NewMessage, said: Said) -> None:
+    async def _submit_answer(
+        self, posted: MessageOutcome, message: NewMessage, user_message: UserMessage
+    ) -> None:
         with suppress(Refused):
             await Execution(self.client, posted.execution).submit_input(
-                said.content,
-                data=said.data,
+                user_message.content,
+                data=user_message.data,
                 request_id=posted.question,
                 message_id=message.id,
                 context=message.context,
                 metadata=message.metadata,
             )
 
-    async def _carry_out(self, posted: Posted, message: NewMessage, said: Said) -> Posted:
+    async def _apply_message(
+        self, posted: MessageOutcome, message: NewMessage, user_message: UserMessage
+    ) -> MessageOutcome:
         """Apply a stored message: start, steer, interrupt or answer; repeating it changes nothing."""
         match posted.route:
             case Route.STEER:
-                steering = await self._hear(posted.execution, str(message.id))
+                steering = await self._notify_steering(posted.execution, str(message.id))
                 if steering.is_moved:
                     return replace(posted, route=Route.QUEUE, execution=steering.heard_by)
                 return posted
             case Route.INTERRUPT if posted.cancels:
-                key = cancel_key(str(message.id))
+                key = cancel_command_key(str(message.id))
                 with suppress(Refused):
                     await self.carry_out(Command(posted.cancels, key, CommandKind.CANCEL))
             case Route.ANSWER:
                 # The process that stored it may have crashed before it was delivered.
-                await self._answer(posted, message, said)
+                await self._submit_answer(posted, message, user_message)
                 return posted
             case _:
                 pass
@@ -369,7 +382,7 @@ class Sessions:
             await self.advance(posted.execution)
         return posted
 
-    async def _hear(self, ref: ExecutionRef, key: str) -> Steering:
+    async def _notify_steering(self, ref: ExecutionRef, key: str) -> Steering:
         """Notify an execution of a stored steering message, and return which execution receives it."""
         # A pending execution may have to be started first. A queued one receives the message when it starts.
         if launch := await self.store.launch(ref):
@@ -378,50 +391,51 @@ class Sessions:
         await self.advance(ref)
         return steering
 
-    async def _hear_for(self, parent: ExecutionRef) -> None:
+    async def _deliver_to_parent(self, parent: ExecutionRef) -> None:
         """Deliver the messages to a parent that its subagent did not receive before it ended."""
         for command in await self.client.store.undelivered(parent):
             await Execution(self.client, parent).carry_out(command)
         await self.advance(parent)
 
-    async def _checked(self, scope: Scope, said: Said) -> tuple[Context, str | None]:
-        caller = said.caller or ContextCaller(said.user_id, scope.tenant_id)
-        return await self.contexts.checked(said.context, caller, said.initial_context_url)
+    async def _check_context(self, scope: Scope, user_message: UserMessage) -> tuple[Context, str | None]:
+        caller = user_message.caller or ContextCaller(user_message.user_id, scope.tenant_id)
+        return await self.contexts.check(user_message.context, caller, user_message.initial_context_url)
 
-    def _message(
-        self, scope: Scope, session_id: UUID, said: Said, agent: str, context: Context
+    def _new_message(
+        self, scope: Scope, session_id: UUID, user_message: UserMessage, agent: str, context: Context
     ) -> NewMessage:
         definition = self._require_agent(agent)
-        plan = definition.plan().debugged(said.debug).told(said.broadcast)
+        plan = definition.plan().debugged(user_message.debug).told(user_message.broadcast)
         plan.rules()
         return NewMessage(
-            id=self._named(scope, said, "message"),
+            id=self._derive_id(scope, user_message, "message"),
             session_id=session_id,
             scope=scope,
-            user_id=said.user_id,
-            content=said.content or (json_text(said.data) if said.data is not None else ""),
+            user_id=user_message.user_id,
+            content=user_message.content
+            or (json_text(user_message.data) if user_message.data is not None else ""),
             spec=definition.spec(),
             plan=frozen_map(plan.model_dump(mode="json")),
-            execution_id=self._named(scope, said, "execution"),
+            execution_id=self._derive_id(scope, user_message, "execution"),
             task_queue=self.client.task_queue,
-            on_busy=said.on_busy,
+            on_busy=user_message.on_busy,
             context=context,
-            metadata=frozen_map(said.metadata, "metadata"),
-            request_id=said.request_id,
+            metadata=frozen_map(user_message.metadata, "metadata"),
+            request_id=user_message.request_id,
         )
 
     def _require_agent(self, name: str | None) -> AgentDefinition:
         return self.client.agent(name or self.default_agent)
 
-    def _named(self, scope: Scope, said: Said, what: str) -> UUID:
+    def _derive_id(self, scope: Scope, user_message: UserMessage, what: str) -> UUID:
         """An id that derives from the message's idempotency key."""
-        whose = f"{scope.tenant_id}/{said.user_id}"
-        if whose.count("/") > 1:
+        owner = f"{scope.tenant_id}/{user_message.user_id}"
+        if owner.count("/") > 1:
             # Names with a slash would be ambiguous.
-            whose = json_text([scope.tenant_id, said.user_id])
-        return uuid5(NAMES, f"{whose}/{said.key}/{what}")
+            owner = json_text([scope.tenant_id, user_message.user_id])
+        return uuid5(NAMESPACE, f"{owner}/{user_message.key}/{what}")
 
 
-def _of_session(context: Context, initial_url: str | None) -> Context:
+def _session_context(context: Context, initial_url: str | None) -> Context:
     # A session keeps the URL of the page on which it started.
     return replace(context, url=initial_url or context.url)

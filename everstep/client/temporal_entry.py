@@ -85,7 +85,7 @@ class OpenRequest(BaseModel):
     args_digest: str
 
 
-class Standing(BaseModel):
+class ExecutionReport(BaseModel):
     """The status of an execution, with its open requests."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -100,7 +100,7 @@ class Standing(BaseModel):
     """The open requests, oldest first."""
 
     @classmethod
-    async def of(cls, execution: Execution) -> "Standing":
+    async def of(cls, execution: Execution) -> "ExecutionReport":
         """Read the status of an execution."""
         row = await execution.get()
         waits = row.status is ExecutionStatus.PAUSED
@@ -119,14 +119,14 @@ class Standing(BaseModel):
         )
 
 
-class FrontDoor:
+class TemporalEntry:
     """The activities that services call instead of a client."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
 
     @activity.defn(name="everstep.start")
-    async def start(self, request: StartRequest) -> Standing:
+    async def start(self, request: StartRequest) -> ExecutionReport:
         """Accept a message and start an execution for it."""
         # A retry must not start a second execution: the id derives from the activity's id.
         named = request.execution_id or self.client.derived_id(activity.info().activity_id)
@@ -139,23 +139,23 @@ class FrontDoor:
                 debug=request.debug,
                 broadcast=request.broadcast and BroadcastConfig.preset(request.broadcast),
             )
-            return await Standing.of(execution)
+            return await ExecutionReport.of(execution)
         except EverstepError as error:
             raise _refusal(error) from error
 
     @activity.defn(name="everstep.act")
-    async def act(self, request: ActRequest) -> Standing:
+    async def act(self, request: ActRequest) -> ExecutionReport:
         """Act on an execution, and return its status."""
         execution = self.client.execution(request.execution_id)
         try:
-            await _acted(execution, request)
-            return await Standing.of(execution)
+            await _perform_act(execution, request)
+            return await ExecutionReport.of(execution)
         except EverstepError as error:
             raise _refusal(error) from error
 
 
-async def _acted(execution: Execution, request: ActRequest) -> None:
-    key = _key()
+async def _perform_act(execution: Execution, request: ActRequest) -> None:
+    key = _act_key()
     match request.act:
         case "answer":
             await execution.submit_input(
@@ -180,7 +180,7 @@ async def _acted(execution: Execution, request: ActRequest) -> None:
             """Only return the status."""
 
 
-def _key() -> str:
+def _act_key() -> str:
     """The idempotency key of the act, the same for every attempt of the activity.
 
     Callers choose the ids of standalone activities. In a workflow the ids are numbers, so the key includes

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from everstep.agent_domain.hosts import AllowedHosts
 from everstep.agent_domain.storage.keys import KeyStore
-from everstep.agent_domain.storage.usage_report import AccountStore
+from everstep.agent_domain.storage.usage_report import UsageReportStore
 from everstep.agent_domain.stream.channels import Admission, StreamStore
 from everstep.agent_domain.stream.reader import Position
 from everstep.client.client import Client
@@ -34,12 +34,12 @@ Feed = Callable[[UUID, bool, Position | None, Admission], Awaitable[AsyncGenerat
 """Opens the events of a stream; its arguments: id, whether of a session, position, admission."""
 
 
-def nowhere() -> str | None:
+def no_gateway_url() -> str | None:
     """The gateway URL of an API without a gateway: None."""
     return None
 
 
-async def nothing_to_check() -> Sequence[Check]:
+async def no_checks() -> Sequence[Check]:
     """The readiness checks of an API without dependencies: none."""
     return ()
 
@@ -50,16 +50,16 @@ class Api:
 
     sessions: Sessions
     keys: KeyStore
-    accounts: AccountStore
+    accounts: UsageReportStore
     streams: StreamStore
     authenticate: Authenticate
     signer: Signer | None = None
     """Signs subscriptions of browsers to channels of the gateway."""
     feed: Feed | None = None
     """Serves events over HTTP, for viewers without a gateway connection."""
-    gateway_url: Callable[[], str | None] = nowhere
+    gateway_url: Callable[[], str | None] = no_gateway_url
     """The URL at which viewers reach the gateway; it may change in a local installation."""
-    checks: Checks = nothing_to_check
+    checks: Checks = no_checks
     allowed_origins: Sequence[str] = ()
     allowed_hosts: AllowedHosts | None = None
     """The accepted host names; None if the server in front of the application checks them."""

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.keys import ApiKey, KeyStore
-from everstep.http_api.callers import KEY_USER, Caller, grants_of, require_person, valid_name
+from everstep.http_api.callers import KEY_USER_PREFIX, Caller, require_person, validate_name, validate_scopes
 
 PREFIX = "esk_"
 """The prefix of every key, so that people and secret scanners recognise one."""
@@ -55,20 +55,20 @@ async def create_key(
         ("tenant", tenant_id),
         ("user", name if user_id is None else user_id),
     ):
-        valid_name(what, value)
+        validate_name(what, value)
     require_person("user", user_id)
     secret = PREFIX + secrets.token_urlsafe(32)
-    key = ApiKey(uuid4(), tenant_id, name, user_id, grants_of(scopes), datetime.now(UTC))
+    key = ApiKey(uuid4(), tenant_id, name, user_id, validate_scopes(scopes), datetime.now(UTC))
     await store.create_key(key, digest_of(secret))
     return NewKey(key, secret)
 
 
-async def caller_of(store: KeyStore, secret: str) -> Caller | None:
+async def find_caller(store: KeyStore, secret: str) -> Caller | None:
     """The caller that a key identifies; None if the key is unknown or revoked."""
     if len(secret) != _LENGTH or not secret.isascii():
         return None
     key = await store.key(digest_of(secret))
     if key is None or key.revoked_at is not None:
         return None
-    caller = Caller.named(key.user_id or f"{KEY_USER}{key.id}", key.tenant_id, key.scopes)
+    caller = Caller.from_claims(key.user_id or f"{KEY_USER_PREFIX}{key.id}", key.tenant_id, key.scopes)
     return replace(caller, key_id=key.id)

@@ -9,8 +9,8 @@ from fastapi.routing import APIRoute
 
 from everstep.http_api import pages, problems
 from everstep.http_api.api import Api
-from everstep.http_api.hosts import Hosts
-from everstep.http_api.middleware import MAX_BODY, Edge, Origins
+from everstep.http_api.hosts import HostMiddleware
+from everstep.http_api.middleware import MAX_BODY, OriginMiddleware, RequestMiddleware
 from everstep.http_api.problems import Problem
 from everstep.http_api.routes import broadcasting, catalogue, executions, health, sessions, streams, usage
 
@@ -42,7 +42,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=_operation,
+        generate_unique_id_function=_operation_id,
     )
     app.state.api = api
     problems.install(app)
@@ -51,12 +51,12 @@ def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
     app.include_router(health.routes)
     pages.install(app)
     # The middleware that is added last runs first.
-    app.add_middleware(Origins, allowed=api.allowed_origins)
+    app.add_middleware(OriginMiddleware, allowed=api.allowed_origins)
     if api.allowed_hosts is not None:
-        app.add_middleware(Hosts, allowed=api.allowed_hosts)
-    app.add_middleware(Edge, metrics=api.metrics, max_body=max_body)
+        app.add_middleware(HostMiddleware, allowed=api.allowed_hosts)
+    app.add_middleware(RequestMiddleware, metrics=api.metrics, max_body=max_body)
     return app
 
 
-def _operation(route: APIRoute) -> str:
+def _operation_id(route: APIRoute) -> str:
     return route.name

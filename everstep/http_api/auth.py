@@ -12,7 +12,7 @@ from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.http_api import api_keys
 from everstep.http_api.callers import Caller, Grant, require_person
-from everstep.http_api.problems import forbidden, unauthorized
+from everstep.http_api.problems import authentication_error, forbidden
 from everstep.http_api.tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 Authenticate = Callable[[str | None], Awaitable[Caller]]
 """Returns the caller that an `Authorization` header identifies."""
 
-ANYBODY = Caller(
+ANONYMOUS = Caller(
     "anybody", DEFAULT_TENANT, frozenset({Grant.ALL_SESSIONS}), scopes=(str(Grant.ALL_SESSIONS),)
 )
 """The caller of every request where authentication is off."""
 
-HOW = "send `Authorization: Bearer` with a token or with a key from `everstep keys create`"
+HOW_TO_AUTHENTICATE = "send `Authorization: Bearer` with a token or with a key from `everstep keys create`"
 
 
 @dataclass(frozen=True)
-class Doorkeeper:
+class Authenticator:
     """Authenticates requests that have a token or a key."""
 
     tokens: Tokens | None
@@ -42,41 +42,43 @@ class Doorkeeper:
             Refusal: The credentials are missing or invalid.
         """
         if header is None:
-            raise unauthorized(f"Authentication required: {HOW}")
+            raise authentication_error(f"Authentication required: {HOW_TO_AUTHENTICATE}")
         scheme, _, credential = header.partition(" ")
         credential = credential.strip()
         if scheme.lower() != "bearer" or not credential:
-            raise unauthorized(f"The Authorization header is invalid; {HOW}")
+            raise authentication_error(f"The Authorization header is invalid; {HOW_TO_AUTHENTICATE}")
         if credential.startswith(api_keys.PREFIX):
-            caller = await api_keys.caller_of(self.keys, credential)
+            caller = await api_keys.find_caller(self.keys, credential)
             if caller is None:
-                raise unauthorized("The key is unknown or revoked; create one with `everstep keys create`")
+                raise authentication_error(
+                    "The key is unknown or revoked; create one with `everstep keys create`"
+                )
             return caller
         if self.tokens is None:
-            raise unauthorized("Tokens are not accepted here; send a key from `everstep keys create`")
+            raise authentication_error("Tokens are not accepted here; send a key from `everstep keys create`")
         return await self.tokens.caller(credential)
 
 
-def open_door() -> Authenticate:
+def allow_all() -> Authenticate:
     """Accept every request without authentication, and log a warning."""
     logger.warning(
         "EVERSTEP_AUTH=off: every client that reaches this port has full access; "
         "never use this on a port that others can reach"
     )
 
-    async def let_in(header: str | None) -> Caller:
+    async def authenticate(header: str | None) -> Caller:
         del header
-        return ANYBODY
+        return ANONYMOUS
 
-    return let_in
+    return authenticate
 
 
-READS = frozenset({"GET", "HEAD", "OPTIONS"})
-READ = "x-everstep-reads"
+READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+READ_MARKER = "x-everstep-reads"
 """The OpenAPI extension that marks a POST which changes nothing."""
 
 
-async def admitted(request: Request, authenticate: Authenticate, *, is_read: bool) -> Caller:
+async def authenticate_request(request: Request, authenticate: Authenticate, *, is_read: bool) -> Caller:
     """Authenticate a request and store the caller in its state.
 
     Raises:
@@ -95,16 +97,16 @@ async def _caller(request: Request) -> Caller:
     return cast("Caller", request.state.caller)
 
 
-Who = Annotated[Caller, Depends(_caller)]
+CallerDep = Annotated[Caller, Depends(_caller)]
 """The type of a route's parameter for the caller."""
 
 
-def acting(caller: Caller, named: str | None) -> Scope:
+def acting_scope(caller: Caller, named: str | None) -> Scope:
     """The scope of a request, which may name another user to act for."""
-    return caller.scope if named is None else Scope(caller.tenant_id, user_of(caller, named))
+    return caller.scope if named is None else Scope(caller.tenant_id, acting_user(caller, named))
 
 
-def user_of(caller: Caller, named: str | None) -> str:
+def acting_user(caller: Caller, named: str | None) -> str:
     """The user that a request acts for.
 
     Raises:

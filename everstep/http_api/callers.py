@@ -16,8 +16,8 @@ from uuid import UUID
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
 from everstep.agent_domain.storage.contexts import ContextCaller
-from everstep.agent_domain.storage.sessions import bounded
-from everstep.agent_domain.values import listed
+from everstep.agent_domain.storage.sessions import limited_text
+from everstep.agent_domain.values import as_list
 
 LEEWAY = 30
 """Seconds by which two clocks may differ."""
@@ -54,7 +54,7 @@ class Caller:
     """The id of the API key, if one was sent."""
 
     @classmethod
-    def named(
+    def from_claims(
         cls,
         user_id: object,
         tenant_id: object,
@@ -63,10 +63,10 @@ class Caller:
         roles: object = (),
     ) -> "Caller":
         """Build a caller from the claims of a token or a key; unknown scopes are kept but grant nothing."""
-        names = _words(scopes, "scope")
+        names = _split_names(scopes, "scope")
         grants = frozenset(Grant(name) for name in names if name in tuple(Grant))
-        user, tenant = valid_name("sub", user_id), valid_name("tenant", tenant_id)
-        return cls(user, tenant, grants, expires_at, names, _words(roles, "roles"))
+        user, tenant = validate_name("sub", user_id), validate_name("tenant", tenant_id)
+        return cls(user, tenant, grants, expires_at, names, _split_names(roles, "roles"))
 
     def in_context(self, user_id: str) -> ContextCaller:
         """The caller as context policies see it, acting for this user."""
@@ -118,30 +118,30 @@ class Caller:
         return user_id if self.sees_all else None
 
 
-def _words(value: object, what: str) -> tuple[str, ...]:
-    return (*value.split(),) if isinstance(value, str) else (*map(str, listed(value or (), what)),)
+def _split_names(value: object, what: str) -> tuple[str, ...]:
+    return (*value.split(),) if isinstance(value, str) else (*map(str, as_list(value or (), what)),)
 
 
-KEY_USER = "key:"
+KEY_USER_PREFIX = "key:"
 """The prefix of the user of a key that acts as itself."""
 
 
 def require_person(what: str, user_id: object) -> None:
     """Refuse a user name that is reserved for keys: such a user would own the key's data."""
-    if isinstance(user_id, str) and user_id.startswith(KEY_USER):
+    if isinstance(user_id, str) and user_id.startswith(KEY_USER_PREFIX):
         raise InvalidInput(
-            f"{what} begins with '{KEY_USER}', which is reserved for keys; choose another name"
+            f"{what} begins with '{KEY_USER_PREFIX}', which is reserved for keys; choose another name"
         )
 
 
-def valid_name(what: str, value: object) -> str:
+def validate_name(what: str, value: object) -> str:
     """Validate the name of a tenant, a user or a key."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidInput(f"{what} must be non-empty text")
-    return bounded(what, value, MAX_NAME)
+    return limited_text(what, value, MAX_NAME)
 
 
-def grants_of(names: Sequence[str]) -> tuple[str, ...]:
+def validate_scopes(names: Sequence[str]) -> tuple[str, ...]:
     """Validate the scopes of a new key; duplicates are removed."""
     unknown = [name for name in names if name not in tuple(Grant)]
     if unknown:

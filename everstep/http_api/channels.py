@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.channels import Channel, channel_signature
-from everstep.http_api.problems import unusable
+from everstep.http_api.problems import invalid_request
 
 CHANNELS = ("agent.session.{session_id}", "agent.execution.{execution_id}")
 """The patterns of channel names."""
@@ -20,12 +20,12 @@ def private_channel(name: str) -> Channel:
         Refusal: It is not the name of one.
     """
     try:
-        channel = Channel.named(name)
+        channel = Channel.parse(name)
     except InvalidInput:
         channel = None
     if channel and channel.is_private:
         return channel
-    raise unusable(
+    raise invalid_request(
         "channel_name is unknown; "
         "use private-agent.session.{session_id} or private-agent.execution.{execution_id}"
     )
@@ -45,7 +45,7 @@ class Signer:
             Refusal: `socket_id` is invalid.
         """
         if not _SOCKET.fullmatch(socket_id):
-            raise unusable(
+            raise invalid_request(
                 "socket_id is invalid; send the two numbers with a dot from the gateway's first message"
             )
         return f"{self.key}:{channel_signature(self.secret, socket_id, channel, data)}"

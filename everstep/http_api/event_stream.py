@@ -7,7 +7,7 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-PATIENCE = 10.0
+SEND_SECONDS = 10.0
 """Seconds within which a client must read an event."""
 
 
@@ -17,7 +17,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[bytes], status_code: int = 200, patience: float = PATIENCE
+        self, events: AsyncGenerator[bytes], status_code: int = 200, patience: float = SEND_SECONDS
     ) -> None:
         super().__init__(status_code=status_code)
         self._events = events
@@ -34,7 +34,7 @@ class EventStream(Response):
         ]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_gone(receive))
+        leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -52,6 +52,6 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue

@@ -13,7 +13,7 @@ PROBES: Final = frozenset({"/healthz", "/readyz"})
 """Supervisors request these by address, and the responses hold nothing confidential."""
 
 
-class Hosts:
+class HostMiddleware:
     """Refuses requests for other host names before any other code sees them."""
 
     def __init__(self, app: ASGIApp, allowed: AllowedHosts) -> None:
@@ -27,7 +27,7 @@ class Hosts:
             await self.app(scope, receive, send)
         else:
             refusal = problems.forbidden(detail)
-            await problems.rendered(refusal, scope["state"]["request_id"])(scope, receive, send)
+            await problems.problem_response(refusal, scope["state"]["request_id"])(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> str | None:
         path: str = scope["path"]

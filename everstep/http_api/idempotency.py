@@ -26,13 +26,13 @@ from starlette.responses import JSONResponse, Response
 
 from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.errors import EverstepError
-from everstep.agent_domain.storage.keys import Answered
+from everstep.agent_domain.storage.keys import StoredResponse
 from everstep.agent_domain.values import json_text
 from everstep.http_api.api import Api
-from everstep.http_api.auth import READ, READS, admitted
+from everstep.http_api.auth import READ_MARKER, READ_METHODS, authenticate_request
 from everstep.http_api.callers import Caller
-from everstep.http_api.problems import Refusal, is_refusal, unavailable, unusable
-from everstep.http_api.schemas.responses import told_of
+from everstep.http_api.problems import Refusal, invalid_request, is_refusal, unavailable
+from everstep.http_api.schemas.responses import subject_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ PATIENCE = 15.0
 CLAIM_SECONDS = 2.0
 """Seconds after which the claim of a crashed process expires."""
 
-_WAITS = (0.01, 0.02, 0.05, 0.1)
+_POLL_SECONDS = (0.01, 0.02, 0.05, 0.1)
 """Seconds between two polls of a request that another process has claimed."""
 
 _USABLE = re.compile(r"[\x21-\x7e]{1,200}")
@@ -83,11 +83,11 @@ async def _key(
     return RequestKey(request.state.caller, idempotency_key or str(uuid4()))
 
 
-Key = Annotated[RequestKey, Depends(_key)]
+KeyDep = Annotated[RequestKey, Depends(_key)]
 """The type of a route's parameter for the request's key; every POST has one."""
 
 
-def reused() -> Refusal:
+def key_conflict() -> Refusal:
     """The refusal of a key that was used for another request."""
     detail = "This Idempotency-Key was used for a different request; use a new key for each request"
     return Refusal(422, "key-reused", "Idempotency-Key already used", detail)
@@ -100,27 +100,27 @@ class ApiRoute(APIRoute):
         """Wrap the route's handler in authentication and idempotency."""
         answer = super().get_route_handler()
         known = {parameter.alias for parameter in self.dependant.query_params}
-        is_read = set[str](self.methods or ()) <= READS or READ in (self.openapi_extra or {})
+        is_read = set[str](self.methods or ()) <= READ_METHODS or READ_MARKER in (self.openapi_extra or {})
 
         async def handler(request: Request) -> Response:
             api = cast("Api", request.app.state.api)
-            caller = await admitted(request, api.authenticate, is_read=is_read)
+            caller = await authenticate_request(request, api.authenticate, is_read=is_read)
             if unknown := [name for name in request.query_params if name not in known]:
-                raise unusable(f"query.{unknown[0]} is not a parameter of this route; remove it")
+                raise invalid_request(f"query.{unknown[0]} is not a parameter of this route; remove it")
             # The body is read only after the caller is authenticated.
             await request.body()
             key = request.headers.get(HEADER) if request.method == "POST" else None
             if key is None:
-                return await _patiently(answer, request)
+                return await _run_with_timeout(answer, request)
             if not _USABLE.fullmatch(key):
-                raise unusable("An Idempotency-Key has 1 to 200 visible ASCII characters; use a UUID")
-            once = _Once(api, caller, key, await _digest(request), self.response_model)
+                raise invalid_request("An Idempotency-Key has 1 to 200 visible ASCII characters; use a UUID")
+            once = _IdempotentRequest(api, caller, key, await _digest(request), self.response_model)
             return await once.response(request, answer)
 
         return handler
 
 
-async def _patiently(answer: Handler, request: Request) -> Response:
+async def _run_with_timeout(answer: Handler, request: Request) -> Response:
     """Run the handler with a time limit: an execution may have no worker to accept an update."""
     limit = asyncio.timeout(PATIENCE)
     try:
@@ -141,7 +141,7 @@ async def _digest(request: Request) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Once:
+class _IdempotentRequest:
     """A request with a key, which at most one process carries out at a time.
 
     The process claims the key with the digest of the request before it creates anything, and the claim ends
@@ -163,57 +163,57 @@ class _Once:
 
     async def response(self, request: Request, answer: Handler) -> Response:
         owner = uuid4()
-        if before := await self._claimed(owner):
-            return self._again(before)
+        if stored := await self._claim(owner):
+            return self._replay(stored)
         renewing = asyncio.create_task(
             keep_running(
                 "the renewal of a claim",
-                partial(self._renewed, owner),
+                partial(self._renew_claim, owner),
                 sleep=asyncio.sleep,
                 clock=monotonic,
                 log=logger,
             )
         )
         try:
-            response = await _patiently(answer, request)
-            answered = self._answered(response)
+            response = await _run_with_timeout(answer, request)
+            answered = self._stored_response(response)
             kept = await self.api.keys.remember(*self.name, answered)
         except Exception as error:
             # Another process may have carried out the same request in the meantime.
-            if before := await self.api.keys.answered(*self.name):
-                return self._again(before)
-            await self._give_up(owner, error)
+            if stored := await self.api.keys.find_response(*self.name):
+                return self._replay(stored)
+            await self._release_claim(owner, error)
             raise
         finally:
             renewing.cancel()
             with suppress(asyncio.CancelledError):
                 await renewing
-        return response if kept == answered else self._again(kept)
+        return response if kept == answered else self._replay(kept)
 
-    async def _claimed(self, owner: UUID) -> Answered | None:
+    async def _claim(self, owner: UUID) -> StoredResponse | None:
         """Claim the request; return the stored response if there is one."""
         deadline = monotonic() + PATIENCE
-        for wait in chain(_WAITS, repeat(_WAITS[-1])):
-            found = await self.api.keys.claim(*self.name, owner, digest=self.digest, seconds=CLAIM_SECONDS)
-            if isinstance(found, Answered):
-                return found
-            if found.is_mine:
+        for wait in chain(_POLL_SECONDS, repeat(_POLL_SECONDS[-1])):
+            claim = await self.api.keys.claim(*self.name, owner, digest=self.digest, seconds=CLAIM_SECONDS)
+            if isinstance(claim, StoredResponse):
+                return claim
+            if claim.is_mine:
                 return None
-            if found.digest != self.digest:
-                raise reused()
+            if claim.digest != self.digest:
+                raise key_conflict()
             if monotonic() > deadline:
                 break
             await asyncio.sleep(wait)
         raise unavailable("Another process that handles the same request")
 
-    async def _give_up(self, owner: UUID, error: Exception) -> None:
+    async def _release_claim(self, owner: UUID, error: Exception) -> None:
         """Release the claim; its digest is kept unless the request was refused, so created nothing."""
         try:
-            await self.api.keys.unclaim(*self.name, owner, forget=is_refusal(error))
+            await self.api.keys.release_claim(*self.name, owner, forget=is_refusal(error))
         except EverstepError as failure:
             logger.warning("the claim of a request was not released and will expire: %s", failure)
 
-    async def _renewed(self, owner: UUID) -> None:
+    async def _renew_claim(self, owner: UUID) -> None:
         """Renew the claim until the request is done."""
         while True:
             await asyncio.sleep(CLAIM_SECONDS / 3)
@@ -223,16 +223,16 @@ class _Once:
                 # If it expires, another process repeats the work, safely: ids derive from the key.
                 logger.warning("the claim of a request was not renewed: %s", error)
 
-    def _answered(self, response: Response) -> Answered:
+    def _stored_response(self, response: Response) -> StoredResponse:
         text = bytes(response.body)
         body = json.loads(text) if text else None
-        return Answered(response.status_code, body, self.digest, **told_of(self.kind, body))
+        return StoredResponse(response.status_code, body, self.digest, **subject_of(self.kind, body))
 
-    def _again(self, before: Answered) -> Response:
-        if before.digest != self.digest:
-            raise reused()
-        self.api.metrics.replayed()
+    def _replay(self, stored: StoredResponse) -> Response:
+        if stored.digest != self.digest:
+            raise key_conflict()
+        self.api.metrics.count_replay()
         marked = {REPLAYED: "true"}
-        if before.body is None:
-            return Response(status_code=before.status, headers=marked)
-        return JSONResponse(before.body, before.status, marked)
+        if stored.body is None:
+            return Response(status_code=stored.status, headers=marked)
+        return JSONResponse(stored.body, stored.status, marked)

@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 BY_PROVIDER = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
 
-LIFESPAN = 3600.0
+MAX_AGE_SECONDS = 3600.0
 """Seconds after which the keys are fetched again, so that a revoked key does not stay valid."""
-COOLDOWN = 10.0
+COOLDOWN_SECONDS = 10.0
 """The minimum number of seconds between two fetches."""
 TIMEOUT = 5.0
 
 Fetch = Callable[[str], Awaitable[bytes]]
 
 
-async def fetched(url: str) -> bytes:
+async def fetch_document(url: str) -> bytes:
     """Fetch the provider's document."""
     async with httpx2.AsyncClient(timeout=TIMEOUT) as client:
         response = await client.get(url)
@@ -42,7 +42,9 @@ async def fetched(url: str) -> bytes:
 class KeySet:
     """The cached keys of a JWKS URL."""
 
-    def __init__(self, url: str, fetch: Fetch = fetched, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, url: str, fetch: Fetch = fetch_document, clock: Callable[[], float] = monotonic
+    ) -> None:
         self.url = url
         self._fetch = fetch
         self._clock = clock
@@ -60,7 +62,7 @@ class KeySet:
         if self._is_missing(key_id):
             async with self._lock:
                 # Another task may have fetched the keys while this one waited.
-                if self._is_missing(key_id) and self._clock() - self._tried_at >= COOLDOWN:
+                if self._is_missing(key_id) and self._clock() - self._tried_at >= COOLDOWN_SECONDS:
                     await self._refresh()
         if isinstance(key_id, str) and (found := self._keys.get(key_id)):
             return found
@@ -69,7 +71,7 @@ class KeySet:
         raise jwt.InvalidKeyError("no key with this id")
 
     def _is_missing(self, key_id: object) -> bool:
-        return str(key_id) not in self._keys or self._clock() - self._fetched_at >= LIFESPAN
+        return str(key_id) not in self._keys or self._clock() - self._fetched_at >= MAX_AGE_SECONDS
 
     async def _refresh(self) -> None:
         self._tried_at = self._clock()

@@ -20,14 +20,14 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-Repairs = Callable[[], Mapping[str, int]]
+RepairCounts = Callable[[], Mapping[str, int]]
 """Returns the number of repairs by kind that the reconciler of this process has made."""
 
 
 class Metrics:
     """The counters of one process."""
 
-    def __init__(self, repairs: Repairs | None = None) -> None:
+    def __init__(self, repairs: RepairCounts | None = None) -> None:
         self.registry = CollectorRegistry()
         self.in_progress = Gauge(
             "everstep_http_requests_in_progress", "Requests in progress", registry=self.registry
@@ -56,32 +56,32 @@ class Metrics:
             ("route",),
             registry=self.registry,
         )
-        self.registry.register(_BackgroundFailures())
+        self.registry.register(_FailureCollector())
         if repairs is not None:
-            self.registry.register(_Repairs(repairs))
+            self.registry.register(_RepairCollector(repairs))
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a finished request."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
-    def replayed(self) -> None:
+    def count_replay(self) -> None:
         """Count a replayed response."""
         self._replayed.inc()
 
-    def accepted(self, route: str) -> None:
+    def count_message(self, route: str) -> None:
         """Count an accepted message."""
         self._accepted.labels(route).inc()
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
-class _Repairs(Collector):
+class _RepairCollector(Collector):
     """Exports the reconciler's own counters."""
 
-    def __init__(self, repairs: Repairs) -> None:
+    def __init__(self, repairs: RepairCounts) -> None:
         self.repairs = repairs
 
     def collect(self) -> Iterator[Metric]:
@@ -91,7 +91,7 @@ class _Repairs(Collector):
         yield family
 
 
-class _BackgroundFailures(Collector):
+class _FailureCollector(Collector):
     """Exports the counters of failed background tasks."""
 
     def collect(self) -> Iterator[Metric]:

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY = 256 * 1024
 """The limit of a request body in bytes. Not sent to Temporal, but megabytes are a mistake."""
 
-PATIENCE = 30.0
+BODY_SECONDS = 30.0
 """Seconds within which a body must arrive."""
 
 MAX_BODIES = 32 * 1024 * 1024
@@ -38,11 +38,11 @@ MAX_HEAD = 64 * 1024
 
 MAX_HEADERS = 200
 
-LINGER = 2.0
+LINGER_SECONDS = 2.0
 """Seconds for which a client that is still sending may read a refusal before the connection is closed.
 Closing with unread bytes resets the connection, and the response would be lost."""
 
-MAX_LINGER = 1024 * 1024
+MAX_LINGER_BYTES = 1024 * 1024
 """The limit of bytes that are read and discarded in that time."""
 
 REQUEST_ID = "x-request-id"
@@ -51,7 +51,7 @@ _USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _METHODS = frozenset(HTTPMethod)
 
 
-class Bodies:
+class BodyMemory:
     """Counts the bytes of all request bodies in memory."""
 
     def __init__(self, limit: int) -> None:
@@ -65,7 +65,7 @@ class Bodies:
             Refusal: The limit is exceeded.
         """
         if self.held + size > self.limit:
-            raise problems.overloaded()
+            raise problems.overload()
         self.held += size
 
     def release(self, size: int) -> None:
@@ -73,7 +73,7 @@ class Bodies:
         self.held -= size
 
 
-class Edge:
+class RequestMiddleware:
     """The outermost middleware: request ids, limits, error responses and the request log.
 
     Args:
@@ -87,14 +87,14 @@ class Edge:
         app: ASGIApp,
         metrics: Metrics,
         max_body: int = MAX_BODY,
-        patience: float = PATIENCE,
+        patience: float = BODY_SECONDS,
         max_bodies: int = MAX_BODIES,
     ) -> None:
         self.app = app
         self.metrics = metrics
         self.max_body = max_body
         self.patience = patience
-        self.bodies = Bodies(max_bodies)
+        self.bodies = BodyMemory(max_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -105,19 +105,19 @@ class Edge:
         request_id = _request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
         body = _Body(receive, headers, self)
-        passing, began = _Passing(send, request_id, body), perf_counter()
+        passing, began = _ResponseSender(send, request_id, body), perf_counter()
         self.metrics.in_progress.inc()
         try:
-            await self._answered(scope, body, passing)
+            await self._handle(scope, body, passing)
         except ClientDisconnect:
             passing.status = 499
         finally:
             self.metrics.in_progress.dec()
             body.release()
-            self._tell(scope, passing.status, request_id, perf_counter() - began)
+            self._log_request(scope, passing.status, request_id, perf_counter() - began)
         await passing.finish()
 
-    async def _answered(self, scope: Scope, body: "_Body", send: "_Passing") -> None:
+    async def _handle(self, scope: Scope, body: "_Body", send: "_ResponseSender") -> None:
         try:
             await (_refuse_head if _head_is_too_large(scope) else self.app)(scope, body, send)
         except ClientDisconnect:
@@ -126,13 +126,13 @@ class Edge:
             if send.status:
                 raise
             refusal = problems.refusal_of(error)
-            await problems.rendered(refusal, send.request_id)(scope, body, send)
+            await problems.problem_response(refusal, send.request_id)(scope, body, send)
 
-    def _tell(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
+    def _log_request(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
         # The route's pattern, not the path: URLs can contain search terms of users.
         route = getattr(scope.get("route"), "path", None) or "unknown"
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        self.metrics.answered(method, route, status, seconds)
+        self.metrics.count_request(method, route, status, seconds)
         line = {
             "request_id": request_id,
             "method": method,
@@ -167,7 +167,7 @@ async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
 class _Body:
     """A request's body, which is read on demand and only up to the limits."""
 
-    def __init__(self, receive: Receive, headers: Headers, edge: Edge) -> None:
+    def __init__(self, receive: Receive, headers: Headers, edge: RequestMiddleware) -> None:
         announced = headers.get("content-length", "")
         self.is_complete = announced in ("", "0") and "transfer-encoding" not in headers
         """Whether the body has arrived completely."""
@@ -212,15 +212,15 @@ class _Body:
         """Read and discard what the client is still sending, within limits."""
         size = 0
         with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER):
-                while size < MAX_LINGER:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while size < MAX_LINGER_BYTES:
                     message = await self._receive()
                     size += len(message.get("body", b""))
                     if not message.get("more_body"):
                         return
 
 
-class _Passing:
+class _ResponseSender:
     """Observes the response and adds headers to it.
 
     If the request's body was not read completely, the response ends after a short delay and closes the
@@ -255,7 +255,7 @@ class _Passing:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class Origins:
+class OriginMiddleware:
     """Accepts requests of browsers only from pages of this origin and of the allowed ones (CORS)."""
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
@@ -273,12 +273,12 @@ class Origins:
         elif origin not in self.allowed:
             detail = "This origin is not allowed; add it to EVERSTEP_ALLOWED_ORIGINS"
             refusal = problems.forbidden(detail)
-            await problems.rendered(refusal, scope["state"]["request_id"])(scope, receive, send)
+            await problems.problem_response(refusal, scope["state"]["request_id"])(scope, receive, send)
         elif scope["method"] == "OPTIONS":
             await send({"type": "http.response.start", "status": 204, "headers": _preflight(origin)})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await self.app(scope, receive, _Shared(send, origin))
+            await self.app(scope, receive, _CorsSender(send, origin))
 
 
 def _host(origin: str) -> str:
@@ -301,7 +301,7 @@ def _preflight(origin: str) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
-class _Shared:
+class _CorsSender:
     """Adds the CORS headers that let a page read the response."""
 
     def __init__(self, send: Send, origin: str) -> None:

@@ -23,7 +23,7 @@ _ASSETS: Mapping[str, str] = {
 
 CLIENT = "everstep-client.js"
 
-OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
+PUBLIC_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 """The routes without authentication."""
 
 _DESCRIPTION = """Sessions with durable agents, over HTTP.
@@ -36,7 +36,7 @@ problem documents (RFC 9457) that say how to fix the request.
 
 def install(app: FastAPI) -> None:
     """Add the pages to the application."""
-    app.openapi = _described(app)
+    app.openapi = _openapi_builder(app)
 
     async def docs(request: Request) -> Response:
         root = request.scope.get("root_path", "").rstrip("/")
@@ -51,7 +51,7 @@ def install(app: FastAPI) -> None:
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _ASSETS:
-            raise problems.missing("page", name)
+            raise problems.not_found("page", name)
         headers = {"Cache-Control": "public, max-age=86400"}
         return Response((_SWAGGER / name).read_bytes(), headers=headers, media_type=_ASSETS[name])
 
@@ -74,20 +74,20 @@ def install(app: FastAPI) -> None:
     app.add_route("/docs/{name}", asset, include_in_schema=False)
 
 
-def _described(app: FastAPI) -> Callable[[], dict[str, Any]]:
+def _openapi_builder(app: FastAPI) -> Callable[[], dict[str, Any]]:
     def describe() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = get_openapi(
                 title="Everstep", version=app.version, description=_DESCRIPTION, routes=app.routes
             )
-            _complete(document)
+            _add_security(document)
             app.openapi_schema = document
         return app.openapi_schema
 
     return describe
 
 
-def _complete(document: dict[str, Any]) -> None:
+def _add_security(document: dict[str, Any]) -> None:
     """Add what FastAPI cannot know: authentication and the media type of errors."""
     scheme = {
         "type": "http",
@@ -97,7 +97,7 @@ def _complete(document: dict[str, Any]) -> None:
     document.setdefault("components", {})["securitySchemes"] = {"bearer": scheme}
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            if path not in OPEN:
+            if path not in PUBLIC_ROUTES:
                 operation["security"] = [{"bearer": []}]
             for status, response in operation["responses"].items():
                 for media in response.get("content", {}).copy().values():

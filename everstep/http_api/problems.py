@@ -27,16 +27,16 @@ from everstep.agent_domain.storage.sessions import (
     SessionBusy,
     SessionNotActive,
 )
-from everstep.agent_domain.values import cut, storable
+from everstep.agent_domain.values import escape_unstorable, truncate
 from everstep.client.contexts import ContextPolicySlow
 from everstep.client.errors import Ending, Refused
-from everstep.client.outages import Meaning, meaning_of
+from everstep.client.outages import ErrorMeaning, meaning_of
 
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 
-LONGEST = 1000
+MAX_DETAIL = 1000
 """The limit of a detail in characters: some quote the request."""
 
 
@@ -87,7 +87,7 @@ class Refusal(EverstepError):
         super().__init__(detail)
 
 
-def unauthorized(detail: str) -> Refusal:
+def authentication_error(detail: str) -> Refusal:
     """401: authentication is missing or invalid."""
     headers = {"WWW-Authenticate": 'Bearer realm="everstep"'}
     return Refusal(401, "unauthorized", "Unauthorized", detail, headers=headers)
@@ -98,7 +98,7 @@ def forbidden(detail: str) -> Refusal:
     return Refusal(403, "forbidden", "Forbidden", detail)
 
 
-def unusable(detail: str, errors: Sequence[Mapping[str, str]] = ()) -> Refusal:
+def invalid_request(detail: str, errors: Sequence[Mapping[str, str]] = ()) -> Refusal:
     """422: the request is invalid."""
     return Refusal(422, "unusable", "The request cannot be used", detail, errors=errors)
 
@@ -109,7 +109,7 @@ def unavailable(what: str) -> Refusal:
     return Refusal(503, "unavailable", "Try again", detail, headers={"Retry-After": "1"})
 
 
-def missing(kind: str, name: object) -> Refusal:
+def not_found(kind: str, name: object) -> Refusal:
     """404: it does not exist, or belongs to another user."""
     return Refusal(404, "not-found", "Not found", f"There is no {kind} {name}; check its id")
 
@@ -143,19 +143,19 @@ def too_slow(what: str = "body") -> Refusal:
     return Refusal(408, "too-slow", "The request took too long", detail)
 
 
-def overloaded() -> Refusal:
+def overload() -> Refusal:
     """503: the memory for request bodies is used up."""
     detail = "Too many requests are being read at once; send the same request again"
     return Refusal(503, "overloaded", "Try again", detail, headers={"Retry-After": "1"})
 
 
-def crowded() -> Refusal:
+def too_many_connections() -> Refusal:
     """503: there are too many connections."""
     detail = "Too many connections, in total or from this address; close some, or try again later"
     return Refusal(503, "crowded", "Try again", detail, headers={"Retry-After": "5"})
 
 
-def malformed() -> Refusal:
+def bad_request() -> Refusal:
     """400: the data is not HTTP."""
     return Refusal(400, "malformed", "Bad Request", "This is not an HTTP/1.1 request; check the client")
 
@@ -175,11 +175,11 @@ def refusal_of(error: Exception) -> Refusal:
         case ContextForbidden():
             return forbidden(str(error) or "This context is not allowed; choose another one")
         case InvalidInput():
-            return unusable(str(error) or "The request is invalid; correct it and send it again")
+            return invalid_request(str(error) or "The request is invalid; correct it and send it again")
         case NotFound():
             return Refusal(404, "not-found", "Not found", f"{error}; check its id")
         case _:
-            return _conflict(error) or _outage(error) or _unforeseen(error)
+            return _conflict(error) or _outage(error) or _internal_error(error)
 
 
 def is_refusal(error: Exception) -> bool:
@@ -225,43 +225,43 @@ def _outage(error: Exception) -> Refusal | None:
         case WorkflowUpdateRPCTimeoutOrCancelledError():
             return unavailable("The execution's worker")
         case RPCError():
-            return _of_temporal(error)
+            return _temporal_refusal(error)
         case _:
             return None
 
 
-def _of_temporal(error: RPCError) -> Refusal | None:
+def _temporal_refusal(error: RPCError) -> Refusal | None:
     match meaning_of(error):
-        case Meaning.PASSES:
+        case ErrorMeaning.TRANSIENT:
             logger.warning("Temporal is unavailable (%s): %s", error.status.name, error)
             return unavailable("Temporal")
-        case Meaning.LOCKED:
+        case ErrorMeaning.DENIED:
             logger.error(
                 "Temporal denies access: %s; check TEMPORAL_API_KEY and TEMPORAL_NAMESPACE",
                 error,
             )
             return unavailable("Temporal")
-        case Meaning.NOT_NOW:
+        case ErrorMeaning.NOT_NOW:
             logger.warning("Temporal refuses (%s): %s", error.status.name, error)
             detail = "Its workflow does not exist or has ended; read the execution to see its status"
             return Refusal(409, "not-now", "The execution does not accept this now", detail)
-        case Meaning.FAULT:
+        case ErrorMeaning.FAULT:
             return None
 
 
-def _unforeseen(error: Exception) -> Refusal:
+def _internal_error(error: Exception) -> Refusal:
     logger.error("a request failed", exc_info=error)
     detail = "The server failed; its log has the details under this request's id"
     return Refusal(500, "fault", "Internal error", detail)
 
 
-def rendered(refusal: Refusal, request_id: str | None) -> JSONResponse:
+def problem_response(refusal: Refusal, request_id: str | None) -> JSONResponse:
     """Render a refusal as a response with a problem document."""
     document: dict[str, Any] = {
         "type": f"urn:everstep:problem:{refusal.slug}",
         "title": refusal.title,
         "status": refusal.status,
-        "detail": cut(storable(refusal.detail), LONGEST),
+        "detail": truncate(escape_unstorable(refusal.detail), MAX_DETAIL),
         "request_id": request_id,
     }
     if refusal.errors:
@@ -269,17 +269,20 @@ def rendered(refusal: Refusal, request_id: str | None) -> JSONResponse:
     return JSONResponse(document, refusal.status, refusal.headers, media_type=MEDIA_TYPE)
 
 
-def of_validation(error: RequestValidationError) -> Refusal:
+def refusal_from_validation(error: RequestValidationError) -> Refusal:
     """The refusal for invalid input, with each invalid place; the input itself is not repeated."""
     faults = [
-        {"at": storable(".".join(map(str, fault["loc"]))), "message": storable(_said(fault))}
+        {
+            "at": escape_unstorable(".".join(map(str, fault["loc"]))),
+            "message": escape_unstorable(_fault_message(fault)),
+        }
         for fault in cast("Sequence[Mapping[str, Any]]", error.errors())
     ]
     first = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults[:3])
-    return unusable(f"Correct these parts of the request: {first}", faults[:20])
+    return invalid_request(f"Correct these parts of the request: {first}", faults[:20])
 
 
-def _said(fault: Mapping[str, Any]) -> str:
+def _fault_message(fault: Mapping[str, Any]) -> str:
     match fault:
         # Pydantic reports this for text that is validated before its length is checked.
         case {"type": "too_long", "input": str(), "ctx": {"max_length": limit, "actual_length": length}}:
@@ -288,7 +291,7 @@ def _said(fault: Mapping[str, Any]) -> str:
             return str(fault["msg"])
 
 
-def of_http(error: HTTPException) -> Refusal:
+def refusal_from_http(error: HTTPException) -> Refusal:
     """The refusal for an error of the router."""
     status = HTTPStatus(error.status_code)
     match status:
@@ -311,12 +314,12 @@ def install(app: FastAPI) -> None:
     def answer(request: Request, error: Exception) -> JSONResponse:
         match error:
             case RequestValidationError():
-                refusal = of_validation(error)
+                refusal = refusal_from_validation(error)
             case HTTPException():
-                refusal = of_http(error)
+                refusal = refusal_from_http(error)
             case _:
                 refusal = refusal_of(error)
-        return rendered(refusal, getattr(request.state, "request_id", None))
+        return problem_response(refusal, getattr(request.state, "request_id", None))
 
     for kind in (RequestValidationError, HTTPException, EverstepError, RPCError):
         app.add_exception_handler(kind, answer)

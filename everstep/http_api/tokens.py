@@ -15,7 +15,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.http_api.callers import LEEWAY, Caller
 from everstep.http_api.jwks import BY_PROVIDER, KeySet
-from everstep.http_api.problems import unauthorized
+from everstep.http_api.problems import authentication_error
 
 BY_SECRET = "HS256"  # noqa: S105 -- an algorithm
 
@@ -57,22 +57,24 @@ class Tokens:
             Refusal: The token is invalid or expired, or its key is unavailable.
         """
         if len(token) > MAX_TOKEN:
-            raise unauthorized(f"The token is longer than {MAX_TOKEN} characters; {_SEND_ANOTHER}")
+            raise authentication_error(f"The token is longer than {MAX_TOKEN} characters; {_SEND_ANOTHER}")
         try:
             claims = await self._claims(token)
             tenant = claims.get("tenant", DEFAULT_TENANT)
             # A larger integer has no exact float; such a token never expires in practice.
             expires_at = float(min(int(claims["exp"]), LATEST) + LEEWAY)
             scopes, roles = claims.get("scope"), claims.get("roles")
-            return Caller.named(claims["sub"], tenant, scopes, expires_at, roles).as_person()
+            return Caller.from_claims(claims["sub"], tenant, scopes, expires_at, roles).as_person()
         except jwt.ExpiredSignatureError:
-            raise unauthorized(f"The token has expired; {_SEND_ANOTHER}") from None
+            raise authentication_error(f"The token has expired; {_SEND_ANOTHER}") from None
         except jwt.PyJWTError as error:
-            raise unauthorized(f"The token is not valid ({type(error).__name__}); {_SEND_ANOTHER}") from None
+            raise authentication_error(
+                f"The token is not valid ({type(error).__name__}); {_SEND_ANOTHER}"
+            ) from None
         except InvalidInput as error:
-            raise unauthorized(f"The token's {error}; {_SEND_ANOTHER}") from None
+            raise authentication_error(f"The token's {error}; {_SEND_ANOTHER}") from None
         except (ValueError, TypeError, OverflowError, RecursionError, KeyError):
-            raise unauthorized(f"The token cannot be read; {_SEND_ANOTHER}") from None
+            raise authentication_error(f"The token cannot be read; {_SEND_ANOTHER}") from None
 
     async def _claims(self, token: str) -> Mapping[str, Any]:
         header = jwt.get_unverified_header(token)
@@ -81,10 +83,10 @@ class Tokens:
             token,
             key,
             algorithms=[*algorithms],
-            issuer=_exactly(self.issuer),
-            audience=_exactly(self.audience),
+            issuer=_none_if_any(self.issuer),
+            audience=_none_if_any(self.audience),
             leeway=LEEWAY,
-            options={"require": ["exp", "sub"], "verify_aud": _exactly(self.audience) is not None},
+            options={"require": ["exp", "sub"], "verify_aud": _none_if_any(self.audience) is not None},
         )
 
     async def _key(self, header: Mapping[str, Any]) -> tuple[Any, Sequence[str]]:
@@ -107,11 +109,11 @@ def _require(value: str | None, setting: str) -> None:
         )
 
 
-def _exactly(value: str | None) -> str | None:
+def _none_if_any(value: str | None) -> str | None:
     return None if value == ANY else value
 
 
-def signed(
+def sign_token(
     secret: str,
     user_id: str,
     tenant_id: str = DEFAULT_TENANT,
@@ -123,7 +125,7 @@ def signed(
 ) -> str:
     """Sign a token with the secret of a local installation."""
     now = datetime.now(UTC)
-    named = {"iss": _exactly(issuer), "aud": _exactly(audience)}
+    named = {"iss": _none_if_any(issuer), "aud": _none_if_any(audience)}
     claims = {
         **{name: value for name, value in named.items() if value is not None},
         "sub": user_id,

@@ -23,10 +23,10 @@ from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import json_text, thaw
 from everstep.inference.json_reading import Json, count
 from everstep.inference.presets import Preset
-from everstep.inference.provider_items import keep, kept, say_the_same
+from everstep.inference.provider_items import bundle_items, matches_message, own_items
 from everstep.inference.provider_model import ProviderModel, SdkErrors, timeouts, utc_now
-from everstep.inference.request_parts import INVALID_JSON, FunctionSchema, ToolChoice, called_with
-from everstep.inference.spoken import Spoken, storable
+from everstep.inference.request_parts import INVALID_JSON, FunctionSchema, ToolChoice, call_arguments
+from everstep.inference.spoken import AnswerText, storable
 
 ADDRESS = "https://api.anthropic.com"
 MAX_OUTPUT_TOKENS = 16_384
@@ -46,7 +46,7 @@ _DONE = "[DONE]"
 _T = TypeVar("_T")
 
 
-class _Stream(anthropic.AsyncStream[_T]):
+class _EventStream(anthropic.AsyncStream[_T]):
     """The SDK's stream drops events without a name; this one keeps them, as they show another API."""
 
     async def _iter_events(self) -> AsyncIterator[Any]:
@@ -88,7 +88,7 @@ class AnthropicMessages(ProviderModel):
     async def open(self, body: Json) -> anthropic.AsyncStream[object]:
         """Send the request."""
         return await self._client.post(
-            "/v1/messages", cast_to=object, body=body, stream=True, stream_cls=_Stream[object]
+            "/v1/messages", cast_to=object, body=body, stream=True, stream_cls=_EventStream[object]
         )
 
     async def aclose(self) -> None:
@@ -102,7 +102,7 @@ class AnthropicMessages(ProviderModel):
 def request_body(preset: Preset, request: InferenceRequest) -> Json:
     """The request in the format of the Messages API."""
     tools = [_tool(schema) for schema in request.tools]
-    prompt = _Prompt(preset.origin)
+    prompt = _MessagesPrompt(preset.origin)
     for index, message in enumerate(request.messages):
         prompt.add(message)
         if index == request.cached_messages - 1:
@@ -128,7 +128,7 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
     return fixed | {name: value for name, value in optional.items() if value is not None}
 
 
-class _Prompt:
+class _MessagesPrompt:
     """Messages of this API: instructions separately, then user and assistant in turns."""
 
     def __init__(self, origin: str) -> None:
@@ -143,20 +143,20 @@ class _Prompt:
                 self.system.extend(_blocks(message))
             case Role.SYSTEM | Role.DEVELOPER:
                 # Few models accept instructions in the middle of a conversation.
-                self._say("user", [{"type": "text", "text": f"<system>\n{message.text}\n</system>"}])
+                self._append("user", [{"type": "text", "text": f"<system>\n{message.text}\n</system>"}])
             case Role.ASSISTANT:
-                self._say("assistant", _returned(self._origin, message) or _told(message))
+                self._append("assistant", _own_blocks(self._origin, message) or _plain_blocks(message))
             case Role.TOOL:
                 result = {"type": "tool_result", "tool_use_id": message.answers}
-                self._say("user", [{**result, "content": _result(message)}])
+                self._append("user", [{**result, "content": _result(message)}])
             case Role.USER:
-                self._say("user", _blocks(message))
+                self._append("user", _blocks(message))
 
-    def _say(self, role: str, blocks: Sequence[Json]) -> None:
+    def _append(self, role: str, blocks: Sequence[Json]) -> None:
         if not blocks:
             return
         if not self.messages and role == "assistant":
-            self._say("user", [{"type": "text", "text": BEGIN}])
+            self._append("user", [{"type": "text", "text": BEGIN}])
         if self.messages and self.messages[-1]["role"] == role:
             self.messages[-1]["content"].extend(blocks)
         else:
@@ -165,9 +165,9 @@ class _Prompt:
     def close(self) -> None:
         """Make sure that the user has the last turn."""
         if not self.messages:
-            self._say("user", [{"type": "text", "text": BEGIN}])
+            self._append("user", [{"type": "text", "text": BEGIN}])
         if self.messages[-1]["role"] == "assistant":
-            self._say("user", [{"type": "text", "text": CONTINUE}])
+            self._append("user", [{"type": "text", "text": CONTINUE}])
 
     def mark(self) -> None:
         """Mark the messages so far as cacheable."""
@@ -211,17 +211,17 @@ def _source(url: str) -> Json:
     return {"type": "base64", "media_type": head[len("data:") :].split(";")[0], "data": data}
 
 
-def _returned(origin: str, message: Message) -> list[Json]:
+def _own_blocks(origin: str, message: Message) -> list[Json]:
     """The blocks that this model made, if they still match the message."""
-    blocks = kept(origin, message)
+    blocks = own_items(origin, message)
     call_ids = [block.get("id") for block in blocks if block.get("type") == "tool_use"]
-    return blocks if say_the_same(message, _said(blocks), call_ids) else []
+    return blocks if matches_message(message, _joined_text(blocks), call_ids) else []
 
 
-def _told(message: Message) -> list[Json]:
+def _plain_blocks(message: Message) -> list[Json]:
     """The text and the calls of an assistant message as blocks, whichever model made it."""
     calls = (
-        {"type": "tool_use", "id": c["id"], "name": c["function"]["name"], "input": called_with(c)}
+        {"type": "tool_use", "id": c["id"], "name": c["function"]["name"], "input": call_arguments(c)}
         for c in message.calls
     )
     return [*_blocks(message), *calls]
@@ -231,12 +231,12 @@ def _tool(schema: Mapping[str, Any]) -> Json:
     function = FunctionSchema.of(schema)
     if function is None:
         return thaw(schema)
-    told: Json = {
+    tool: Json = {
         "name": function.name,
         "description": function.description,
         "input_schema": function.parameters,
     }
-    return told | ({} if function.strict is None else {"strict": function.strict})
+    return tool | ({} if function.strict is None else {"strict": function.strict})
 
 
 def _tool_choice(request: InferenceRequest) -> Json | None:
@@ -261,31 +261,37 @@ def _thinking(effort: str | None) -> Json | None:
     return {"type": "disabled"} if effort == "none" else {"type": "adaptive"}
 
 
-def _output_config(preset: Preset, given: ResponseFormat | None) -> Json | None:
+def _output_config(preset: Preset, response_format: ResponseFormat | None) -> Json | None:
     effort = preset.reasoning_effort
     config: Json = {"effort": effort} if effort and effort != "none" else {}
-    if given is not None and _is_enforced(given):
-        config["format"] = {"type": "json_schema", "schema": _strict(given)}
+    if response_format is not None and _is_enforced(response_format):
+        config["format"] = {"type": "json_schema", "schema": _strict_schema(response_format)}
     return config or None
 
 
-def _is_enforced(given: ResponseFormat) -> bool:
+def _is_enforced(response_format: ResponseFormat) -> bool:
     """Whether the API enforces it: it supports strict schemas only, others are requested in the prompt."""
-    return given.type == "json_schema" and given.strict
+    return response_format.type == "json_schema" and response_format.strict
 
 
-def _strict(given: ResponseFormat) -> Json:
+def _strict_schema(response_format: ResponseFormat) -> Json:
     try:
-        return anthropic.transform_schema(thaw(given.schema))
+        return anthropic.transform_schema(thaw(response_format.schema))
     except (ValueError, AttributeError, TypeError, AssertionError) as error:
-        problem = f"the response format '{given.name}' has a schema that cannot be enforced: {error}"
+        problem = (
+            f"the response format '{response_format.name}' has a schema that cannot be enforced: {error}"
+        )
         raise InvalidInput(problem) from None
 
 
-def _instructions(given: ResponseFormat | None) -> Iterator[Json]:
-    if given is None or given.type == "text" or _is_enforced(given):
+def _instructions(response_format: ResponseFormat | None) -> Iterator[Json]:
+    if response_format is None or response_format.type == "text" or _is_enforced(response_format):
         return
-    schema = f" that satisfies this JSON schema:\n{json_text(given.schema)}" if given.schema else "."
+    schema = (
+        f" that satisfies this JSON schema:\n{json_text(response_format.schema)}"
+        if response_format.schema
+        else "."
+    )
     yield {"type": "text", "text": f"Answer with one JSON object and nothing else{schema}"}
 
 
@@ -308,7 +314,7 @@ class MessagesReader:
     """Reads the events of one answer."""
 
     def __init__(self, origin: str) -> None:
-        self.spoken = Spoken()
+        self.spoken = AnswerText()
         self.is_complete = False
         self._origin = origin
         self._blocks: dict[int, Json] = {}
@@ -316,7 +322,7 @@ class MessagesReader:
         self._usage: Json = {}
         self._stop_reason = ""
 
-    def hear(self, event: Json) -> None:
+    def feed(self, event: Json) -> None:
         """Process an event; unknown events are ignored."""
         match event["type"]:
             case "message_start":
@@ -340,9 +346,9 @@ class MessagesReader:
     def _start(self, index: int, block: Json) -> None:
         self._blocks[index] = dict(block)
         if block["type"] == "text":
-            self.spoken.say(block.get("text") or "")
+            self.spoken.append(block.get("text") or "")
         else:
-            self.spoken.paragraph()
+            self.spoken.begin_paragraph()
 
     def _continue(self, index: int, delta: Json) -> None:
         block, kind = self._blocks[index], delta["type"]
@@ -350,7 +356,7 @@ class MessagesReader:
             name = _CONTINUES[kind]
             block[name] = (block.get(name) or "") + delta[name]
             if kind == "text_delta":
-                self.spoken.say(delta["text"])
+                self.spoken.append(delta["text"])
         elif kind == "input_json_delta":
             self._arguments[index] = self._arguments.get(index, "") + delta["partial_json"]
         elif kind == "citations_delta":
@@ -364,7 +370,7 @@ class MessagesReader:
             calls,
             _FINISH.get(self._stop_reason, FinishReason.parse(self._stop_reason)).value,
             usage(self._usage),
-            keep(self._origin, _to_return(self._finished())),
+            bundle_items(self._origin, _to_return(self._returnable_blocks())),
         )
 
     def _call(self, index: int, block: Json) -> ToolCall:
@@ -372,13 +378,13 @@ class MessagesReader:
         arguments = self._arguments.get(index) or json_text(block.get("input") or {})
         return ToolCall.from_text(block["id"], storable(block["name"]), storable(arguments))
 
-    def _finished(self) -> Iterator[Json]:
+    def _returnable_blocks(self) -> Iterator[Json]:
         """The blocks in the form in which they may be sent back."""
         for index, block in sorted(self._blocks.items()):
             if block["type"] == "tool_use":
                 call = self._call(index, block)
-                given = call.args if call.malformed is None else {INVALID_JSON: call.malformed}
-                yield {**block, "input": given}
+                arguments = call.args if call.malformed is None else {INVALID_JSON: call.malformed}
+                yield {**block, "input": arguments}
             elif block["type"] != "text":
                 yield block
             elif block["text"].strip():
@@ -396,15 +402,15 @@ def _to_return(blocks: Iterable[Json]) -> list[Json]:
     return usable if any(block["type"] not in {"text", "tool_use"} for block in usable) else []
 
 
-def _said(blocks: Iterable[Json]) -> str:
+def _joined_text(blocks: Iterable[Json]) -> str:
     """The text of the blocks, joined in the same way as the reader does."""
-    spoken = Spoken()
+    text = AnswerText()
     for block in blocks:
         if block.get("type") == "text":
-            spoken.say(block["text"])
+            text.append(block["text"])
         else:
-            spoken.paragraph()
-    return spoken.text
+            text.begin_paragraph()
+    return text.text
 
 
 def usage(counts: Mapping[str, Any]) -> Usage:

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from everstep.agent_domain.errors import ModelError, ModelUnavailable, RateLimited
-from everstep.agent_domain.values import cut
+from everstep.agent_domain.values import truncate
 from everstep.inference.foreign import also_chat
 from everstep.inference.presets import Preset
 from everstep.inference.spoken import storable
@@ -27,18 +27,18 @@ _TOO_LONG = re.compile(
     r"context_length_exceeded|maximum context length|context window|context length|prompt is too long"
 )
 _SLOW_DOWN = re.compile(r"rate_limit|too_many_requests|ramp_limit")
-_PASSING = re.compile(r"overloaded|server_error|api_error|timeout|unavailable|internal_error")
+_TRANSIENT = re.compile(r"overloaded|server_error|api_error|timeout|unavailable|internal_error")
 _REFUSED = re.compile(
     r"invalid|authentication|permission|not_found|unsupported|policy|too_large|too_small|image"
     r"|data_residency|moderation"
 )
 
-_PASSING_STATUS = frozenset({408, 409, 425})
+_TRANSIENT_STATUSES = frozenset({408, 409, 425})
 _ABOUT_THE_REQUEST = frozenset({None, 400, 413, 422})
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class ProviderComplaint:
     """An error that a provider returned."""
 
     message: str
@@ -49,18 +49,18 @@ class Complaint:
     retry_after: float | None = None
 
     @classmethod
-    def read(
+    def parse(
         cls, body: object, message: str = "", status: int | None = None, retry_after: float | None = None
-    ) -> "Complaint":
+    ) -> "ProviderComplaint":
         """Read an error's body in any of the known shapes."""
         layers = list(_layers(body))
         message = body if isinstance(body, str) and body else message
         words = [str(word) for word in _values(layers, "code", "type", "error_code")]
         numbers = [int(word) for word in words if re.fullmatch(r"[45]\d\d", word)]
         texts = [text for text in _values(layers, "error", "detail", "message") if isinstance(text, str)]
-        said = texts[-1] if texts else message
+        reason = texts[-1] if texts else message
         # Some gateways put the upstream status into the body of a stream that began with 200.
-        return cls(said, status or next(iter(numbers), None), " ".join(words).lower(), retry_after)
+        return cls(reason, status or next(iter(numbers), None), " ".join(words).lower(), retry_after)
 
 
 def _layers(body: object) -> Iterator[Mapping[str, Any]]:
@@ -75,27 +75,27 @@ def _values(layers: Iterable[Mapping[str, Any]], *keys: str) -> Iterator[Any]:
     return (layer[key] for layer in layers for key in keys if layer.get(key))
 
 
-def failure(complaint: Complaint, preset: Preset, key: str | None = None) -> ModelError:
+def failure(complaint: ProviderComplaint, preset: Preset, key: str | None = None) -> ModelError:
     """The error for a complaint, with advice if it can be fixed."""
     status, words = complaint.status, complaint.words
-    said = _without(key, cut(storable(complaint.message).strip() or "no reason given", MAX_MESSAGE))
-    told = f"{preset.model}: {said}" if status is None else f"{preset.model} ({status}): {said}"
-    if _NO_CREDIT.search(words) or "credit balance" in said.lower():
+    reason = _without(key, truncate(storable(complaint.message).strip() or "no reason given", MAX_MESSAGE))
+    problem = f"{preset.model}: {reason}" if status is None else f"{preset.model} ({status}): {reason}"
+    if _NO_CREDIT.search(words) or "credit balance" in reason.lower():
         fix = f"Raise the limit or the credit of the account behind {_key_of(preset)}"
-        return ModelError(_advice(told, fix), advice=_only_advice(fix, preset, status))
-    if _TOO_LONG.search(f"{words} {said.lower()}") and status in _ABOUT_THE_REQUEST:
+        return ModelError(_with_fix(problem, fix), advice=_only_advice(fix, preset, status))
+    if _TOO_LONG.search(f"{words} {reason.lower()}") and status in _ABOUT_THE_REQUEST:
         fix = "The conversation is too long for this model: start a new one, or use a larger model"
-        return ModelError(_advice(told, fix))
+        return ModelError(_with_fix(problem, fix))
     if status == HTTPStatus.TOO_MANY_REQUESTS or _SLOW_DOWN.search(words):
-        return RateLimited(told, complaint.retry_after)
-    if status != HTTPStatus.NOT_IMPLEMENTED and _may_pass(status, words):
-        return ModelUnavailable(told, complaint.retry_after)
-    fix = _fix(status, words, said.lower(), preset)
-    return ModelError(_advice(told, fix), advice=_only_advice(fix, preset, status))
+        return RateLimited(problem, complaint.retry_after)
+    if status != HTTPStatus.NOT_IMPLEMENTED and _is_transient(status, words):
+        return ModelUnavailable(problem, complaint.retry_after)
+    fix = _fix(status, words, reason.lower(), preset)
+    return ModelError(_with_fix(problem, fix), advice=_only_advice(fix, preset, status))
 
 
-def _advice(told: str, fix: str) -> str:
-    return f"{told.rstrip('.')}. {fix}." if fix else told
+def _with_fix(problem: str, fix: str) -> str:
+    return f"{problem.rstrip('.')}. {fix}." if fix else problem
 
 
 def _only_advice(fix: str, preset: Preset, status: int | None) -> str | None:
@@ -106,16 +106,16 @@ def _only_advice(fix: str, preset: Preset, status: int | None) -> str | None:
     return f"{preset.model} refused the request{f' ({status})' if status else ''}. {fix}."
 
 
-def _may_pass(status: int | None, words: str) -> bool:
-    if status is not None and (status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING_STATUS):
+def _is_transient(status: int | None, words: str) -> bool:
+    if status is not None and (status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TRANSIENT_STATUSES):
         return True
     if status is not None and status >= HTTPStatus.BAD_REQUEST:
         return False
     # A stream that began well and broke off is the provider's failure, unless its error code says otherwise.
-    return bool(_PASSING.search(words)) or not _REFUSED.search(words)
+    return bool(_TRANSIENT.search(words)) or not _REFUSED.search(words)
 
 
-def _fix(status: int | None, words: str, said: str, preset: Preset) -> str:
+def _fix(status: int | None, words: str, reason: str, preset: Preset) -> str:
     match status:
         case 401:
             return f"Check the key in {_key_of(preset)}"
@@ -123,9 +123,9 @@ def _fix(status: int | None, words: str, said: str, preset: Preset) -> str:
             return f"The key in {_key_of(preset)} may not use this model"
         case 404:
             where = preset.base_url or "the provider"
-            known = f"Check 'model' and 'base_url' of preset '{preset.name}': {where} does not know it"
-            return f"{known}.{also_chat(preset)}".rstrip(".")
-        case 400 | 405 | 422 | 501 if status in {405, 501} or "messages" in said:
+            advice = f"Check 'model' and 'base_url' of preset '{preset.name}': {where} does not know it"
+            return f"{advice}.{also_chat(preset)}".rstrip(".")
+        case 400 | 405 | 422 | 501 if status in {405, 501} or "messages" in reason:
             return also_chat(preset).strip().rstrip(".")
         case None if "authentication" in words:
             return f"Check the key in {_key_of(preset)}"
@@ -146,11 +146,11 @@ def retry_after(headers: Mapping[str, str], now: Callable[[], datetime]) -> floa
     milliseconds = _seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
-    given = headers.get("retry-after")
-    if given is None:
+    value = headers.get("retry-after")
+    if value is None:
         return None
-    seconds = _seconds(given)
-    return seconds if seconds is not None else _until(given, now)
+    seconds = _seconds(value)
+    return seconds if seconds is not None else _until(value, now)
 
 
 def _seconds(text: str | None) -> float | None:
@@ -172,7 +172,7 @@ def _until(text: str, now: Callable[[], datetime]) -> float | None:
 
 def causes(error: BaseException) -> Iterable[BaseException]:
     """The error and its causes: SDKs raise 'Connection error.' and keep the reason inside."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__

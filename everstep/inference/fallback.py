@@ -40,20 +40,20 @@ class FallbackModel:
         Raises:
             ModelError: All models failed; the failure with the longest requested wait is raised.
         """
-        heard = False
+        has_text = False
 
-        def hear(text: str) -> None:
-            nonlocal heard
-            heard = True
+        def forward(text: str) -> None:
+            nonlocal has_text
+            has_text = True
             on_text(text)
 
         failures: list[Exception] = []
         for model in self.models:
             try:
-                return await model.respond(request, hear)
+                return await model.respond(request, forward)
             except RETRYABLE as failure:
                 failures.append(failure)
-                if heard:
+                if has_text:
                     break
         raise _worst(failures)
 

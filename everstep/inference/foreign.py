@@ -28,12 +28,12 @@ def driver_for(event: Mapping[str, Any]) -> Driver | None:
     return Driver.OPENAI_CHAT if isinstance(event.get("choices"), list) else None
 
 
-def wrong_api(preset: Preset, spoken: Driver) -> WrongApi:
+def wrong_api(preset: Preset, actual: Driver) -> WrongApi:
     """The server uses another API than the preset's driver."""
     return _wrong(
         preset,
-        f"answers in {_APIS[spoken]}, and driver '{preset.driver}' expects "
-        f"{_APIS[preset.driver]}. Set driver = \"{spoken}\" in preset '{preset.name}'.",
+        f"answers in {_APIS[actual]}, and driver '{preset.driver}' expects "
+        f"{_APIS[preset.driver]}. Set driver = \"{actual}\" in preset '{preset.name}'.",
     )
 
 

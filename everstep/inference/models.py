@@ -22,7 +22,7 @@ DEMO_SCRIPT = Script.of(
 
 
 @runtime_checkable
-class Closable(Protocol):
+class ClosableModel(Protocol):
     """A model that holds connections."""
 
     async def aclose(self) -> None:
@@ -55,10 +55,10 @@ class Models:
 
     def _single(self, preset: Preset) -> Model:
         if preset not in self._models:
-            self._models[preset] = self._made(preset)
+            self._models[preset] = self._create(preset)
         return self._models[preset]
 
-    def _made(self, preset: Preset) -> Model:
+    def _create(self, preset: Preset) -> Model:
         # Imported on demand: an SDK takes up to a second to import, and few processes need both.
         match preset.driver:
             case Driver.SCRIPTED:
@@ -81,5 +81,5 @@ class Models:
         """Close all connections."""
         models, self._models = list(self._models.values()), {}
         for model in models:
-            if isinstance(model, Closable):
+            if isinstance(model, ClosableModel):
                 await model.aclose()

@@ -24,10 +24,10 @@ from everstep.agent_domain.values import json_text, thaw
 from everstep.inference.json_reading import Json, count, record, records
 from everstep.inference.openai_client import ERRORS, client
 from everstep.inference.presets import Preset
-from everstep.inference.provider_items import keep, kept, say_the_same
+from everstep.inference.provider_items import bundle_items, matches_message, own_items
 from everstep.inference.provider_model import ProviderModel, utc_now
-from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key, called_with
-from everstep.inference.spoken import Spoken, storable
+from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key, call_arguments
+from everstep.inference.spoken import AnswerText, storable
 
 _OPENAI_HOSTS = ("openai.com", "azure.com")
 _REASONING = ("reasoning_content", "reasoning")
@@ -95,11 +95,11 @@ def _is_openai(preset: Preset) -> bool:
 
 
 def _messages(origin: str, messages: Messages) -> list[Json]:
-    asked = max((index for index, message in enumerate(messages) if message.is_user), default=-1)
+    last_user = max((index for index, message in enumerate(messages) if message.is_user), default=-1)
     return [
         sent
         for index, message in enumerate(messages)
-        for sent in _message(message, kept(origin, message) if index > asked else [])
+        for sent in _message(message, own_items(origin, message) if index > last_user else [])
     ]
 
 
@@ -119,7 +119,7 @@ def _assistant(message: Message, items: list[Json]) -> Json:
     sent: Json = {"role": "assistant", "content": message.text or None}
     for item in items:
         signatures: Json = item["signatures"]
-        if calls and say_the_same(message, item["text"], item["call_ids"]):
+        if calls and matches_message(message, item["text"], item["call_ids"]):
             sent |= item["reasoning"]
             calls = [call | signatures.get(call["id"], {}) for call in calls]
     return sent | ({"tool_calls": calls} if calls else {})
@@ -127,7 +127,7 @@ def _assistant(message: Message, items: list[Json]) -> Json:
 
 def _call(call: Mapping[str, Any]) -> Json:
     # Servers that fill the conversation into a template fail on arguments that are no JSON.
-    function = {"name": call["function"]["name"], "arguments": json_text(called_with(call))}
+    function = {"name": call["function"]["name"], "arguments": json_text(call_arguments(call))}
     return {"id": call["id"], "type": "function", "function": function}
 
 
@@ -145,13 +145,13 @@ def _tool(schema: Mapping[str, Any]) -> Json:
     function = FunctionSchema.of(schema)
     if function is None:
         return thaw(schema)
-    told: Json = {
+    function_schema: Json = {
         "name": function.name,
         "description": function.description,
         "parameters": function.parameters,
     }
     strict = {} if function.strict is None else {"strict": function.strict}
-    return {"type": "function", "function": told | strict}
+    return {"type": "function", "function": function_schema | strict}
 
 
 def _tool_choice(request: InferenceRequest) -> str | Json | None:
@@ -161,12 +161,16 @@ def _tool_choice(request: InferenceRequest) -> str | Json | None:
     return {"type": "function", "function": {"name": choice.name}} if choice.name else choice.mode
 
 
-def _response_format(given: ResponseFormat | None) -> Json | None:
-    if given is None or given.type == "text":
+def _response_format(response_format: ResponseFormat | None) -> Json | None:
+    if response_format is None or response_format.type == "text":
         return None
-    if given.type != "json_schema":
-        return {"type": given.type}
-    schema = {"name": given.name, "schema": thaw(given.schema), "strict": given.strict}
+    if response_format.type != "json_schema":
+        return {"type": response_format.type}
+    schema = {
+        "name": response_format.name,
+        "schema": thaw(response_format.schema),
+        "strict": response_format.strict,
+    }
     return {"type": "json_schema", "json_schema": schema}
 
 
@@ -200,7 +204,7 @@ class ChatReader:
     """Reads the chunks of one answer."""
 
     def __init__(self, origin: str) -> None:
-        self.spoken = Spoken()
+        self.spoken = AnswerText()
         self.is_complete = False
         self._origin = origin
         self._calls: list[_PartialCall] = []
@@ -210,20 +214,20 @@ class ChatReader:
         self._refused = False
         self._usage: object = None
 
-    def hear(self, event: Json) -> None:
+    def feed(self, event: Json) -> None:
         """Process a chunk; the last one may contain only counters."""
         self._usage = event.get("usage") or self._usage
         for choice in records(event.get("choices")):
-            self._hear(record(choice.get("delta")))
+            self._feed_delta(record(choice.get("delta")))
             if choice.get("finish_reason"):
                 self._finish_reason = choice["finish_reason"]
                 self.is_complete = True
 
-    def _hear(self, delta: Json) -> None:
-        self.spoken.say(_text(delta.get("content")))
+    def _feed_delta(self, delta: Json) -> None:
+        self.spoken.append(_text(delta.get("content")))
         if delta.get("refusal"):
             self._refused = True
-            self.spoken.say(delta["refusal"])
+            self.spoken.append(delta["refusal"])
         for name in _REASONING:
             if isinstance(delta.get(name), str):
                 self._reasoning.setdefault(name, []).append(delta[name])
@@ -233,11 +237,11 @@ class ChatReader:
     def _partial(self, delta: Json) -> _PartialCall:
         """The call that a fragment belongs to; some servers number all calls 0, or not at all."""
         index = delta.get("index") or 0
-        known = self._by_index.get(index)
-        if known is None or (delta.get("id") and known.id and delta["id"] != known.id):
-            known = self._by_index[index] = _PartialCall()
-            self._calls.append(known)
-        return known
+        partial = self._by_index.get(index)
+        if partial is None or (delta.get("id") and partial.id and delta["id"] != partial.id):
+            partial = self._by_index[index] = _PartialCall()
+            self._calls.append(partial)
+        return partial
 
     def response(self) -> InferenceResponse:
         """The complete answer."""
@@ -247,7 +251,7 @@ class ChatReader:
             calls,
             self._reason(called=bool(calls)).value,
             usage(self._usage),
-            keep(self._origin, self._to_return()),
+            bundle_items(self._origin, self._to_return()),
         )
 
     def _reason(self, *, called: bool) -> FinishReason:

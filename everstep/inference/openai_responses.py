@@ -19,15 +19,15 @@ from everstep.agent_domain.messages.messages import Message, Role, is_text_part
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import thaw
-from everstep.inference.failures import Complaint
+from everstep.inference.failures import ProviderComplaint
 from everstep.inference.foreign import incomplete_api
 from everstep.inference.json_reading import Json, count, record, records
 from everstep.inference.openai_client import ERRORS, client
 from everstep.inference.presets import Preset
-from everstep.inference.provider_items import keep, kept, say_the_same
+from everstep.inference.provider_items import bundle_items, matches_message, own_items
 from everstep.inference.provider_model import ProviderModel, utc_now
 from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key
-from everstep.inference.spoken import Spoken, storable
+from everstep.inference.spoken import AnswerText, storable
 
 # These models refuse a request for encrypted reasoning, because they have none.
 _NOT_REASONING = ("gpt-3.5", "gpt-4", "chatgpt-4o", "gpt-5-chat")
@@ -48,7 +48,7 @@ class OpenAIResponses(ProviderModel):
 
     def reader(self) -> "ResponsesReader":
         """A reader for one answer."""
-        return ResponsesReader(self.preset, self.complained)
+        return ResponsesReader(self.preset, self.error_for)
 
     async def open(self, body: Json) -> AsyncStream[object]:
         """Send the request."""
@@ -92,19 +92,19 @@ def _items(origin: str, message: Message) -> Iterator[Json]:
             output = _content(message)
             yield {"type": "function_call_output", "call_id": message.answers, "output": output}
         case Role.ASSISTANT:
-            yield from _returned(origin, message) or _told(message)
+            yield from _own_items(origin, message) or _plain_items(message)
         case Role.SYSTEM | Role.DEVELOPER | Role.USER:
             yield {"role": str(message.role), "content": _content(message)}
 
 
-def _returned(origin: str, message: Message) -> list[Json]:
+def _own_items(origin: str, message: Message) -> list[Json]:
     """The items that this provider made, if they still match the message."""
-    items = kept(origin, message)
+    items = own_items(origin, message)
     call_ids = [item.get("call_id") for item in items if item.get("type") == "function_call"]
-    return items if say_the_same(message, _said(items), call_ids) else []
+    return items if matches_message(message, _joined_text(items), call_ids) else []
 
 
-def _told(message: Message) -> Iterator[Json]:
+def _plain_items(message: Message) -> Iterator[Json]:
     """The text and the calls of an assistant message as items, whichever model made it."""
     if message.content:
         yield {"role": "assistant", "content": _content(message)}
@@ -162,12 +162,16 @@ def _tool_choice(request: InferenceRequest) -> str | Json | None:
     return {"type": "function", "name": choice.name} if choice.name else choice.mode
 
 
-def _text_format(given: ResponseFormat | None) -> Json | None:
-    if given is None or given.type == "text":
+def _text_format(response_format: ResponseFormat | None) -> Json | None:
+    if response_format is None or response_format.type == "text":
         return None
-    if given.type != "json_schema":
-        return {"format": {"type": given.type}}
-    schema = {"name": given.name, "schema": thaw(given.schema), "strict": given.strict}
+    if response_format.type != "json_schema":
+        return {"format": {"type": response_format.type}}
+    schema = {
+        "name": response_format.name,
+        "schema": thaw(response_format.schema),
+        "strict": response_format.strict,
+    }
     return {"format": {"type": "json_schema", **schema}}
 
 
@@ -182,22 +186,22 @@ _INCOMPLETE = {
 class ResponsesReader:
     """Reads the events of one answer."""
 
-    def __init__(self, preset: Preset, complained: Callable[[Complaint], ModelError]) -> None:
-        self.spoken = Spoken()
+    def __init__(self, preset: Preset, error_for: Callable[[ProviderComplaint], ModelError]) -> None:
+        self.spoken = AnswerText()
         self.is_complete = False
         self._preset = preset
         self._origin = preset.origin
-        self._complained = complained
+        self._complained = error_for
         self._done: dict[int, Json] = {}
         self._closing: Json = {}
 
-    def hear(self, event: Json) -> None:
+    def feed(self, event: Json) -> None:
         """Process an event; events that are unknown or repeat known data are ignored."""
         match event["type"]:
             case "response.output_text.delta" | "response.refusal.delta":
-                self.spoken.say(event["delta"])
+                self.spoken.append(event["delta"])
             case "response.output_item.added" if event["item"]["type"] == "message":
-                self.spoken.paragraph()
+                self.spoken.begin_paragraph()
             case "response.output_item.done" if "output_index" not in event:
                 raise incomplete_api(self._preset, "output_index")
             case "response.output_item.done":
@@ -205,19 +209,19 @@ class ResponsesReader:
             case "response.completed" | "response.incomplete":
                 self._close(event["response"])
             case "response.failed":
-                raise self._complained(Complaint.read(event["response"].get("error")))
+                raise self._complained(ProviderComplaint.parse(event["response"].get("error")))
             case "error":
-                raise self._complained(Complaint.read({**event, "type": ""}))
+                raise self._complained(ProviderComplaint.parse({**event, "type": ""}))
             case _:
                 pass
 
     def _close(self, response: Json) -> None:
         if response.get("error"):
-            raise self._complained(Complaint.read(response["error"]))
+            raise self._complained(ProviderComplaint.parse(response["error"]))
         self._closing = response
         self.is_complete = True
         if not self.spoken.text:
-            self.spoken.say(_said(self._output))
+            self.spoken.append(_joined_text(self._output))
 
     @property
     def _output(self) -> list[Json]:
@@ -234,7 +238,7 @@ class ResponsesReader:
             calls,
             self._finish_reason(called=bool(calls)).value,
             usage(self._closing.get("usage")),
-            keep(self._origin, _to_return(self._output)),
+            bundle_items(self._origin, _to_return(self._output)),
         )
 
     def _finish_reason(self, *, called: bool) -> FinishReason:
@@ -261,7 +265,7 @@ def _parts(items: Iterable[Json]) -> Iterator[Json]:
             yield from records(item.get("content"))
 
 
-def _said(items: Iterable[Json]) -> str:
+def _joined_text(items: Iterable[Json]) -> str:
     """The text of the messages among the items."""
     texts = (
         "".join(storable(str(part.get("text") or part.get("refusal") or "")) for part in _parts([item]))

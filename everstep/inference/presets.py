@@ -76,7 +76,7 @@ class Preset(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _keyed(cls, given: Any) -> Any:
+    def _default_key(cls, given: Any) -> Any:
         """Default to the provider's own key if the address is the provider's own."""
         section = record(given)
         if section.get("base_url") or section.get("api_key_env"):
@@ -94,11 +94,11 @@ class Preset(BaseModel):
             raise ValueError("only the driver 'scripted' takes a 'scenario'")
         if self.temperature is not None and self.driver is Driver.ANTHROPIC:
             raise ValueError("the Messages API takes no 'temperature'; leave it out")
-        known = _EFFORTS[self.driver]
-        if self.reasoning_effort is not None and self.reasoning_effort not in known:
+        efforts = _EFFORTS[self.driver]
+        if self.reasoning_effort is not None and self.reasoning_effort not in efforts:
             raise ValueError(
-                f"'reasoning_effort' is one of: {', '.join(sorted(known))}"
-                if known
+                f"'reasoning_effort' is one of: {', '.join(sorted(efforts))}"
+                if efforts
                 else f"the driver '{self.driver}' takes no 'reasoning_effort'; leave it out"
             )
         return self
@@ -172,7 +172,7 @@ class Presets:
         """
         written = {name: {**BUILT_IN.get(name, {}), **section} for name, section in sections.items()}
         presets = {name: Preset.read(name, given) for name, given in {**BUILT_IN, **written}.items()}
-        read = cls(FrozenDict(presets), default or _usual(presets, environ))
+        read = cls(FrozenDict(presets), default or _default_name(presets, environ))
         read.get(read.default)
         for preset in presets.values():
             read.chain(preset)
@@ -216,7 +216,7 @@ class Presets:
         return (preset, *(self.get(name) for name in preset.fallback if name != preset.name))
 
 
-def _usual(presets: Mapping[str, Preset], environ: Mapping[str, str]) -> str:
+def _default_name(presets: Mapping[str, Preset], environ: Mapping[str, str]) -> str:
     if "default" in presets:
         return "default"
     keyed = (name for name in (OPENAI, ANTHROPIC) if environ.get(presets[name].api_key_env or "", "").strip())

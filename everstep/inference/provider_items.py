@@ -14,7 +14,7 @@ from everstep.agent_domain.values import FrozenDict, FrozenList, freeze, thaw
 from everstep.inference.json_reading import Json
 
 
-def keep(origin: str, items: Sequence[Mapping[str, Any]]) -> FrozenList:
+def bundle_items(origin: str, items: Sequence[Mapping[str, Any]]) -> FrozenList:
     """The items in the form of `InferenceResponse.items`; items that no store can hold are dropped."""
     try:
         frozen = freeze(list(items), "provider items")
@@ -24,7 +24,7 @@ def keep(origin: str, items: Sequence[Mapping[str, Any]]) -> FrozenList:
     return FrozenList([FrozenDict(origin=origin, items=frozen)]) if frozen else FrozenList()
 
 
-def kept(origin: str, message: Message) -> list[Json]:
+def own_items(origin: str, message: Message) -> list[Json]:
     """The items of this origin that came with a message."""
     bundles: Sequence[Any] = message.metadata.get(PROVIDER_ITEMS) or ()
     items: list[Json] = []
@@ -34,7 +34,7 @@ def kept(origin: str, message: Message) -> list[Json]:
     return items
 
 
-def say_the_same(message: Message, text: str, call_ids: Sequence[Any]) -> bool:
+def matches_message(message: Message, text: str, call_ids: Sequence[Any]) -> bool:
     """Whether items with this text and these calls still match the message.
 
     The message may have no text although the items do: text that only repeats the arguments of a call is

@@ -29,10 +29,10 @@ from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, Mo
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
-from everstep.inference.failures import Complaint, causes, failure, retry_after
+from everstep.inference.failures import ProviderComplaint, causes, failure, retry_after
 from everstep.inference.json_reading import Json
 from everstep.inference.presets import Preset
-from everstep.inference.spoken import Spoken, storable
+from everstep.inference.spoken import AnswerText, storable
 
 GRACE_SECONDS = 2.0
 """How long counters may follow the closing event of an answer."""
@@ -57,11 +57,11 @@ def utc_now() -> datetime:
 class AnswerReader(Protocol):
     """Assembles an answer from its events."""
 
-    spoken: Spoken
+    spoken: AnswerText
     is_complete: bool
     """Whether the closing event was read."""
 
-    def hear(self, event: Json) -> None:
+    def feed(self, event: Json) -> None:
         """Process an event.
 
         Raises:
@@ -99,7 +99,7 @@ class SdkErrors:
 
 
 @dataclass(slots=True)
-class _Source:
+class _StreamState:
     """The state of one response stream."""
 
     content_type: str = ""
@@ -157,13 +157,13 @@ class ProviderModel(ABC):
             ModelError: The provider cannot be reached, refused the request, or sent an answer that cannot be
                 read.
         """
-        reader, source = self.reader(), _Source()
+        reader, source = self.reader(), _StreamState()
         try:
             async with aclosing(self._events(self.body(request), reader, source)) as events:
                 async for event in events:
-                    with self._reading():
+                    with self._unreadable_errors():
                         self._require_own_api(event, source)
-                        reader.hear(cast("Json", event))
+                        reader.feed(cast("Json", event))
                     _pass_on(reader.spoken, on_text)
         except RETRYABLE:
             if not reader.is_complete:
@@ -172,22 +172,22 @@ class ProviderModel(ABC):
             raise foreign.no_events(self.preset, source.content_type)
         if not reader.is_complete:
             raise ModelUnavailable(f"{self.preset.model} broke off before the end of its answer")
-        with self._reading():
-            response = _checked(reader.response())
+        with self._unreadable_errors():
+            response = _require_valid_calls(reader.response())
         # Text that was not streamed, but is in the closing event.
         _pass_on(reader.spoken, on_text)
         return response
 
-    def _require_own_api(self, event: object, source: "_Source") -> None:
+    def _require_own_api(self, event: object, source: "_StreamState") -> None:
         if source.is_own or not isinstance(event, dict):
             return
-        spoken = foreign.driver_for(cast("Json", event))
-        if spoken is not None and spoken is not self.preset.driver:
-            raise foreign.wrong_api(self.preset, spoken)
-        source.is_own = spoken is self.preset.driver
+        actual = foreign.driver_for(cast("Json", event))
+        if actual is not None and actual is not self.preset.driver:
+            raise foreign.wrong_api(self.preset, actual)
+        source.is_own = actual is self.preset.driver
 
-    async def _events(self, body: Json, reader: AnswerReader, source: "_Source") -> AsyncGenerator[Any]:
-        with self._failing():
+    async def _events(self, body: Json, reader: AnswerReader, source: "_StreamState") -> AsyncGenerator[Any]:
+        with self._network_errors():
             async with asyncio.timeout(self.preset.timeout_seconds):
                 stream = await self.open(body)
         source.content_type = stream.response.headers.get("content-type", "")
@@ -195,7 +195,7 @@ class ProviderModel(ABC):
             while True:
                 patience = self.preset.timeout_seconds
                 patience = min(GRACE_SECONDS, patience) if reader.is_complete else patience
-                with self._failing():
+                with self._network_errors():
                     try:
                         async with asyncio.timeout(patience):
                             event = await anext(cast("AsyncIterator[Any]", stream))
@@ -207,7 +207,7 @@ class ProviderModel(ABC):
             await stream.close()
 
     @contextmanager
-    def _reading(self) -> Generator[None]:
+    def _unreadable_errors(self) -> Generator[None]:
         """An answer of unknown shape is a failure, and a retry may succeed."""
         try:
             yield
@@ -215,51 +215,53 @@ class ProviderModel(ABC):
             raise foreign.unreadable(self.preset, error) from error
 
     @contextmanager
-    def _failing(self) -> Generator[None]:
+    def _network_errors(self) -> Generator[None]:
         """Map exceptions of the network and the SDK to the domain's errors."""
         try:
             yield
         except (TimeoutError, self.errors.timeout, httpx2.TimeoutException) as error:
-            raise ModelTimeout(f"{self.preset.model} {self._missed(error)}") from error
+            raise ModelTimeout(f"{self.preset.model} {self._timeout_text(error)}") from error
         except self.errors.status as error:
-            raise self._refused(cast("_StatusError", error)) from error
+            raise self._status_error(cast("_StatusError", error)) from error
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise foreign.unreadable(self.preset, error) from error
         except (self.errors.connection, *_BROKEN_STREAM) as error:
             reason = next((str(e) for e in reversed(list(causes(error))) if str(e)), type(error).__name__)
             raise ModelUnavailable(f"{self.preset.model} cannot be reached: {reason}") from error
         except self.errors.base as error:
-            raise self.complained(Complaint.read(getattr(error, "body", None), str(error))) from error
+            raise self.error_for(ProviderComplaint.parse(getattr(error, "body", None), str(error))) from error
 
-    def _missed(self, error: BaseException) -> str:
+    def _timeout_text(self, error: BaseException) -> str:
         if any(isinstance(cause, httpx2.ConnectTimeout) for cause in causes(error)):
             return f"did not accept a connection within {CONNECT_SECONDS:g}s"
         return f"sent nothing for {self.preset.timeout_seconds:g}s"
 
-    def _refused(self, error: "_StatusError") -> ModelError:
+    def _status_error(self, error: "_StatusError") -> ModelError:
         """The error for an HTTP status, or for an error event in a stream that began with 200."""
         status = error.response.status_code
         wait = retry_after(error.response.headers, self._now)
         refused = status >= HTTPStatus.BAD_REQUEST
-        return self.complained(Complaint.read(error.body, str(error), status if refused else None, wait))
+        return self.error_for(
+            ProviderComplaint.parse(error.body, str(error), status if refused else None, wait)
+        )
 
-    def complained(self, complaint: Complaint) -> ModelError:
+    def error_for(self, complaint: ProviderComplaint) -> ModelError:
         """The error for a complaint of this provider."""
         return failure(complaint, self.preset, self._key)
 
 
-def _checked(response: InferenceResponse) -> InferenceResponse:
+def _require_valid_calls(response: InferenceResponse) -> InferenceResponse:
     """Refuse calls whose ids or names cannot be used in a result."""
     for call in response.tool_calls:
-        for given in cast("tuple[object, object]", (call.id, call.name)):
-            if not isinstance(given, str) or storable(given) != given:
+        for value in cast("tuple[object, object]", (call.id, call.name)):
+            if not isinstance(value, str) or storable(value) != value:
                 raise TypeError("a call has an id or a name that is not text")
     return response
 
 
-def _pass_on(spoken: Spoken, on_text: OnText) -> None:
-    if news := spoken.news():
-        on_text(news)
+def _pass_on(answer_text: AnswerText, on_text: OnText) -> None:
+    if added := answer_text.take_new():
+        on_text(added)
 
 
 def timeouts() -> httpx2.Timeout:

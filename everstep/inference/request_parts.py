@@ -23,19 +23,19 @@ class ToolChoice:
     """The only tool, which the model must call."""
 
     @classmethod
-    def parse(cls, given: str | Mapping[str, Any] | None) -> "ToolChoice | None":
+    def parse(cls, value: str | Mapping[str, Any] | None) -> "ToolChoice | None":
         """Read the values of all providers; any other text is the name of a tool."""
-        if not given:
+        if not value:
             return None
-        if isinstance(given, str):
-            return cls._of_word(given)
-        name = (record(given.get("function")) or given).get("name")
+        if isinstance(value, str):
+            return cls._of_word(value)
+        name = (record(value.get("function")) or value).get("name")
         if isinstance(name, str):
             return cls("required", name)
-        kind = given.get("type")
+        kind = value.get("type")
         if kind not in {"auto", "none", "any", "required"}:
             raise InvalidInput(
-                f"tool_choice {json_text(given)} is not understood; "
+                f"tool_choice {json_text(value)} is not understood; "
                 "use auto, none, required or the name of a tool"
             )
         return cls._of_word(kind)
@@ -63,14 +63,19 @@ class FunctionSchema:
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> "FunctionSchema | None":
         """Read a tool's schema; None for a provider's own tool, such as its web search."""
-        told = record(schema.get("function"))
-        if schema.get("type") != "function" or not told:
+        function = record(schema.get("function"))
+        if schema.get("type") != "function" or not function:
             return None
-        parameters = record(thaw(told.get("parameters"))) or {"type": "object", "properties": {}}
-        return cls(str(told.get("name")), str(told.get("description") or ""), parameters, told.get("strict"))
+        parameters = record(thaw(function.get("parameters"))) or {"type": "object", "properties": {}}
+        return cls(
+            str(function.get("name")),
+            str(function.get("description") or ""),
+            parameters,
+            function.get("strict"),
+        )
 
 
-def called_with(call: Mapping[str, Any]) -> dict[str, Any]:
+def call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call in the conversation, as the object that providers require."""
     arguments: str = call["function"]["arguments"]
     try:

@@ -46,13 +46,13 @@ from everstep.inference.json_reading import record
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
 
-class _Written(BaseModel):
+class _StrictModel(BaseModel):
     """Written by people, so unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ScriptedCall(_Written):
+class ScriptedCall(_StrictModel):
     """A tool call."""
 
     name: str
@@ -73,7 +73,7 @@ class ScriptedCall(_Written):
         return ToolCall(self.id, self.name, FrozenDict(self.args))
 
 
-class Pace(_Written):
+class Pace(_StrictModel):
     """How fast the text comes: how many seconds before each piece of how many characters."""
 
     seconds: float = Field(default=0, ge=0)
@@ -81,7 +81,7 @@ class Pace(_Written):
     """None sends all of it at once."""
 
 
-class ScriptedError(_Written):
+class ScriptedError(_StrictModel):
     """How the turn fails, and how often before it succeeds."""
 
     type: Literal["rate_limit", "timeout", "unavailable", "refused"]
@@ -105,7 +105,7 @@ class ScriptedError(_Written):
                 return ModelError(self.message)
 
 
-class ScriptedTurn(_Written):
+class ScriptedTurn(_StrictModel):
     """One answer."""
 
     text: str = ""
@@ -132,7 +132,7 @@ class ScriptedTurn(_Written):
             yield self.text[start : start + size]
 
 
-class Scenario(_Written):
+class Scenario(_StrictModel):
     """Answers to a user message."""
 
     when: str | None = None
@@ -153,7 +153,7 @@ class Scenario(_Written):
         return self.when is not None and self.when.casefold() in message.text.casefold()
 
 
-class Script(_Written):
+class Script(_StrictModel):
     """All scenarios of a scripted model."""
 
     scenarios: tuple[Scenario, ...]
@@ -207,22 +207,22 @@ class Script(_Written):
 
     def turn(self, conversation: Messages) -> tuple[tuple[int, int], ScriptedTurn]:
         """The next turn in a conversation, and its place in the script."""
-        number, asked = self._scenario(conversation)
+        number, start = self._scenario(conversation)
         turns = self.scenarios[number].turns
-        spoken = sum(message.is_assistant for message in conversation[asked:])
-        index = min(spoken, len(turns) - 1)
+        answers = sum(message.is_assistant for message in conversation[start:])
+        index = min(answers, len(turns) - 1)
         return (number, index), turns[index]
 
     def _scenario(self, conversation: Messages) -> tuple[int, int]:
         """The scenario that answers the latest possible user message, and the index of that message."""
-        asked = [index for index, message in enumerate(conversation) if message.is_user]
-        for index in reversed(asked):
+        user_messages = [index for index, message in enumerate(conversation) if message.is_user]
+        for index in reversed(user_messages):
             for number, scenario in enumerate(self.scenarios):
                 if scenario.answers(conversation[index]):
                     return number, index
         for number, scenario in enumerate(self.scenarios):
             if scenario.when is None:
-                return number, asked[0] if asked else 0
+                return number, user_messages[0] if user_messages else 0
         raise ModelError("The script has no scenario for this conversation; add one without 'when'")
 
 
@@ -242,7 +242,7 @@ class ScenarioModel:
         conversation = request.messages[request.cached_messages :]
         place, turn = self.script.turn(conversation)
         error = turn.error if self._fails(hash((place, conversation)), turn.error) else None
-        await self._speak(turn, on_text, error.after if error else len(turn.text))
+        await self._send_text(turn, on_text, error.after if error else len(turn.text))
         if error:
             raise error.exception()
         return turn.response()
@@ -253,12 +253,12 @@ class ScenarioModel:
         self._raised[occasion] += 1
         return error.times is None or self._raised[occasion] <= error.times
 
-    async def _speak(self, turn: ScriptedTurn, on_text: OnText, limit: int) -> None:
-        for piece in turn.pieces():
+    async def _send_text(self, turn: ScriptedTurn, on_text: OnText, limit: int) -> None:
+        for chunk in turn.pieces():
             if turn.pace.seconds:
                 await self._sleep(turn.pace.seconds)
-            heard, limit = piece[:limit], limit - len(piece)
-            if heard:
-                on_text(heard)
+            visible, limit = chunk[:limit], limit - len(chunk)
+            if visible:
+                on_text(visible)
             if limit < 0:
                 return

@@ -19,7 +19,7 @@ def storable(text: str) -> str:
     return text
 
 
-class Spoken:
+class AnswerText:
     """Collects the text of an answer."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Spoken:
         self._half = ""
         self._breaks = False
 
-    def say(self, text: str) -> None:
+    def append(self, text: str) -> None:
         """Add a piece; half of a surrogate pair at its end waits for the other half."""
         text = self._half + text
         self._half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
@@ -40,11 +40,11 @@ class Spoken:
         self._breaks = False
         self._parts.append(text)
 
-    def paragraph(self) -> None:
+    def begin_paragraph(self) -> None:
         """Begin a new paragraph with the next piece."""
         self._breaks = True
 
-    def news(self) -> str:
+    def take_new(self) -> str:
         """The text added since the last call."""
         fresh = "".join(self._parts[self._told :])
         self._told = len(self._parts)

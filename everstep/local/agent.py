@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import cached_property
 from typing import Any, TypeVar
 
-from everstep.agent_domain.agents.builder import AgentBuilder as DefinitionBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.contracts import AgentDescriptor
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model
@@ -48,9 +48,9 @@ class Agent:
     @cached_property
     def runner(self) -> LocalRunner:
         """The runner of this agent."""
-        return LocalRunner(self.definition, events=EventBus([self._tell]), **self._options)
+        return LocalRunner(self.definition, events=EventBus([self._emit]), **self._options)
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         """Emit to the agent's own bus first, which may be shared, then to the listeners added here."""
         self._bus.emit(event)
         self._listeners.emit(event)
@@ -67,7 +67,7 @@ class Agent:
 
     def run(self, state: AgentState | Message | str) -> AgentState:
         """Run steps until a decision stops the run; the returned state has its final status."""
-        return _block(self.arun(state), "run")
+        return _run_blocking(self.arun(state), "run")
 
     def final_step(self, state: AgentState | Message | str) -> AgentState:
         """Return the state after the last step; the same as `run`."""
@@ -75,7 +75,7 @@ class Agent:
 
     def next_step(self, state: AgentState | Message | str) -> AgentState:
         """Run one more step; returns the state unchanged if the run has ended."""
-        return _block(self.anext_step(state), "next_step")
+        return _run_blocking(self.anext_step(state), "next_step")
 
     def has_next_step(self, state: AgentState | Message | str) -> bool:
         """Whether the agent would run another step."""
@@ -84,7 +84,7 @@ class Agent:
     def iterator(self, state: AgentState | Message | str) -> Generator[AgentState, None, None]:
         """Yield the state after each step. `close()` stops the run early, as does dropping the iterator."""
         _require_no_loop("iterator")
-        return _blocking(self.aiterator(state))
+        return _iterate_blocking(self.aiterator(state))
 
     # Methods for coroutines.
 
@@ -135,24 +135,24 @@ class AgentBuilder(DefinitionBuilder):
             models: Returns the models that the agent's capabilities name.
             clock: Supplies the time and waits between retries of model calls; the machine's clock by default.
         """
-        return self._transformed(Agent(self.definition(), models=models, clock=clock))
+        return self._apply_on_build(Agent(self.definition(), models=models, clock=clock))
 
 
-def as_state(given: AgentState | Message | str) -> AgentState:
+def as_state(value: AgentState | Message | str) -> AgentState:
     """Return a state; text or a message begins a new conversation."""
-    match given:
+    match value:
         case AgentState():
-            return given
+            return value
         case Message():
-            return AgentState.empty().with_messages(given)
+            return AgentState.empty().with_messages(value)
         case str():
-            return AgentState.empty().with_messages(user(given))
+            return AgentState.empty().with_messages(user(value))
         case _:
-            kind = type(given).__name__
+            kind = type(value).__name__
             raise InvalidInput(f"an agent runs on an AgentState, a message or text, not on {kind}")
 
 
-def _blocking(states: AsyncGenerator[T]) -> Generator[T, None, None]:
+def _iterate_blocking(states: AsyncGenerator[T]) -> Generator[T, None, None]:
     with asyncio.Runner() as loop:
         try:
             while True:
@@ -172,7 +172,7 @@ def _require_no_loop(method: str) -> None:
     raise InvalidInput(f"{method}() blocks, and an event loop is running here; use a{method}(...) instead")
 
 
-def _block(work: Coroutine[Any, Any, T], method: str) -> T:
+def _run_blocking(work: Coroutine[Any, Any, T], method: str) -> T:
     try:
         _require_no_loop(method)
     except InvalidInput:

@@ -5,9 +5,9 @@ from datetime import datetime
 from uuid import UUID
 
 from everstep.agent_domain.state.broadcast_adapter import (
-    AgentEventEnvelopeAdapter as Adapter,
     BroadcastConfig,
     CanBroadcastAgentEvents,
+    EventEnvelopeAdapter as Adapter,
 )
 from everstep.local.clock import SystemClock
 

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.spawning import Spawn, brought, child_plan, path
+from everstep.agent_domain.agents.spawning import Spawn, child_plan, find_private_agent, private_agent_name
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed
 from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.facts import StateInfo
-from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, ended
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, final_situation
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.state.state import AgentState
 
@@ -18,7 +18,7 @@ RunChild = Callable[[AgentDefinition, AgentState], Awaitable[AgentState]]
 PAUSED = "A hook paused it, and a run in-process cannot be resumed; run the agent on a worker"
 
 
-class Parent:
+class SubagentParent:
     """The agent whose step starts children."""
 
     def __init__(self, definition: AgentDefinition, state: AgentState, run: RunChild) -> None:
@@ -26,45 +26,45 @@ class Parent:
         self.state = state
         self.run = run
 
-    async def child(self, spawn: Spawn) -> tuple[ChildEnd, int]:
+    async def run_child(self, spawn: Spawn) -> tuple[ChildEnd, int]:
         """Run a child; returns how it ended and the tokens it used."""
-        definition, state = self._begun(spawn)
+        definition, state = self._child_start(spawn)
         try:
-            ended = await self.run(definition, state)
+            final_state = await self.run(definition, state)
         except ListenerFailed:
             raise
         except Exception as error:  # noqa: BLE001 -- a child that cannot run has failed; its parent continues
             return ChildEnd(ExecutionStatus.FAILED, error=StepError.of(error).message), 0
-        return _end(ended), ended.tokens
+        return _end_of(final_state), final_state.tokens
 
-    def _begun(self, spawn: Spawn) -> tuple[AgentDefinition, AgentState]:
+    def _child_start(self, spawn: Spawn) -> tuple[AgentDefinition, AgentState]:
         """Return the child's definition and its initial state."""
-        child = brought(self.definition, spawn.agent)
+        child = find_private_agent(self.definition, spawn.agent)
         if child is None:
             raise InvalidInput(
                 f"there is no agent '{spawn.agent}' in-process; let the tool bring it (`subagents`), "
                 "or run the agent on a worker"
             )
-        agent = path(self.definition.descriptor.name, spawn.agent)
-        plan = child_plan(spawn, replace(child, criteria=()), agent, self._tokens_left())
-        begun = AgentState.empty().with_messages(spawn.messages).with_metadata(spawn.metadata)
+        agent = private_agent_name(self.definition.descriptor.name, spawn.agent)
+        plan = child_plan(spawn, replace(child, criteria=()), agent, self._remaining_tokens())
+        state = AgentState.empty().with_messages(spawn.messages).with_metadata(spawn.metadata)
         facts = self.state.facts
         worked = facts.state_info.session_execution_seconds + facts.seconds_under_way
-        begun = replace(
-            begun,
+        state = replace(
+            state,
             parent_agent_id=self.state.agent_id,
-            facts=replace(begun.facts, state_info=StateInfo(session_execution_seconds=worked)),
+            facts=replace(state.facts, state_info=StateInfo(session_execution_seconds=worked)),
         )
-        return replace(child, base_plan=plan), begun
+        return replace(child, base_plan=plan), state
 
-    def _tokens_left(self) -> int | None:
+    def _remaining_tokens(self) -> int | None:
         limit = self.definition.base_plan.max_tokens
         step = self.state.current_step
         used = self.state.tokens + (step.usage.total if step else 0)
         return None if limit is None else max(1, limit - used)
 
 
-def _end(child: AgentState) -> ChildEnd:
+def _end_of(child: AgentState) -> ChildEnd:
     reason = child.last_outcome.stop_reason if child.last_outcome else None
     if reason is None:
         return ChildEnd(ExecutionStatus.FAILED, error=PAUSED)
@@ -72,4 +72,4 @@ def _end(child: AgentState) -> ChildEnd:
     if child.status is AgentStatus.FAILED:
         errors = child.steps[-1].errors_as_text if child.steps else ""
         error = errors or f"stopped: {reason}"
-    return ChildEnd(ended(child.status, reason).execution, child.final_response, error, reason)
+    return ChildEnd(final_situation(child.status, reason).execution, child.final_response, error, reason)

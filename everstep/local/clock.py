@@ -27,7 +27,7 @@ class CanSleep(Protocol):
         ...
 
 
-async def sleep_on(clock: Clock, seconds: float) -> None:
+async def sleep_on_clock(clock: Clock, seconds: float) -> None:
     """Sleep on this clock, or on the event loop's if it cannot sleep."""
     await (clock.sleep(seconds) if isinstance(clock, CanSleep) else asyncio.sleep(seconds))
 

@@ -4,22 +4,22 @@ from collections.abc import Callable
 
 from everstep.activities.inner_calls import log_pause
 from everstep.activities.provider_retry import OnPause
-from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver, unheard
+from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver, ignore_text
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
-from everstep.local.patience import Patience
+from everstep.local.patience import ModelRetry
 
 
-class Inquiry:
+class LocalInquiry:
     """Asks models and adds up their usage; one per call and per processing."""
 
     def __init__(
         self,
         model_of: Callable[[ModelChoice], Model],
-        patience: Patience,
+        patience: ModelRetry,
         on_pause: OnPause = log_pause,
     ) -> None:
         self.model_of = model_of
@@ -31,25 +31,27 @@ class Inquiry:
 
     async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
         """Return the model's reply."""
-        chosen = self.model_of(model)
-        response = await self.patience.within(chosen, lambda: chosen.respond(request, unheard), self.on_pause)
+        asked_model = self.model_of(model)
+        response = await self.patience.retry(
+            asked_model, lambda: asked_model.respond(request, ignore_text), self.on_pause
+        )
         self.usage += response.usage
         return response
 
 
-def models_beside(
+def model_lookup(
     driver: StepDriver | CanUseTools, presets: Callable[[ModelChoice], Model] | None
 ) -> Callable[[ModelChoice], Model]:
     """Return a lookup for models: the driver's own where none is named, else a preset's."""
 
-    def model_of(wanted: ModelChoice) -> Model:
-        if wanted is None and isinstance(driver, StepDriver) and driver.model is not None:
+    def model_of(choice: ModelChoice) -> Model:
+        if choice is None and isinstance(driver, StepDriver) and driver.model is not None:
             return driver.model
         if presets is None:
             raise InvalidInput(
                 "this agent runs in-process without presets; pass them: builder.build(models=...), "
                 "or run it on a worker"
             )
-        return presets(wanted)
+        return presets(choice)
 
     return model_of

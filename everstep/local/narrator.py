@@ -28,7 +28,7 @@ from everstep.local.clock import Clock
 LOGGER = logging.getLogger(__name__)
 
 
-class Narrator:
+class EventNarrator:
     """Turns what the runner did into events."""
 
     def __init__(self, tools: Sequence[str], clock: Clock, events: EventBus) -> None:
@@ -37,7 +37,7 @@ class Narrator:
         self.events = events
         self.serializer = SlimAgentStateSerializer()
 
-    def step_started(self, state: AgentState) -> None:
+    def emit_step_start(self, state: AgentState) -> None:
         """Emit the start of a step."""
         self.events.emit(
             AgentStepStarted(
@@ -50,11 +50,11 @@ class Narrator:
             )
         )
 
-    def stream(self, state: AgentState) -> "Stream":
+    def open_text(self, state: AgentState) -> "TextEmitter":
         """Return the sink for the text of the current step while the model writes it."""
-        return Stream(self, state)
+        return TextEmitter(self, state)
 
-    def model_delayed(self, state: AgentState, detail: str, error: Exception, seconds: float) -> None:
+    def emit_model_delay(self, state: AgentState, detail: str, error: Exception, seconds: float) -> None:
         """Emit that the model is asked again after a pause."""
         number = state.facts.recorded_steps + 1
         LOGGER.warning("step %s: %s: %s", number, detail, error)
@@ -70,7 +70,7 @@ class Narrator:
             )
         )
 
-    def step_completed(self, state: AgentState, record: StepExecution) -> None:
+    def emit_step_end(self, state: AgentState, record: StepExecution) -> None:
         """Emit that a step was recorded, and the tokens it used."""
         step, usage = record.step, record.step.usage
         self.events.emit(
@@ -81,7 +81,7 @@ class Narrator:
                 step_number=record.number,
                 has_tool_calls=step.has_tool_calls,
                 error_count=len(step.errors),
-                error_messages=_messages(step),
+                error_messages=_error_messages(step),
                 usage=usage,
                 finish_reason=step.finish_reason,
                 duration_ms=record.duration * 1000,
@@ -101,12 +101,12 @@ class Narrator:
                 )
             )
 
-    def evaluated(self, state: AgentState, outcome: ContinuationOutcome, policy: ErrorPolicy) -> None:
+    def emit_evaluation(self, state: AgentState, outcome: ContinuationOutcome, policy: ErrorPolicy) -> None:
         """Emit the evaluation of the continuation criteria."""
         step = state.current_step
-        ended = AgentStatus.IN_PROGRESS
+        status = AgentStatus.IN_PROGRESS
         if not outcome.should_continue:
-            ended = state.facts.final_status(outcome.stop_reason, policy)
+            status = state.facts.final_status(outcome.stop_reason, policy)
         self.events.emit(
             ContinuationEvaluated(
                 at=self.clock.now(),
@@ -116,13 +116,13 @@ class Narrator:
                 outcome=outcome,
                 stop_signal=state.stop_signal,
                 source=outcome.source,
-                status=ended,
-                errors=_messages(step) if step else (),
+                status=status,
+                errors=_error_messages(step) if step else (),
                 last_response=state.final_response,
             )
         )
 
-    def state_updated(self, state: AgentState, record: StepExecution) -> None:
+    def emit_state(self, state: AgentState, record: StepExecution) -> None:
         """Emit the state after a step."""
         self.events.emit(
             AgentStateUpdated(
@@ -136,25 +136,25 @@ class Narrator:
             )
         )
 
-    def failure_step(self, state: AgentState, outcome: ContinuationOutcome, policy: ErrorPolicy) -> None:
+    def emit_failure_step(self, state: AgentState, outcome: ContinuationOutcome, policy: ErrorPolicy) -> None:
         """Emit the events of the step that records an exception of a criterion."""
         record = state.execution.step_executions[-1]
-        self.step_started(replace(state, facts=replace(state.facts, recorded_steps=record.number - 1)))
-        self.step_completed(state, record)
-        self.evaluated(state, outcome, policy)
-        self.state_updated(state, record)
+        self.emit_step_start(replace(state, facts=replace(state.facts, recorded_steps=record.number - 1)))
+        self.emit_step_end(state, record)
+        self.emit_evaluation(state, outcome, policy)
+        self.emit_state(state, record)
 
-    def finished(self, state: AgentState, outcome: ContinuationOutcome) -> None:
+    def emit_end(self, state: AgentState, outcome: ContinuationOutcome) -> None:
         """Emit the end of the run."""
-        errors = tuple(message for step in state.steps for message in _messages(step))
-        latest = _messages(state.current_step) if state.current_step else ()
+        errors = tuple(message for step in state.steps for message in _error_messages(step))
+        latest = _error_messages(state.current_step) if state.current_step else ()
         if state.status is AgentStatus.FAILED:
             self.events.emit(
                 AgentFailed(
                     at=self.clock.now(),
                     agent_id=state.agent_id,
                     parent_agent_id=state.parent_agent_id,
-                    exception=latest[-1] if latest else _reason(outcome),
+                    exception=latest[-1] if latest else _deciding_reason(outcome),
                     status=state.status,
                     steps_completed=state.step_count,
                     total_usage=state.usage,
@@ -175,15 +175,15 @@ class Narrator:
         )
 
 
-class Stream:
+class TextEmitter:
     """The text of one model call."""
 
-    def __init__(self, narrator: Narrator, state: AgentState) -> None:
+    def __init__(self, narrator: EventNarrator, state: AgentState) -> None:
         self.narrator = narrator
         self.state = state
         self.wrote = False
 
-    def text(self, content: str) -> None:
+    def write(self, content: str) -> None:
         """Emit more text; empty text is ignored."""
         if content:
             self.wrote = True
@@ -207,11 +207,11 @@ class Stream:
         )
 
 
-def _messages(step: AgentStep) -> tuple[str, ...]:
+def _error_messages(step: AgentStep) -> tuple[str, ...]:
     return tuple(error.message for error in step.errors)
 
 
-def _reason(outcome: ContinuationOutcome) -> str:
+def _deciding_reason(outcome: ContinuationOutcome) -> str:
     """The reason of the deciding vote, for a run that failed although its last step did not."""
     vote = outcome.evaluation_for(outcome.resolved_by)
     return vote.reason if vote else outcome.resolved_by

@@ -4,22 +4,22 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from everstep.activities.provider_retry import OnPause, within
+from everstep.activities.provider_retry import OnPause, retry_within
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.loop.retries import LOCAL_SECONDS, IsScripted, budget_of
-from everstep.local.clock import Clock, sleep_on
+from everstep.local.clock import Clock, sleep_on_clock
 
 T = TypeVar("T")
 
 
-class Patience:
+class ModelRetry:
     """Retries model calls within the budget of the agent, its model's preset, or the default."""
 
     def __init__(self, plan: ExecutionPlan, clock: Clock) -> None:
         self.plan = plan
         self.clock = clock
 
-    async def within(
+    async def retry(
         self,
         model: object,
         ask: Callable[[], Awaitable[T]],
@@ -29,9 +29,11 @@ class Patience:
         """Call `ask`, which uses this model, and retry it within the budget."""
         budget = budget_of(self.plan.retry_seconds, model, LOCAL_SECONDS, self.plan.model_attempts)
         is_scripted = isinstance(model, IsScripted) and model.is_scripted
-        sleep = _at_once if is_scripted else partial(sleep_on, self.clock)
-        return await within(budget, ask, sleep, on_pause, clock=self.clock.seconds, may_repeat=may_repeat)
+        sleep = _no_sleep if is_scripted else partial(sleep_on_clock, self.clock)
+        return await retry_within(
+            budget, ask, sleep, on_pause, clock=self.clock.seconds, may_repeat=may_repeat
+        )
 
 
-async def _at_once(_seconds: float) -> None:
+async def _no_sleep(_seconds: float) -> None:
     """A scripted model does not recover by waiting."""

@@ -43,44 +43,46 @@ class Trace:
             case ToolCallStarted():
                 self._args[event.tool_call_id] = event.args
             case ToolCallCompleted():
-                self._tool(event)
+                self._write_tool(event)
             case AgentStepCompleted():
-                self._completed(event)
+                self._write_errors(event)
             case ContinuationEvaluated():
-                self._answered(event)
-                self._evaluated(event.outcome)
+                self._write_reply(event)
+                self._write_evaluation(event.outcome)
             case AgentFailed() | AgentFinished():
-                self._ended(event)
+                self._write_end(event)
             case _:
                 """Other events have no line."""
 
-    def _ended(self, event: AgentFailed | AgentFinished) -> None:
+    def _write_end(self, event: AgentFailed | AgentFinished) -> None:
         if isinstance(event, AgentFailed):
             self.write(f"failed    {event.exception}")
             return
         steps = f"{event.total_steps} step{'s' if event.total_steps != 1 else ''}"
         self.write(f"ended     {event.status} after {steps}, {event.total_usage.total} tokens")
 
-    def _tool(self, event: ToolCallCompleted) -> None:
+    def _write_tool(self, event: ToolCallCompleted) -> None:
         args = args_summary(self._args.pop(event.tool_call_id, {}))
         outcome = result_summary(event.result) if event.success else f"Error: {event.error}"
         self.write(f"  tool    {event.tool}({args}) -> {outcome}  [{event.duration_ms:.0f} ms]")
 
-    def _completed(self, event: AgentStepCompleted) -> None:
+    def _write_errors(self, event: AgentStepCompleted) -> None:
         for message in event.error_messages:
             self.write(f"  error   {message}")
         self._answers = not (event.error_messages or event.has_tool_calls or self._text)
 
-    def _answered(self, event: ContinuationEvaluated) -> None:
+    def _write_reply(self, event: ContinuationEvaluated) -> None:
         """Write the reply of a driver that does not stream, once it is known."""
         if self._answers and event.last_response:
             self.write(f"  model   {event.last_response}")
         self._answers = False
 
-    def _evaluated(self, outcome: ContinuationOutcome) -> None:
+    def _write_evaluation(self, outcome: ContinuationOutcome) -> None:
         if outcome.should_continue:
-            named = outcome.evaluation_for(outcome.resolved_by)
-            self.write(f"  next    another step: {named.reason if named else outcome.resolved_by}")
+            deciding_vote = outcome.evaluation_for(outcome.resolved_by)
+            self.write(
+                f"  next    another step: {deciding_vote.reason if deciding_vote else outcome.resolved_by}"
+            )
             return
         self.write(f"stop      {outcome.stop_reason}, decided by {outcome.resolved_by}; every vote:")
         for vote in outcome.evaluations:

@@ -16,36 +16,36 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model, OnText, StepDriver, ToolCallingDriver
-from everstep.agent_domain.agents.registry import AgentRegistry
-from everstep.agent_domain.agents.spawning import named
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
+from everstep.agent_domain.agents.spawning import find_definition
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import InvalidInput, ModelError, UnknownName
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
-from everstep.agent_domain.values import EMPTY, cut
+from everstep.agent_domain.values import EMPTY, truncate
 from everstep.agents.files import SUFFIXES, agent_files, read_agent, skip
-from everstep.capabilities.assembly import assembled
-from everstep.capabilities.catalogue import Catalogue, Surroundings
+from everstep.capabilities.assembly import assemble_agent
+from everstep.capabilities.catalogue import AgentLocation, Catalogue
 from everstep.capabilities.standard import STANDARD
 from everstep.inference.presets import Presets
 from everstep.runtime.demo_agent import DEMO
 
-BUILT_IN: Final = Presets.read({}, {})
+BUILT_IN_PRESETS: Final = Presets.read({}, {})
 """The presets of an installation that configures none."""
 
 
-Servers = Mapping[str, Mapping[str, Any]]
+McpServers = Mapping[str, Mapping[str, Any]]
 """The MCP servers that agent files may name."""
 
 
 class Models(Protocol):
     """The models of an installation."""
 
-    def model(self, wanted: ModelChoice = None) -> Model:
+    def model(self, choice: ModelChoice = None, /) -> Model:
         """Return the model of a preset, the model with these settings, or the default model."""
         ...
 
@@ -64,7 +64,7 @@ class AgentBook:
 
     def definition(self, name: str) -> AgentDefinition:
         """Return the agent with this name; `parent/name` is a subagent that a tool of the parent provides."""
-        definition = named(self.agents, name)
+        definition = find_definition(self.agents, name)
         if definition is None:
             raise UnknownName("agent", name, self.agents, verb="This process knows")
         return definition
@@ -76,30 +76,30 @@ class AgentBook:
         if driver and not driver.wants_model:
             return driver
         wanted = preset or definition.model_settings or definition.llm_preset
-        driver = (driver or ToolCallingDriver()).with_model(self._usable(wanted))
+        driver = (driver or ToolCallingDriver()).with_model(self._model_or_unusable(wanted))
         driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
         return driver
 
-    def model(self, name: str, wanted: ModelChoice = None) -> Model:
+    def model(self, name: str, choice: ModelChoice = None) -> Model:
         """Return the model for the agent's tools and processors: the one they name, or the agent's own."""
-        if wanted is not None:
-            return self._usable(wanted)
+        if choice is not None:
+            return self._model_or_unusable(choice)
         definition = self.definition(name)
         own = self.driver(name, None).model
-        return own or self._usable(definition.model_settings or definition.llm_preset)
+        return own or self._model_or_unusable(definition.model_settings or definition.llm_preset)
 
-    def _usable(self, wanted: ModelChoice) -> Model:
+    def _model_or_unusable(self, choice: ModelChoice) -> Model:
         """Return the model, or an `Unusable` one if its preset cannot be used.
 
         Drivers are also built where no model is called, for example to record a tool's result.
         """
         try:
-            return self.models.model(wanted)
+            return self.models.model(choice)
         except InvalidInput as error:
-            return Unusable(error)
+            return UnusableModel(error)
 
 
-class Unusable:
+class UnusableModel:
     """A model that cannot be called: its key is missing, or no preset has its name."""
 
     def __init__(self, error: InvalidInput) -> None:
@@ -121,18 +121,18 @@ def by_name(agents: Iterable[AgentDefinition]) -> dict[str, AgentDefinition]:
     for agent in agents:
         name = agent.descriptor.name
         if name in named:
-            raise InvalidInput(f"two agents are named '{name}'{_found_in(named[name], agent)}; rename one")
+            raise InvalidInput(f"two agents are named '{name}'{_sources_of(named[name], agent)}; rename one")
         named[name] = agent
     return named
 
 
-def _found_in(*agents: AgentDefinition) -> str:
+def _sources_of(*agents: AgentDefinition) -> str:
     sources = [agent.source for agent in agents if agent.source]
     return f" ({' and '.join(sources)})" if sources else ""
 
 
-def known_agents(
-    sources: Iterable[str], presets: Presets = BUILT_IN, servers: Servers = EMPTY
+def load_all_agents(
+    sources: Iterable[str], presets: Presets = BUILT_IN_PRESETS, servers: McpServers = EMPTY
 ) -> dict[str, AgentDefinition]:
     """Load the agents of all sources, by name, with the demo agent if no agent has its name."""
     own = by_name(agent for where in sources for agent in load_agents(where, presets, servers=servers))
@@ -141,37 +141,37 @@ def known_agents(
 
 def load_agents(
     where: str,
-    presets: Presets = BUILT_IN,
+    presets: Presets = BUILT_IN_PRESETS,
     catalogue: Catalogue = STANDARD,
-    servers: Servers = EMPTY,
+    servers: McpServers = EMPTY,
 ) -> list[AgentDefinition]:
     """Load the agents of a folder, a file, or a `module:attribute`."""
-    path, having = Path(where), Having(presets, catalogue, servers)
+    path, having = Path(where), FileScope(presets, catalogue, servers)
     # `Path.is_dir` would raise for text that cannot be a path.
     if isdir(where):
-        return list(_in_folder(path, having))
+        return list(_load_folder(path, having))
     if path.suffix.lower() in SUFFIXES:
-        return [_assembled(path, read_agent(path), (), having)]
-    return _in_module(where)
+        return [_assemble(path, read_agent(path), (), having)]
+    return _load_module(where)
 
 
 @dataclass(frozen=True, slots=True)
-class Having:
+class FileScope:
     """The presets, components and servers that agent files can name."""
 
     presets: Presets
     catalogue: Catalogue
-    servers: Servers
+    servers: McpServers
 
 
-def _in_folder(folder: Path, having: Having) -> Iterator[AgentDefinition]:
+def _load_folder(folder: Path, scope: FileScope) -> Iterator[AgentDefinition]:
     """Load the agent files of a folder; a file that cannot be used is skipped with a warning."""
     specs = dict(_specs(folder))
     count = 0
     for file, spec in specs.items():
         others = [other for other in specs.values() if other is not spec]
         try:
-            definition = _assembled(file, spec, others, having)
+            definition = _assemble(file, spec, others, scope)
         except InvalidInput as error:
             skip(file, error)
         else:
@@ -192,28 +192,31 @@ def _specs(folder: Path) -> Iterator[tuple[Path, AgentSpec]]:
             skip(file, error)
 
 
-def _assembled(file: Path, spec: AgentSpec, others: Iterable[AgentSpec], having: Having) -> AgentDefinition:
+def _assemble(file: Path, spec: AgentSpec, others: Iterable[AgentSpec], scope: FileScope) -> AgentDefinition:
     skills = None if spec.skills is None else tuple(spec.skills)
-    here = Surroundings(file.parent, skills=skills, colleagues=AgentRegistry(others), servers=having.servers)
+    here = AgentLocation(
+        file.parent, skills=skills, other_agents=AgentSpecRegistry(others), servers=scope.servers
+    )
     try:
-        return replace(assembled(spec, here, having.catalogue, having.presets.resolve), source=str(file))
+        return replace(assemble_agent(spec, here, scope.catalogue, scope.presets.resolve), source=str(file))
     except InvalidInput as error:
         raise InvalidInput(f"{file}: {error}") from error
 
 
-def _in_module(where: str) -> list[AgentDefinition]:
+def _load_module(where: str) -> list[AgentDefinition]:
     module_name, _, attribute = where.partition(":")
     if not attribute:
         raise InvalidInput(
-            f"'{cut(where, 100)}' names no agents: there is no such folder, and it is not a file that ends "
+            f"'{truncate(where, 100)}' names no agents: there is no such folder, and it is not a file that "
+            "ends "
             f"in {' or '.join(SUFFIXES)}; for a module write module:attribute, such as my_app.agents:agents"
         )
-    found = attribute_of(module_name, attribute, where)
+    found = import_attribute(module_name, attribute, where)
     entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- any module
     return [replace(_definition(entry, where), source=where) for entry in entries]
 
 
-def attribute_of(module_name: str, attribute: str, where: str) -> Any:
+def import_attribute(module_name: str, attribute: str, where: str) -> Any:
     """Import an attribute of a module, which may be in the working folder.
 
     Args:
@@ -243,10 +246,10 @@ def _search_here_for(module: str) -> None:
     if found and (found.origin or find_spec(module) is None):
         # At the end, so that files that agents write into the folder do not shadow installed packages.
         sys.path.append(here)
-        sys.meta_path.insert(0, _Here(module, here))
+        sys.meta_path.insert(0, _FolderFinder(module, here))
 
 
-class _Here(MetaPathFinder):
+class _FolderFinder(MetaPathFinder):
     """Finds the one module that a setting names in its own folder, ahead of installed ones."""
 
     def __init__(self, module: str, folder: str) -> None:
@@ -262,7 +265,7 @@ class _Here(MetaPathFinder):
 def _definition(entry: Any, where: str) -> AgentDefinition:
     if isinstance(entry, AgentDefinition):
         return entry
-    if isinstance(entry, AgentBuilder):
+    if isinstance(entry, DefinitionBuilder):
         return entry.definition()
     definition = getattr(entry, "definition", None)
     if isinstance(definition, AgentDefinition):

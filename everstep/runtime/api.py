@@ -12,26 +12,26 @@ from pathlib import Path
 from everstep.http_api.api import Api, Feed
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
-from everstep.runtime.authorization import door, local_token, signer
+from everstep.runtime.authorization import build_authenticator, channel_signer, local_token
 from everstep.runtime.connections import ConnectionLimits
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.embedded import write_private
-from everstep.runtime.gateway import feeding
+from everstep.runtime.gateway import open_feeds
 from everstep.runtime.hosts import allowed_hosts
 from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
-from everstep.runtime.serving import bound, serving
+from everstep.runtime.serving import bind_socket, serve_app
 from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import gateway_url
 from everstep.runtime.waiting import Port
 from everstep.store.accounts import PostgresAccounts
 from everstep.store.streams import PostgresStreams
 
-URL = "api-url"
+URL_FILE = "api-url"
 """The file in which a local installation stores the URL of its API."""
 
 
-def http_api(installation: Installation, feed: Feed | None = None) -> Api:
+def build_api(installation: Installation, feed: Feed | None = None) -> Api:
     """Build the HTTP API of an installation."""
     settings, keys = installation.settings, installation.keys
     return Api(
@@ -39,8 +39,8 @@ def http_api(installation: Installation, feed: Feed | None = None) -> Api:
         keys,
         PostgresAccounts(installation.store.engine),
         PostgresStreams(installation.store.engine),
-        door(settings, keys),
-        signer(settings),
+        build_authenticator(settings, keys),
+        channel_signer(settings),
         feed,
         partial(gateway_url, settings),
         Readiness(settings, installation.temporal),
@@ -53,20 +53,20 @@ def http_api(installation: Installation, feed: Feed | None = None) -> Api:
 def api_port(settings: Settings) -> Port:
     """Return the port of the API, for a process that waits before it serves."""
     hosts = allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP")
-    return Port(bound(settings.http_host, settings.http_port), hosts)
+    return Port(bind_socket(settings.http_host, settings.http_port), hosts)
 
 
 @asynccontextmanager
-async def answering(
+async def open_api(
     installation: Installation, *, or_any_port: bool = False, listener: socket.socket | None = None
 ) -> AsyncGenerator[str]:
     """Serve the HTTP API within the block, on the given listener if there is one; yield the URL."""
     settings = installation.settings
-    async with feeding(settings, installation.store.engine) as feeds:
-        app = create_app(http_api(installation, feeds and feeds.open))
+    async with open_feeds(settings, installation.store.engine) as feeds:
+        app = create_app(build_api(installation, feeds and feeds.open))
         limits = ConnectionLimits(settings.http_connections, settings.http_connections_per_address)
         where = settings.http_host, settings.http_port
-        async with serving(app, *where, limits, or_any=or_any_port, listener=listener) as url:
+        async with serve_app(app, *where, limits, or_any=or_any_port, listener=listener) as url:
             try:
                 yield url
             finally:
@@ -76,7 +76,7 @@ async def answering(
 
 
 @dataclass(frozen=True, slots=True)
-class LocalDoor:
+class LocalApi:
     """The address of a local installation and the token that opens it."""
 
     url: str
@@ -85,22 +85,22 @@ class LocalDoor:
 
 
 @asynccontextmanager
-async def answering_locally(installation: Installation) -> AsyncGenerator[LocalDoor]:
+async def open_local_api(installation: Installation) -> AsyncGenerator[LocalApi]:
     """Serve the HTTP API on the configured or a free port, and store its URL for other processes."""
     settings = installation.settings
-    told = data_folder(settings) / URL
-    async with answering(installation, or_any_port=True) as url:
-        write_private(told, url + "\n")
+    url_file = data_folder(settings) / URL_FILE
+    async with open_api(installation, or_any_port=True) as url:
+        write_private(url_file, url + "\n")
         try:
-            yield LocalDoor(url, None if settings.auth == "off" else local_token(settings))
+            yield LocalApi(url, None if settings.auth == "off" else local_token(settings))
         finally:
-            told.unlink(missing_ok=True)
+            url_file.unlink(missing_ok=True)
 
 
 def local_url(data: Path) -> str | None:
     """Return the URL of a local installation's API if it is served."""
     try:
-        return (data / URL).read_text(encoding="utf-8").strip()
+        return (data / URL_FILE).read_text(encoding="utf-8").strip()
     except OSError:
         return None
 

@@ -13,12 +13,12 @@ from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.stream.channels import Channel, StreamStore
 from everstep.broadcast_gateway.ports import Guest, NotAdmitted
-from everstep.http_api.auth import Authenticate, Doorkeeper, open_door
+from everstep.http_api.auth import Authenticate, Authenticator, allow_all
 from everstep.http_api.callers import Grant
 from everstep.http_api.channels import Signer
 from everstep.http_api.jwks import KeySet
 from everstep.http_api.problems import Refusal
-from everstep.http_api.tokens import Tokens, signed
+from everstep.http_api.tokens import Tokens, sign_token
 from everstep.runtime.settings import Settings
 from everstep.store.keys import PostgresKeys
 from everstep.store.streams import PostgresStreams
@@ -32,7 +32,7 @@ def local_token(settings: Settings) -> str | None:
     """Return a token for the user of this machine."""
     if settings.auth_secret is None:
         return None
-    return signed(
+    return sign_token(
         settings.auth_secret,
         LOCAL_USER,
         scope=Grant.ALL_SESSIONS,
@@ -41,41 +41,41 @@ def local_token(settings: Settings) -> str | None:
     )
 
 
-def door(settings: Settings, keys: KeyStore) -> Authenticate:
+def build_authenticator(settings: Settings, keys: KeyStore) -> Authenticate:
     """Return the function that authenticates callers."""
     if settings.auth == "off":
-        return open_door()
+        return allow_all()
     jwks = KeySet(settings.auth_jwks_url) if settings.auth_jwks_url else None
     if settings.auth_secret is None and jwks is None:
         logger.warning(
             "neither EVERSTEP_AUTH_SECRET nor EVERSTEP_AUTH_JWKS_URL is set: only API keys are accepted"
         )
-        return Doorkeeper(None, keys)
+        return Authenticator(None, keys)
     tokens = Tokens(settings.auth_secret, jwks, settings.auth_issuer, settings.auth_audience)
-    return Doorkeeper(tokens, keys)
+    return Authenticator(tokens, keys)
 
 
-def signer(settings: Settings) -> Signer | None:
+def channel_signer(settings: Settings) -> Signer | None:
     """Return the signer of browser subscriptions to the gateway's channels."""
     secret = settings.gateway_secret
     return None if secret is None else Signer(settings.broadcast_key, secret)
 
 
-def doors(settings: Settings, engine: AsyncEngine) -> "ApiDoors":
+def build_gateway_access(settings: Settings, engine: AsyncEngine) -> "ApiGatewayAccess":
     """Return the gateway's access control."""
     keys = PostgresKeys(engine)
-    return ApiDoors(door(settings, keys), PostgresStreams(engine), keys)
+    return ApiGatewayAccess(build_authenticator(settings, keys), PostgresStreams(engine), keys)
 
 
 @dataclass(frozen=True, slots=True)
-class ApiDoors:
+class ApiGatewayAccess:
     """Admits subscribers by the authentication of the HTTP API."""
 
     authenticate: Authenticate
     streams: StreamStore
     keys: KeyStore
 
-    async def guest(self, token: str) -> Guest:
+    async def authenticate_viewer(self, token: str) -> Guest:
         """Return the caller with this token.
 
         Raises:
@@ -95,7 +95,7 @@ class ApiDoors:
         """Return whether an API key is still valid."""
         return await self.keys.is_good_key(key_id)
 
-    async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
+    async def find_stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
         """Return the stream of a channel if the caller may subscribe to it."""
         scope = None if guest is None else Scope(guest.tenant_id, guest.user_id)
         return await self.streams.stream(channel, scope)

@@ -18,7 +18,7 @@ from temporalio.converter import PayloadCodec
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 
 ENCODING = b"binary/everstep-aes-gcm"
-REFUSED = b"binary/everstep-refused"
+REFUSED_ENCODING = b"binary/everstep-refused"
 """The encoding of a plain payload that is refused. Raising here would fail the workflow's task again and
 again, because of a signal that any client may have sent; instead the unreadable payload is dropped or
 refused."""
@@ -69,22 +69,24 @@ class AesGcmCodec(PayloadCodec):
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Encrypt payloads."""
-        return [self._encrypted(payload) for payload in payloads]
+        return [self._encrypt(payload) for payload in payloads]
 
-    def _encrypted(self, payload: Payload) -> Payload:
+    def _encrypt(self, payload: Payload) -> Payload:
         nonce = os.urandom(NONCE_BYTES)
         data = nonce + self._cipher.encrypt(nonce, payload.SerializeToString(), ENCODING)
         return Payload(metadata={"encoding": ENCODING}, data=data)
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Decrypt payloads."""
-        return [self._decrypted(payload) for payload in payloads]
+        return [self._decrypt(payload) for payload in payloads]
 
-    def _decrypted(self, payload: Payload) -> Payload:
+    def _decrypt(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCODING:
             # Its data distinguish an execution from before there was a key from a foreign workflow.
             return (
-                payload if self._accepts_plain else Payload(metadata={"encoding": REFUSED}, data=payload.data)
+                payload
+                if self._accepts_plain
+                else Payload(metadata={"encoding": REFUSED_ENCODING}, data=payload.data)
             )
         nonce, data = payload.data[:NONCE_BYTES], payload.data[NONCE_BYTES:]
         try:

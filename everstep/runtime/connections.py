@@ -30,7 +30,7 @@ _READ = bytearray(16 * 1024)
 """The shared buffer of all reads in the process: each read is copied out before the next one."""
 _READ_VIEW = memoryview(_READ)
 
-SPARE = 100
+SPARE_CONNECTIONS = 100
 """Connections over the limit that get a response; further ones are closed without one."""
 
 
@@ -54,7 +54,7 @@ class ConnectionLimits:
         return replace(self, connections=min(self.connections, descriptors))
 
 
-class Connections:
+class ConnectionCounter:
     """The connections of a server."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -79,12 +79,12 @@ class Connections:
             del self.by_address[address]
 
 
-class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[reportUnsafeMultipleInheritance] -- neither has state
+class LimitedConnection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[reportUnsafeMultipleInheritance] -- neither has state
     """The connection of one client."""
 
     def __init__(
         self,
-        connections: Connections,
+        connections: ConnectionCounter,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -111,10 +111,10 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             self._await_request()
             return
         self._connections.refused += 1
-        if self._connections.refused > SPARE:
+        if self._connections.refused > SPARE_CONNECTIONS:
             transport.abort()
         else:
-            self._refuse(problems.crowded())
+            self._refuse(problems.too_many_connections())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Uncount the connection and cancel its timers."""
@@ -142,7 +142,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             return
         super().data_received(data)
         if not self._is_refused:
-            self._hold_limits()
+            self._enforce_limits()
 
     def pause_writing(self) -> None:
         """Start the timer for a client that reads too slowly."""
@@ -156,7 +156,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
         super().on_response_complete()
         self._watch_writing()
         if not self.transport.is_closing() and not self._is_refused:
-            self._hold_limits()
+            self._enforce_limits()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that sent no further request."""
@@ -166,8 +166,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
     def send_400_response(self, msg: str) -> None:
         """Refuse a malformed request or body."""
         del msg
-        is_too_large = len(self._unparsed) > MAX_HEAD
-        refusal = problems.head_too_large(MAX_HEAD, MAX_HEADERS) if is_too_large else problems.malformed()
+        is_too_large = len(self._unread_input) > MAX_HEAD
+        refusal = problems.head_too_large(MAX_HEAD, MAX_HEADERS) if is_too_large else problems.bad_request()
         cycle = self._open_cycle
         if cycle and cycle.response_started:
             self.transport.close()
@@ -187,10 +187,10 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
         return None if cycle is None or cycle.response_complete else cycle
 
     @property
-    def _unparsed(self) -> bytes:
+    def _unread_input(self) -> bytes:
         return self.conn.trailing_data[0]
 
-    def _hold_limits(self) -> None:
+    def _enforce_limits(self) -> None:
         if self.conn.their_state is not h11.IDLE:
             self._cancel_due()
             cycle = self._open_cycle
@@ -198,22 +198,22 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
                 # The application resumes reading whenever it asks for a part of the body.
                 self.flow.pause_reading()
             return
-        unparsed = self._unparsed
+        unparsed = self._unread_input
         if unparsed.count(b"\n") > MAX_HEADERS + 1:
             self._refuse(problems.head_too_large(MAX_HEAD, MAX_HEADERS))
         elif not unparsed:
             self._await_request()
         elif not self._is_in_head:
-            self._expect(self._limits.head_seconds, self._head_is_late)
+            self._expect(self._limits.head_seconds, self._on_late_head)
             self._is_in_head = True
 
     def _await_request(self) -> None:
-        self._expect(self._limits.idle_seconds, self._is_idle)
+        self._expect(self._limits.idle_seconds, self._on_idle)
 
-    def _head_is_late(self) -> None:
+    def _on_late_head(self) -> None:
         self._refuse(problems.too_slow("head"))
 
-    def _is_idle(self) -> None:
+    def _on_idle(self) -> None:
         self.transport.close()
         self._watch_writing()
 
@@ -233,7 +233,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
             return
         self._is_refused = True
         self._unset_keepalive_if_required()
-        self.transport.write(_written(refusal))
+        self.transport.write(_refusal_bytes(refusal))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
@@ -241,20 +241,20 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):  # pyright: ignore[repo
 
     def _watch_writing(self) -> None:
         if self._stall is None:
-            self._look_at_writing(None)
+            self._check_writing(None)
 
-    def _look_at_writing(self, before: int | None) -> None:
+    def _check_writing(self, before: int | None) -> None:
         """Disconnect a client that has read nothing since the last check."""
         self._stall = None
         size = self.transport.get_write_buffer_size()
         if size and before is not None and size >= before:
             self.transport.abort()
         elif size:
-            self._stall = self.loop.call_later(self._limits.stall_seconds, self._look_at_writing, size)
+            self._stall = self.loop.call_later(self._limits.stall_seconds, self._check_writing, size)
 
 
-def _written(refusal: Refusal) -> bytes:
-    answer = problems.rendered(refusal, None)
+def _refusal_bytes(refusal: Refusal) -> bytes:
+    answer = problems.problem_response(refusal, None)
     answer.headers["connection"] = "close"
     head = [f"HTTP/1.1 {refusal.status} {refusal.title}".encode()]
     head += [name + b": " + value for name, value in answer.raw_headers]

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.contexts import ContextPolicy
-from everstep.agent_domain.values import cut
-from everstep.runtime.agents import attribute_of
+from everstep.agent_domain.values import truncate
+from everstep.runtime.agents import import_attribute
 
 
 def load_context_policy(where: str) -> ContextPolicy:
@@ -18,16 +18,17 @@ def load_context_policy(where: str) -> ContextPolicy:
     module_name, colon, attribute = where.partition(":")
     if not (module_name and colon and attribute):
         raise InvalidInput(
-            f"context_policy is '{cut(where, 100)}'; write module:attribute, such as my_app.contexts:Policy"
+            f"context_policy is '{truncate(where, 100)}'; write module:attribute, such as "
+            "my_app.contexts:Policy"
         )
     try:
-        found = attribute_of(module_name, attribute, where)
+        found = import_attribute(module_name, attribute, where)
         policy: Any = found() if inspect.isclass(found) else found
     except InvalidInput as error:
         raise InvalidInput(f"context_policy cannot be used: {error}") from error
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise InvalidInput(f"context_policy '{where}' cannot be created: {cut(said, 300)}") from error
+        raise InvalidInput(f"context_policy '{where}' cannot be created: {truncate(said, 300)}") from error
     if not _is_policy(policy):
         raise InvalidInput(
             f"context_policy '{where}' is not a policy; it needs `async def check(self, context, caller)`"

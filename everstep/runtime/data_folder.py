@@ -120,7 +120,7 @@ def record_project(data: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DataFolderChoice:
     """The data folder that a start uses, and notices for its user."""
 
     folder: Path
@@ -128,13 +128,13 @@ class Finding:
     remarks: tuple[str, ...] = ()
 
 
-def look_around(settings: Settings) -> Finding:
+def find_data_folder(settings: Settings) -> DataFolderChoice:
     """Find the data folder before it is created, and related folders."""
     folder = data_folder(settings)
     is_new = not has_data(folder)
     if settings.data_dir is not None:
-        return Finding(folder, is_new)
-    return Finding(folder, is_new, tuple(_remarks(folder, is_new)))
+        return DataFolderChoice(folder, is_new)
+    return DataFolderChoice(folder, is_new, tuple(_remarks(folder, is_new)))
 
 
 def _remarks(folder: Path, is_new: bool) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 
 DEMO = replace(
-    AgentBuilder.base()
+    DefinitionBuilder.base()
     .with_name("assistant", "Answers questions")
     .with_system_prompt("You are a helpful assistant. Answer briefly.")
     .definition(),

@@ -25,11 +25,17 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.capabilities.bash import BashTool, cgroups
 from everstep.capabilities.bash.checks import failed_checks
-from everstep.client.temporal_entry import ActRequest, Standing
+from everstep.client.temporal_entry import ActRequest, ExecutionReport
 from everstep.inference.presets import Driver, Preset, Presets
-from everstep.runtime.agents import known_agents
+from everstep.runtime.agents import load_all_agents
 from everstep.runtime.codec import ENCODING, PlainPayload, WrongPayloadKey
-from everstep.runtime.installation import HOW_TO_START, Installation, located, opened, presets_of
+from everstep.runtime.installation import (
+    HOW_TO_START,
+    Installation,
+    locate_services,
+    open_installation,
+    presets_of,
+)
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
@@ -40,7 +46,7 @@ PATIENCE = timedelta(seconds=3)
 """A running worker takes a query within milliseconds."""
 WORKER_PATIENCE = timedelta(seconds=40)
 """It answers as fast, unless its own database does not respond: then it answers after its deadlines."""
-LOOK_SECONDS = 60.0
+CHECK_SECONDS = 60.0
 """The limit for each check."""
 
 PROVIDER_SECONDS = 5.0
@@ -48,7 +54,7 @@ PROVIDER_SECONDS = 5.0
 VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 """Such workers only receive tasks of their own version, so an unversioned query may never arrive."""
 
-NOBODY = UUID(int=0)
+NO_EXECUTION = UUID(int=0)
 """The id of an execution that does not exist: a worker's "not found" shows that it works."""
 
 HOW_TO_WORK = "start one with `everstep worker`"
@@ -56,87 +62,91 @@ SAME_KEY = "all processes need the same EVERSTEP_PAYLOAD_KEY"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of one check."""
 
     is_good: bool
     text: str
 
 
-async def examined(settings: Settings) -> AsyncGenerator[Finding]:
+async def run_checks(settings: Settings) -> AsyncGenerator[CheckResult]:
     """Check everything that an execution needs, in the order in which it needs it."""
     try:
-        settings = located(settings)
+        settings = locate_services(settings)
     except EverstepError as error:
-        yield Finding(False, str(error))
+        yield CheckResult(False, str(error))
         return
-    database = await _found("PostgreSQL", _database, settings)
+    database = await _run_check("PostgreSQL", _check_database, settings)
     yield database
-    temporal = await _found("Temporal", _temporal, settings)
+    temporal = await _run_check("Temporal", _check_temporal, settings)
     yield temporal
-    models = await _found("The provider of models", _models, settings)
+    models = await _run_check("The provider of models", _check_models, settings)
     yield models
-    agents, *sandboxes = await _agents(settings)
+    agents, *sandboxes = await _check_agents(settings)
     yield agents
     for finding in sandboxes:
         yield finding
     if not temporal.is_good:
         return
-    worker = await _found("A worker", _worker, settings)
+    worker = await _run_check("A worker", _check_worker, settings)
     yield worker
     if not (database.is_good and models.is_good and agents.is_good):
         # A missing part prevents opening the installation, and was reported above.
         return
     try:
-        async with opened(settings, "everstep doctor") as installation:
-            async with asyncio.timeout(LOOK_SECONDS):
-                payloads = await _payloads(installation)
-                waiting = await _waiting(installation, has_worker=worker.is_good)
-                failing = await _failing(installation)
+        async with open_installation(settings, "everstep doctor") as installation:
+            async with asyncio.timeout(CHECK_SECONDS):
+                payloads = await _check_payloads(installation)
+                waiting = await _check_waiting(installation, has_worker=worker.is_good)
+                failing = await _check_failing(installation)
             for finding in (payloads, *waiting, *failing):
                 yield finding
     except (EverstepError, RPCError) as error:
-        yield Finding(False, str(error))
+        yield CheckResult(False, str(error))
     except TimeoutError:
-        yield Finding(
-            False, f"the running executions cannot be checked within {LOOK_SECONDS:g} seconds; try again"
+        yield CheckResult(
+            False, f"the running executions cannot be checked within {CHECK_SECONDS:g} seconds; try again"
         )
 
 
-async def _found(what: str, look: Callable[[Settings], Awaitable[Finding]], settings: Settings) -> Finding:
+async def _run_check(
+    what: str, check: Callable[[Settings], Awaitable[CheckResult]], settings: Settings
+) -> CheckResult:
     """Return the finding of a check; a check that fails or times out is a finding, too."""
     try:
-        async with asyncio.timeout(LOOK_SECONDS):
-            return await look(settings)
+        async with asyncio.timeout(CHECK_SECONDS):
+            return await check(settings)
     except (EverstepError, RPCError) as error:
-        return Finding(False, str(error))
+        return CheckResult(False, str(error))
     except TimeoutError:
-        return Finding(False, f"{what} does not answer within {LOOK_SECONDS:g} seconds")
+        return CheckResult(False, f"{what} does not answer within {CHECK_SECONDS:g} seconds")
 
 
-async def _database(settings: Settings) -> Finding:
-    missing = await pending(settings.required("database_url", HOW_TO_START))
+async def _check_database(settings: Settings) -> CheckResult:
+    missing = await pending(settings.require("database_url", HOW_TO_START))
     if missing:
-        return Finding(False, f"the tables are out of date ({', '.join(missing)}): run `everstep db upgrade`")
-    return Finding(True, "PostgreSQL answers, and its tables are up to date")
+        return CheckResult(
+            False, f"the tables are out of date ({', '.join(missing)}): run `everstep db upgrade`"
+        )
+    return CheckResult(True, "PostgreSQL answers, and its tables are up to date")
 
 
-async def _temporal(settings: Settings) -> Finding:
+async def _check_temporal(settings: Settings) -> CheckResult:
     client = await connect(settings)
     try:
         await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
-        return Finding(
+        return CheckResult(
             False,
             f"Temporal at {settings.temporal_address} has no namespace '{client.namespace}': "
             "create it, or check TEMPORAL_NAMESPACE",
         )
-    return Finding(True, f"Temporal answers at {settings.temporal_address}")
+    return CheckResult(True, f"Temporal answers at {settings.temporal_address}")
 
 
-async def _worker(settings: Settings) -> Finding:
+async def _check_worker(settings: Settings) -> CheckResult:
     """Check for a worker. Temporal lists workers for minutes after they end, so one of them is queried."""
     client, queue = await connect(settings), settings.task_queue
     request = DescribeTaskQueueRequest(
@@ -146,66 +156,66 @@ async def _worker(settings: Settings) -> Finding:
     )
     pollers = (await client.workflow_service.describe_task_queue(request)).pollers
     if not pollers:
-        return Finding(False, f"no worker listens on '{queue}': {HOW_TO_WORK}")
+        return CheckResult(False, f"no worker listens on '{queue}': {HOW_TO_WORK}")
     if any(poller.deployment_options.worker_versioning_mode == VERSIONED for poller in pollers):
-        return Finding(True, f"only versioned workers listen on '{queue}'")
+        return CheckResult(True, f"only versioned workers listen on '{queue}'")
     try:
         await client.execute_activity(
             "everstep.act",
-            ActRequest(execution_id=NOBODY, act="show"),
+            ActRequest(execution_id=NO_EXECUTION, act="show"),
             id=f"everstep-doctor-{uuid4()}",
             task_queue=queue,
-            result_type=Standing,
+            result_type=ExecutionReport,
             schedule_to_start_timeout=PATIENCE,
             schedule_to_close_timeout=WORKER_PATIENCE,
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
     except ActivityFailureError as error:
-        return _answer(error.cause, queue)
+        return _worker_result(error.cause, queue)
     except WrongPayloadKey:
-        return Finding(
+        return CheckResult(
             False, f"the worker on '{queue}' has another payload_key than this process: {SAME_KEY}"
         )
     except RPCError as error:
         if error.status is not RPCStatusCode.UNIMPLEMENTED:
             raise
-    return Finding(True, f"a worker listens on '{queue}'")
+    return CheckResult(True, f"a worker listens on '{queue}'")
 
 
-def _answer(said: BaseException | None, queue: str) -> Finding:
+def _worker_result(error: BaseException | None, queue: str) -> CheckResult:
     """Return the finding from a worker's answer, which is expected to be "not found"."""
-    match said:
-        case NoAnswer() if said.type is not TimeoutType.SCHEDULE_TO_START:
+    match error:
+        case NoAnswer() if error.type is not TimeoutType.SCHEDULE_TO_START:
             seconds = f"{WORKER_PATIENCE.total_seconds():g} seconds"
-            return Finding(
+            return CheckResult(
                 False,
                 f"a worker on '{queue}' took a query and did not answer within {seconds}: see its log",
             )
         case NoAnswer():
             seconds = f"{PATIENCE.total_seconds():g} seconds"
-            return Finding(False, f"no worker on '{queue}' answers within {seconds}: {HOW_TO_WORK}")
+            return CheckResult(False, f"no worker on '{queue}' answers within {seconds}: {HOW_TO_WORK}")
         case ApplicationError(message="Failed decoding arguments" | "Encoded failure"):
-            return Finding(
+            return CheckResult(
                 False, f"the worker on '{queue}' has another payload_key than this process: {SAME_KEY}"
             )
         case ApplicationError(type="NotFound"):
-            return Finding(True, f"a worker answers on '{queue}'")
+            return CheckResult(True, f"a worker answers on '{queue}'")
         case _:
-            return Finding(False, f"a worker answers on '{queue}' that it cannot work: {said}")
+            return CheckResult(False, f"a worker answers on '{queue}' that it cannot work: {error}")
 
 
-async def _models(settings: Settings) -> Finding:
+async def _check_models(settings: Settings) -> CheckResult:
     presets = presets_of(settings)
     usual = presets.resolve()
     for preset in presets.chain(usual):
-        if complaint := await _refusal(preset, preset.key(os.environ)):
-            return Finding(False, f"preset '{preset.name}': {complaint}")
-    return Finding(
+        if complaint := await _provider_refusal(preset, preset.key(os.environ)):
+            return CheckResult(False, f"preset '{preset.name}': {complaint}")
+    return CheckResult(
         True, f"models: {', '.join(presets.names)}; '{usual.name}' answers unless an agent says else"
     )
 
 
-async def _refusal(preset: Preset, key: str | None) -> str | None:
+async def _provider_refusal(preset: Preset, key: str | None) -> str | None:
     """Return why the provider refuses a request for its list of models, which costs nothing."""
     match preset.driver:
         case Driver.SCRIPTED:
@@ -234,7 +244,7 @@ async def _refusal(preset: Preset, key: str | None) -> str | None:
     return None
 
 
-async def _agents(settings: Settings) -> Sequence[Finding]:
+async def _check_agents(settings: Settings) -> Sequence[CheckResult]:
     """Check that all agents load, and that their commands can run here, although a worker may be elsewhere.
 
     The agents are loaded once, because each load warns about unusable ones.
@@ -243,25 +253,27 @@ async def _agents(settings: Settings) -> Sequence[Finding]:
         # The check of the models covers the default preset.
         presets = Presets.read(settings.presets, os.environ)
         close_to_agents(settings)
-        known = known_agents(settings.agents, presets, settings.mcp)
+        known = load_all_agents(settings.agents, presets, settings.mcp)
     except EverstepError as error:
-        return [Finding(False, str(error))]
+        return [CheckResult(False, str(error))]
     except Exception as error:  # noqa: BLE001 -- an arbitrary module
         where = ", ".join(settings.agents)
-        return [Finding(False, f"{where} cannot be imported: {type(error).__name__}: {error}")]
+        return [CheckResult(False, f"{where} cannot be imported: {type(error).__name__}: {error}")]
     default = settings.default_agent
     if default is not None and default not in known:
-        return [Finding(False, f"default_agent: {UnknownName('agent', default, known)}")]
-    told = ", ".join(known) if settings.agents else "only the demo agent; set EVERSTEP_AGENTS to use your own"
-    keyless = [finding for name, agent in known.items() if (finding := _keyless(name, agent, presets))]
+        return [CheckResult(False, f"default_agent: {UnknownName('agent', default, known)}")]
+    names = (
+        ", ".join(known) if settings.agents else "only the demo agent; set EVERSTEP_AGENTS to use your own"
+    )
+    keyless = [finding for name, agent in known.items() if (finding := _missing_key(name, agent, presets))]
     tools = [
         (name, tool) for name, agent in known.items() for tool in agent.tools if isinstance(tool, BashTool)
     ]
-    found = keyless or [Finding(True, f"agents: {told}")]
-    return [*found, *[await _sandbox(name, tool.policy) for name, tool in tools]]
+    found = keyless or [CheckResult(True, f"agents: {names}")]
+    return [*found, *[await _check_sandbox(name, tool.policy) for name, tool in tools]]
 
 
-def _keyless(name: str, agent: AgentDefinition, presets: Presets) -> Finding | None:
+def _missing_key(name: str, agent: AgentDefinition, presets: Presets) -> CheckResult | None:
     """Return a finding if an agent names a model whose key is missing."""
     wanted = agent.model_settings or agent.llm_preset
     if not wanted or (isinstance(agent.driver, StepDriver) and not agent.driver.wants_model):
@@ -270,86 +282,90 @@ def _keyless(name: str, agent: AgentDefinition, presets: Presets) -> Finding | N
         for preset in presets.chain(presets.resolve(wanted)):
             preset.key(os.environ)
     except EverstepError as error:
-        return Finding(False, f"the agent '{name}' cannot call its model: {error}")
+        return CheckResult(False, f"the agent '{name}' cannot call its model: {error}")
     return None
 
 
-async def _sandbox(agent: str, policy: ExecutionPolicy) -> Finding:
+async def _check_sandbox(agent: str, policy: ExecutionPolicy) -> CheckResult:
     try:
         failed = "; ".join(await failed_checks(policy))
     except EverstepError as error:
         failed = str(error)
     if failed:
-        return Finding(False, f"the agent '{agent}' cannot run commands on this machine: {failed}")
-    return Finding(True, f"sandbox: it holds on this machine, for the agent '{agent}'; {cgroups.bound()}")
+        return CheckResult(False, f"the agent '{agent}' cannot run commands on this machine: {failed}")
+    return CheckResult(
+        True, f"sandbox: it holds on this machine, for the agent '{agent}'; {cgroups.detect_bound()}"
+    )
 
 
-async def _payloads(installation: Installation) -> Finding:
+async def _check_payloads(installation: Installation) -> CheckResult:
     """Check that this process can decrypt the input of the newest execution."""
-    good = Finding(True, "payloads in Temporal can be read")
+    good = CheckResult(True, "payloads in Temporal can be read")
     for row in (await installation.client.list(limit=1)).rows:
         handle = installation.temporal.get_workflow_handle(workflow_id(row.ref))
         try:
             began = await anext(handle.fetch_history_events(page_size=1))
             payloads = began.workflow_execution_started_event_attributes.input.payloads
             if installation.settings.payload_key is None and payloads[0].metadata.get("encoding") == ENCODING:
-                return Finding(
+                return CheckResult(
                     False, f"payloads in Temporal are encrypted, and this process has no key: {SAME_KEY}"
                 )
             await installation.temporal.data_converter.decode(payloads, [ExecutionInput])
         except WrongPayloadKey:
-            return Finding(False, f"payloads in Temporal were encrypted with another payload_key: {SAME_KEY}")
+            return CheckResult(
+                False, f"payloads in Temporal were encrypted with another payload_key: {SAME_KEY}"
+            )
         except PlainPayload as error:
-            return Finding(False, str(error))
+            return CheckResult(False, str(error))
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
     return good
 
 
-async def _waiting(installation: Installation, *, has_worker: bool) -> Sequence[Finding]:
+async def _check_waiting(installation: Installation, *, has_worker: bool) -> Sequence[CheckResult]:
     """Report executions that no worker has picked up."""
     page = await installation.client.list(status=ExecutionStatus.PENDING, limit=100)
-    lost = [row for row in page.rows if not await _described(installation, row)]
-    waiting, found = len(page.rows) - len(lost), list[Finding]()
+    lost = [row for row in page.rows if not await _describe(installation, row)]
+    waiting, found = len(page.rows) - len(lost), list[CheckResult]()
     if waiting:
         why = "they start as soon as it is free" if has_worker else "they wait for a worker"
-        found.append(Finding(has_worker, f"{waiting} execution(s) are pending: {why}"))
+        found.append(CheckResult(has_worker, f"{waiting} execution(s) are pending: {why}"))
     if lost:
         which = f"{lost[0].ref.execution_id}" + (" and others" if len(lost) > 1 else "")
         why = "they wait for their session's turn, or for a worker to start them"
         found.append(
-            Finding(has_worker, f"{len(lost)} execution(s) have not reached Temporal ({which}): {why}")
+            CheckResult(has_worker, f"{len(lost)} execution(s) have not reached Temporal ({which}): {why}")
         )
-    return found or [Finding(True, "no execution waits to be picked up")]
+    return found or [CheckResult(True, "no execution waits to be picked up")]
 
 
-MANY_TIMES = 3
+MIN_FAILED_ATTEMPTS = 3
 """Most transient failures succeed after fewer attempts."""
 _OUTAGES = frozenset(error.__name__ for error in (*RETRYABLE, UnreadableAnswer))
 SEE_THE_LOG = "the worker's log says why; `everstep cancel` ends it"
-LOOKED_AT = 50
+MAX_CHECKED_EXECUTIONS = 50
 """The newest running executions, and the newest that should run: each costs a query."""
 
 
-async def _failing(installation: Installation) -> Sequence[Finding]:
+async def _check_failing(installation: Installation) -> Sequence[CheckResult]:
     """Report executions that fail repeatedly: only Temporal knows them, and it retries without end."""
-    found = list[Finding]()
+    found = list[CheckResult]()
     running, pending = [
-        (await installation.client.list(status=status, limit=LOOKED_AT)).rows
+        (await installation.client.list(status=status, limit=MAX_CHECKED_EXECUTIONS)).rows
         for status in (ExecutionStatus.RUNNING, ExecutionStatus.PENDING)
     ]
     for row in (*running, *pending):
-        described = await _described(installation, row)
+        described = await _describe(installation, row)
         found += [
-            Finding(False, f"{row.ref.execution_id}: {_failed(each)}")
+            CheckResult(False, f"{row.ref.execution_id}: {_failure_of(each)}")
             for each in (described.raw_description.pending_activities if described else ())
-            if each.attempt > MANY_TIMES
+            if each.attempt > MIN_FAILED_ATTEMPTS
         ]
     return found
 
 
-def _failed(activity: PendingActivityInfo) -> str:
+def _failure_of(activity: PendingActivityInfo) -> str:
     failure = activity.last_failure
     why = failure.application_failure_info.type or failure.message
     failed = f"{activity.activity_type.name} has failed {activity.attempt - 1} times, last with {why}"
@@ -358,7 +374,7 @@ def _failed(activity: PendingActivityInfo) -> str:
     return f"{failed}: {SEE_THE_LOG}"
 
 
-async def _described(installation: Installation, row: ExecutionRow) -> WorkflowExecutionDescription | None:
+async def _describe(installation: Installation, row: ExecutionRow) -> WorkflowExecutionDescription | None:
     """Return Temporal's description of the execution, or None if it has not reached Temporal."""
     try:
         return await installation.temporal.get_workflow_handle(workflow_id(row.ref)).describe()

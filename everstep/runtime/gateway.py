@@ -13,22 +13,22 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
-from everstep.agent_domain.stream.gateways import ANNOUNCE_SECONDS, Gateways
+from everstep.agent_domain.stream.gateways import ANNOUNCE_SECONDS, GatewayDirectory
 from everstep.broadcast_gateway.hub import Hub
-from everstep.broadcast_gateway.limits import Bounds
-from everstep.broadcast_gateway.links import Links
-from everstep.broadcast_gateway.metrics import Metrics
-from everstep.broadcast_gateway.protocols import House
-from everstep.broadcast_gateway.server import Gateway
+from everstep.broadcast_gateway.limits import GatewayLimits
+from everstep.broadcast_gateway.links import WriterLinks
+from everstep.broadcast_gateway.metrics import GatewayMetrics
+from everstep.broadcast_gateway.protocols import GatewayContext
+from everstep.broadcast_gateway.server import GatewayServer
 from everstep.broadcast_gateway.sse import Feeds
 from everstep.http_api.channels import Signer
-from everstep.runtime.authorization import doors, signer
+from everstep.runtime.authorization import build_gateway_access, channel_signer
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.embedded import write_private
 from everstep.runtime.hosts import EVERYWHERE, allowed_hosts
 from everstep.runtime.installation import HOW_TO_START, Installation
 from everstep.runtime.journal import PostgresJournal
-from everstep.runtime.serving import bound, shown
+from everstep.runtime.serving import bind_socket, format_address
 from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import GATEWAY_URL
 from everstep.runtime.waiting import Port
@@ -41,33 +41,33 @@ NO_SECRET = "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET, the same for
 
 
 @asynccontextmanager
-async def gateway_of(settings: Settings, listener: socket.socket) -> AsyncGenerator[str]:
+async def open_gateway_process(settings: Settings, listener: socket.socket) -> AsyncGenerator[str]:
     """Run a gateway as a process of its own within the block; yield the URL."""
     engine = create_engine(
-        settings.required("database_url", HOW_TO_START), application_name="everstep gateway"
+        settings.require("database_url", HOW_TO_START), application_name="everstep gateway"
     )
     try:
-        async with relaying(settings, engine, listener=listener) as url:
+        async with open_gateway(settings, engine, listener=listener) as url:
             yield url
     finally:
         await engine.dispose()
 
 
 @asynccontextmanager
-async def relaying_locally(installation: Installation) -> AsyncGenerator[str]:
+async def open_local_gateway(installation: Installation) -> AsyncGenerator[str]:
     """Run a gateway on the configured or a free port, and store its URL for other processes."""
     settings = installation.settings
-    told = data_folder(settings) / GATEWAY_URL
-    async with relaying(settings, installation.store.engine, or_any_port=True) as url:
-        write_private(told, url + "\n")
+    url_file = data_folder(settings) / GATEWAY_URL
+    async with open_gateway(settings, installation.store.engine, or_any_port=True) as url:
+        write_private(url_file, url + "\n")
         try:
             yield url
         finally:
-            told.unlink(missing_ok=True)
+            url_file.unlink(missing_ok=True)
 
 
 @asynccontextmanager
-async def relaying(
+async def open_gateway(
     settings: Settings,
     engine: AsyncEngine,
     *,
@@ -76,31 +76,35 @@ async def relaying(
 ) -> AsyncGenerator[str]:
     """Run a gateway within the block, on the given listener if any; yield the URL for subscribers."""
     signs = _signer(settings)
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     hub = Hub(PostgresJournal(engine), metrics)
-    bounds = Bounds(
+    bounds = GatewayLimits(
         per_address=settings.gateway_connections_per_address,
         handshakes=settings.gateway_handshakes_per_second,
         drain_seconds=settings.gateway_drain_seconds,
     )
-    house = House(hub, doors(settings, engine), metrics, bounds, {signs.key: signs.secret})
+    house = GatewayContext(
+        hub, build_gateway_access(settings, engine), metrics, bounds, {signs.key: signs.secret}
+    )
     host = settings.gateway_host
-    gateway = Gateway(house, settings.allowed_origins, allowed_hosts(settings, host, "EVERSTEP_GATEWAY"))
-    with listener or _bound(settings, or_any=or_any_port) as front:
-        writers = hearing(settings, engine, hub, metrics, signs.secret)
-        async with writers, gateway.listening(front):
-            yield f"ws://{shown(host, front.getsockname()[1])}"
+    gateway = GatewayServer(
+        house, settings.allowed_origins, allowed_hosts(settings, host, "EVERSTEP_GATEWAY")
+    )
+    with listener or _bind_gateway(settings, or_any=or_any_port) as front:
+        writers = open_publisher_links(settings, engine, hub, metrics, signs.secret)
+        async with writers, gateway.open_server(front):
+            yield f"ws://{format_address(host, front.getsockname()[1])}"
 
 
 def gateway_port(settings: Settings) -> Port:
     """Return the port of the gateway, for a process that waits before it serves."""
     _signer(settings)
     hosts = allowed_hosts(settings, settings.gateway_host, "EVERSTEP_GATEWAY")
-    return Port(_bound(settings), hosts)
+    return Port(_bind_gateway(settings), hosts)
 
 
-def _bound(settings: Settings, *, or_any: bool = False) -> socket.socket:
-    return bound(
+def _bind_gateway(settings: Settings, *, or_any: bool = False) -> socket.socket:
+    return bind_socket(
         settings.gateway_host,
         settings.gateway_port,
         or_any=or_any,
@@ -110,7 +114,7 @@ def _bound(settings: Settings, *, or_any: bool = False) -> socket.socket:
 
 
 def _signer(settings: Settings) -> Signer:
-    signs = signer(settings)
+    signs = channel_signer(settings)
     if signs is None:
         raise InvalidInput(
             f"no secret is set that publishers and subscribers could be authenticated with: {NO_SECRET}"
@@ -119,17 +123,17 @@ def _signer(settings: Settings) -> Signer:
 
 
 @asynccontextmanager
-async def feeding(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Feeds | None]:
+async def open_feeds(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Feeds | None]:
     """Yield streams as server-sent events, or None if no secret for publishers is set."""
-    signs = signer(settings)
+    signs = channel_signer(settings)
     if signs is None:
         yield None
         return
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     hub = Hub(PostgresJournal(engine), metrics)
     # A gateway on the same machine may have configured the link port.
     settings = settings.model_copy(update={"gateway_link_port": 0})
-    async with hearing(settings, engine, hub, metrics, signs.secret):
+    async with open_publisher_links(settings, engine, hub, metrics, signs.secret):
         comparing = asyncio.create_task(
             keep_running(
                 "the comparison with the table", hub.run, sleep=asyncio.sleep, clock=monotonic, log=logger
@@ -143,16 +147,16 @@ async def feeding(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Fee
 
 
 @asynccontextmanager
-async def hearing(
-    settings: Settings, engine: AsyncEngine, hub: Hub, metrics: Metrics, secret: str
+async def open_publisher_links(
+    settings: Settings, engine: AsyncEngine, hub: Hub, metrics: GatewayMetrics, secret: str
 ) -> AsyncGenerator[None]:
     """Accept links of publishers to a hub within the block, and announce their address."""
     host, gateways, own = settings.gateway_host, PostgresGateways(engine), uuid4()
-    links = Links(hub, metrics, secret)
-    with bound(host, settings.gateway_link_port, what="EVERSTEP_GATEWAY_LINK") as back:
+    links = WriterLinks(hub, metrics, secret)
+    with bind_socket(host, settings.gateway_link_port, what="EVERSTEP_GATEWAY_LINK") as back:
         reached = settings.gateway_link_host or (socket.gethostname() if host in EVERYWHERE else host)
-        url = f"ws://{shown(reached, back.getsockname()[1])}"
-        async with links.listening(back):
+        url = f"ws://{format_address(reached, back.getsockname()[1])}"
+        async with links.open_server(back):
             # Announce it now, so that an unreachable database fails the start.
             await gateways.announce(own, url)
             announcing = asyncio.create_task(
@@ -172,7 +176,7 @@ async def hearing(
                 await _withdraw(gateways, own)
 
 
-async def _announce(gateways: Gateways, own: UUID, url: str) -> None:
+async def _announce(gateways: GatewayDirectory, own: UUID, url: str) -> None:
     while True:
         await asyncio.sleep(ANNOUNCE_SECONDS)
         try:
@@ -181,7 +185,7 @@ async def _announce(gateways: Gateways, own: UUID, url: str) -> None:
             logger.warning("cannot announce this gateway to publishers: %s", error)
 
 
-async def _withdraw(gateways: Gateways, own: UUID) -> None:
+async def _withdraw(gateways: GatewayDirectory, own: UUID) -> None:
     try:
         await gateways.withdraw(own)
     except StoreUnavailable as error:

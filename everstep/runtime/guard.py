@@ -16,10 +16,10 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from everstep.workflows.foreign_workflows import Foreign, not_ours
+from everstep.workflows.foreign_workflows import ForeignWorkflow, foreign_workflow_error
 
 
-class Guard(Interceptor):
+class WorkflowGuard(Interceptor):
     """Intercepts the input of workflows."""
 
     def workflow_interceptor_class(
@@ -34,12 +34,12 @@ class Guard(Interceptor):
 class _Guard(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 -- the SDK's name
         instance = workflow.instance()
-        if isinstance(instance, Foreign):
-            raise not_ours(instance.why)
+        if isinstance(instance, ForeignWorkflow):
+            raise foreign_workflow_error(instance.why)
         return await super().execute_workflow(input)
 
     async def handle_signal(self, input: HandleSignalInput) -> None:  # noqa: A002 -- the SDK's name
-        if isinstance(workflow.instance(), Foreign):
+        if isinstance(workflow.instance(), ForeignWorkflow):
             return
         handler = cast("Any", workflow).get_signal_handler(input.signal)
         if handler is not None:

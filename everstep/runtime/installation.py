@@ -14,49 +14,49 @@ from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Strike, inert
 from everstep.agent_domain.errors import EverstepError, InvalidInput
-from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
+from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.capabilities.mcp import close_connections
 from everstep.client import titles
 from everstep.client.client import Client
 from everstep.client.contexts import ContextRules
 from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Sessions
-from everstep.client.temporal_entry import FrontDoor
+from everstep.client.temporal_entry import TemporalEntry
 from everstep.client.titles import Titles
 from everstep.inference.models import Models
 from everstep.inference.presets import Presets
-from everstep.runtime.agents import AgentBook, known_agents
+from everstep.runtime.agents import AgentBook, load_all_agents
 from everstep.runtime.context_policy import load_context_policy
 from everstep.runtime.data_folder import data_folder, record_project
 from everstep.runtime.embedded import (
     EmbeddedConfig,
     EmbeddedServices,
-    embedded,
-    running,
+    find_running,
+    open_embedded,
     search_attributes,
 )
-from everstep.runtime.local_secret import local_secret, made_secret
+from everstep.runtime.local_secret import find_local_secret, make_local_secret
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
-from everstep.runtime.worker import armed, losing, make_worker
+from everstep.runtime.worker import build_failpoint, build_frame_loss, make_worker
 from everstep.store import migrate
 from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
 from everstep.store.gateways import PostgresGateways
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
-from everstep.streams.ordering import InOrder
+from everstep.streams.ordering import OrderedBus
 
 HOW_TO_START = "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS"
 
 
-def located(settings: Settings) -> Settings:
+def locate_services(settings: Settings) -> Settings:
     """Return the settings, with the addresses of the local installation if none are given."""
     if settings.database_url and settings.temporal_address:
         return settings
     data = data_folder(settings)
-    local = running(data)
+    local = find_running(data)
     if local is None:
         raise InvalidInput(f"no servers are configured, and none run in {data}: {HOW_TO_START}")
     return settings.model_copy(
@@ -64,25 +64,25 @@ def located(settings: Settings) -> Settings:
             "database_url": settings.database_url or local.database_url,
             "temporal_address": settings.temporal_address or local.temporal_address,
             "ui_url": settings.ui_url or local.ui_url,
-            "auth_secret": settings.auth_secret or local_secret(data),
+            "auth_secret": settings.auth_secret or find_local_secret(data),
         }
     )
 
 
 def database_without_password(settings: Settings) -> str:
     """Return the database's URL without its password, for display."""
-    return make_url(settings.required("database_url", HOW_TO_START)).render_as_string()
+    return make_url(settings.require("database_url", HOW_TO_START)).render_as_string()
 
 
 async def upgrade(settings: Settings) -> None:
     """Upgrade the database's tables; safe to repeat, also from several processes at once."""
-    await migrate.upgrade(located(settings).required("database_url", HOW_TO_START))
+    await migrate.upgrade(locate_services(settings).require("database_url", HOW_TO_START))
 
 
-async def restored(settings: Settings) -> None:
+async def mark_restored(settings: Settings) -> None:
     """Record that the database was restored: all subscribers read their streams again."""
     # Only the database is needed: after a restore, no other service may run yet.
-    url = settings.database_url or located(settings).required("database_url", HOW_TO_START)
+    url = settings.database_url or locate_services(settings).require("database_url", HOW_TO_START)
     engine = create_engine(url, application_name="everstep db restored")
     try:
         await renew_epoch(engine)
@@ -93,7 +93,7 @@ async def restored(settings: Settings) -> None:
 async def register(settings: Settings) -> str:
     """Register the search attributes in Temporal; return a sentence about the result."""
     try:
-        await search_attributes.register(await connect(located(settings)), SEARCH_ATTRIBUTES)
+        await search_attributes.register(await connect(locate_services(settings)), SEARCH_ATTRIBUTES)
     except (EverstepError, RPCError) as error:
         return f"the search attributes are not registered, run `everstep db upgrade` again later: {error}"
     use = "" if settings.search_attributes else "; EVERSTEP_SEARCH_ATTRIBUTES=true makes use of them"
@@ -108,13 +108,13 @@ class Installation:
     temporal: TemporalClient
     store: PostgresSessions
     models: Models
-    bus: EnvelopeBus = NOBODY
+    bus: EnvelopeBus = NULL_BUS
 
     @cached_property
     def book(self) -> AgentBook:
         """The agents of this process: those that the settings name, and the demo agent."""
         close_to_agents(self.settings)
-        known = known_agents(self.settings.agents, self.models.presets, self.settings.mcp)
+        known = load_all_agents(self.settings.agents, self.models.presets, self.settings.mcp)
         return AgentBook(known.values(), self.models)
 
     @property
@@ -126,13 +126,13 @@ class Installation:
             self.book.agents,
             task_queue=self.settings.task_queue,
             search_attributes=self.settings.search_attributes,
-            strike=armed(self.settings.failpoint),
+            strike=build_failpoint(self.settings.failpoint),
         )
 
     @property
     def sessions(self) -> Sessions:
         """The sessions."""
-        strike = armed(self.settings.failpoint)
+        strike = build_failpoint(self.settings.failpoint)
         return Sessions(self.client, self.store, self.default_agent, self.contexts, self.titles, strike)
 
     @cached_property
@@ -171,7 +171,7 @@ class Installation:
             self.book,
             self.settings,
             strike,
-            front_door=FrontDoor(self.client),
+            front_door=TemporalEntry(self.client),
             ended=self.sessions.on_end,
             bus=self.bus,
         )
@@ -188,13 +188,13 @@ def presets_of(settings: Settings) -> Presets:
 
 
 @asynccontextmanager
-async def local(
+async def open_local_installation(
     settings: Settings, *, temporal_port: int = 7233, ui_port: int = 8233
 ) -> AsyncGenerator[tuple[Installation, EmbeddedServices]]:
     """Open an installation with embedded servers, regardless of the environment; stop them at the end."""
     data = data_folder(settings)
     config = EmbeddedConfig(data, temporal_port, ui_port, search_attributes=SEARCH_ATTRIBUTES)
-    async with embedded(config) as services:
+    async with open_embedded(config) as services:
         record_project(data)
         here = {
             "data_dir": data,
@@ -202,16 +202,16 @@ async def local(
             "temporal_address": services.temporal_address,
             "ui_url": services.ui_url,
             "search_attributes": True,
-            "auth_secret": settings.auth_secret or made_secret(data),
+            "auth_secret": settings.auth_secret or make_local_secret(data),
         }
         settings = settings.model_copy(update=here)
         await upgrade(settings)
-        async with opened(settings, "everstep local", is_linked=True) as installation:
+        async with open_installation(settings, "everstep local", is_linked=True) as installation:
             yield installation, services
 
 
 @asynccontextmanager
-async def opened(
+async def open_installation(
     settings: Settings, application: str = "everstep", *, is_linked: bool = False
 ) -> AsyncGenerator[Installation]:
     """Connect to all servers; an error says in one sentence what is missing.
@@ -222,12 +222,12 @@ async def opened(
         is_linked: Whether to link to the gateways, as long-running processes do. Without a link, subscribers
             find new envelopes in the tables.
     """
-    settings = located(settings)
+    settings = locate_services(settings)
     models = Models(presets_of(settings), os.environ)
-    engine = create_engine(settings.required("database_url", HOW_TO_START), application_name=application)
+    engine = create_engine(settings.require("database_url", HOW_TO_START), application_name=application)
     try:
-        async with _linked(settings, engine) if is_linked else nullcontext(NOBODY) as way:
-            bus = InOrder(way)
+        async with _open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:
+            bus = OrderedBus(way)
             store = PostgresSessions(engine, bus)
             installation = Installation(settings, await connect(settings), store, models, bus)
             yield installation
@@ -239,14 +239,14 @@ async def opened(
 
 
 @asynccontextmanager
-async def _linked(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[EnvelopeBus]:
+async def _open_bus(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[EnvelopeBus]:
     """Yield a bus that is linked to all gateways, if there is a secret for it."""
     from everstep.streams.publisher import DirectBus  # noqa: PLC0415 -- read-only commands need no sockets
 
     if settings.gateway_secret is None:
-        yield NOBODY
+        yield NULL_BUS
         return
-    loses = losing(settings.failpoint)
+    loses = build_frame_loss(settings.failpoint)
     bus = DirectBus(PostgresGateways(engine), settings.gateway_secret, loses=loses)
     bus.start()
     try:

@@ -6,9 +6,9 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.stream.envelopes import Envelope
-from everstep.broadcast_gateway.frames import entry_of
-from everstep.broadcast_gateway.ports import Page, Text
-from everstep.store.journal import JournalTables, NotedText
+from everstep.broadcast_gateway.frames import entry_from
+from everstep.broadcast_gateway.ports import JournalPage, RecordedText
+from everstep.store.journal import JournalTables, StoredText
 
 
 class PostgresJournal:
@@ -17,7 +17,7 @@ class PostgresJournal:
     def __init__(self, engine: AsyncEngine) -> None:
         self._tables = JournalTables(engine)
 
-    async def page(self, stream_id: UUID, after: int | None, limit: int) -> Page | None:
+    async def read_page(self, stream_id: UUID, after: int | None, limit: int) -> JournalPage | None:
         """Return the next envelopes after a seq, in order, or None if there is no such stream.
 
         Args:
@@ -28,18 +28,18 @@ class PostgresJournal:
         found = await self._tables.page(stream_id, after, limit)
         if found is None:
             return None
-        entries = [entry_of(Envelope.placed(stored)) for stored in found.envelopes]
-        return Page(found.epoch, found.head, found.oldest, entries)
+        entries = [entry_from(Envelope.placed(stored)) for stored in found.envelopes]
+        return JournalPage(found.epoch, found.head, found.oldest, entries)
 
-    async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
+    async def read_heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
         """Return the epoch, and the last seq of each of these streams that exists."""
         return await self._tables.heads(stream_ids)
 
-    async def texts(self, stream_id: UUID) -> Mapping[str, Text | None]:
+    async def read_texts(self, stream_id: UUID) -> Mapping[str, RecordedText | None]:
         """Return the running executions of a stream, each with the text of its current step if it has one."""
         found = await self._tables.texts(stream_id)
         return {str(execution_id): _text(noted) for execution_id, noted in found.items()}
 
 
-def _text(noted: NotedText | None) -> Text | None:
-    return noted and Text(noted.at, noted.content, noted.after_seq, noted.noted_at)
+def _text(noted: StoredText | None) -> RecordedText | None:
+    return noted and RecordedText(noted.at, noted.content, noted.after_seq, noted.noted_at)

@@ -14,12 +14,12 @@ from everstep.runtime.settings import Settings
 
 def close_to_agents(settings: Settings) -> None:
     """Hide the data of installations, make agent sources read-only, and set the cgroup."""
-    cgroups.use(settings.cgroup)
+    cgroups.set_cgroup(settings.cgroup)
     modules = [*settings.agents, *([settings.context_policy] if settings.context_policy else [])]
-    protect(private_folders(settings), [path for where in modules for path in _loaded_from(where)])
+    protect(private_folders(settings), [path for where in modules for path in _source_paths(where)])
 
 
-def _loaded_from(where: str) -> Iterator[Path]:
+def _source_paths(where: str) -> Iterator[Path]:
     """Yield the folder, file, package or module of a source, and files that would shadow it."""
     if exists(where) or ":" not in where:
         yield Path(where)
@@ -30,10 +30,10 @@ def _loaded_from(where: str) -> Iterator[Path]:
     yield Path("__pycache__")
 
 
-def commands_of(agents: Iterable[AgentDefinition]) -> Iterator[str]:
+def command_limits(agents: Iterable[AgentDefinition]) -> Iterator[str]:
     """Yield descriptions of the command limits of these agents."""
     names = [
         agent.descriptor.name for agent in agents if any(isinstance(each, BashTool) for each in agent.tools)
     ]
     if names:
-        yield f"commands of {', '.join(names)}: {cgroups.bound()}"
+        yield f"commands of {', '.join(names)}: {cgroups.detect_bound()}"

@@ -45,7 +45,7 @@ class Readiness:
             return self._known
 
     async def _database(self) -> Sequence[Check]:
-        missing = await _within(lambda: pending(self.settings.required("database_url", "set DATABASE_URL")))
+        missing = await _within(lambda: pending(self.settings.require("database_url", "set DATABASE_URL")))
         if missing is None:
             return [Check("database", False, "it cannot be reached; the log says why")]
         is_up_to_date = not missing
@@ -53,13 +53,13 @@ class Readiness:
         return [Check("database", True), Check("tables", is_up_to_date, told)]
 
     async def _temporal(self) -> Sequence[Check]:
-        polled = await _within(self._polled)
+        polled = await _within(self._is_polled)
         if polled is None:
             return [Check("temporal", False, "it cannot be reached; the log says why")]
         told = "" if polled else "no worker listens: start one with `everstep worker`"
         return [Check("temporal", True), Check("worker", polled, told)]
 
-    async def _polled(self) -> bool:
+    async def _is_polled(self) -> bool:
         request = DescribeTaskQueueRequest(
             namespace=self.temporal.namespace,
             task_queue=TaskQueue(name=self.settings.task_queue),

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from pydantic import BaseModel
 
-SECONDS: Final = 3.0
+GIT_SECONDS: Final = 3.0
 """A repository whose history takes longer to walk is identified by its remote only."""
 
 ENVIRONMENT: Final = {
@@ -21,7 +21,7 @@ ENVIRONMENT: Final = {
     "GIT_ALLOW_PROTOCOL": "",
 }
 
-HARMLESS: Final = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "--no-pager")
+SAFE_OPTIONS: Final = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "--no-pager")
 
 
 class Repository(BaseModel, frozen=True):
@@ -58,14 +58,14 @@ def plain_remote(url: str) -> str | None:
 def _git(folder: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 -- fixed arguments, no shell
-            ["git", *HARMLESS, *arguments],  # noqa: S607 -- the user's git
+            ["git", *SAFE_OPTIONS, *arguments],  # noqa: S607 -- the user's git
             cwd=folder,
             # The system's path first: an agent may be able to write to a folder of the PATH.
             env={"PATH": f"{os.defpath}:{os.environ.get('PATH', '')}", **ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=SECONDS,
+            timeout=GIT_SECONDS,
             check=True,
             encoding="utf-8",
             errors="replace",

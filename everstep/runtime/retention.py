@@ -5,14 +5,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from everstep.runtime.installation import HOW_TO_START, located
+from everstep.runtime.installation import HOW_TO_START, locate_services
 from everstep.runtime.settings import Settings
 from everstep.store.engine import MAINTENANCE_SECONDS, create_engine
 from everstep.store.retention import PostgresRetention
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class TableRetention:
     """The retention of one table."""
 
     table: str
@@ -21,7 +21,7 @@ class Retention:
     """None: the rows live as long as their owner."""
     prune: Callable[..., AsyncGenerator[int]]
 
-    async def pruned(self, *, dry_run: bool) -> AsyncGenerator[int]:
+    async def remove_old(self, *, dry_run: bool) -> AsyncGenerator[int]:
         """Remove older rows, or count them on a dry run; yield the number of rows per batch."""
         if self.days is None:
             return
@@ -31,9 +31,9 @@ class Retention:
 
 
 @asynccontextmanager
-async def retentions(settings: Settings) -> AsyncGenerator[Sequence[Retention]]:
+async def open_retention(settings: Settings) -> AsyncGenerator[Sequence[TableRetention]]:
     """Open the retention of all tables, in the order that removes most at once."""
-    url = settings.database_url or located(settings).required("database_url", HOW_TO_START)
+    url = settings.database_url or locate_services(settings).require("database_url", HOW_TO_START)
     engine = create_engine(url, application_name="everstep prune", statement_timeout=MAINTENANCE_SECONDS)
     store = PostgresRetention(engine)
     try:
@@ -49,5 +49,5 @@ async def retentions(settings: Settings) -> AsyncGenerator[Sequence[Retention]]:
 
 def _retention(
     settings: Settings, table: str, setting: str, prune: Callable[..., AsyncGenerator[int]]
-) -> Retention:
-    return Retention(table, f"EVERSTEP_{setting.upper()}", getattr(settings, setting), prune)
+) -> TableRetention:
+    return TableRetention(table, f"EVERSTEP_{setting.upper()}", getattr(settings, setting), prune)

@@ -10,16 +10,16 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.broadcast_gateway.server import DESCRIPTORS, descriptors
+from everstep.broadcast_gateway.server import DESCRIPTOR_SHARE, raise_descriptor_limit
 from everstep.http_api.middleware import MAX_HEAD
-from everstep.runtime.connections import Connection, ConnectionLimits, Connections
+from everstep.runtime.connections import ConnectionCounter, ConnectionLimits, LimitedConnection
 
-GRACE = 10
+SHUTDOWN_SECONDS = 10
 """Seconds that open requests are given when the process stops."""
 
 
 @asynccontextmanager
-async def serving(
+async def serve_app(
     app: ASGIApp,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -38,26 +38,26 @@ async def serving(
         or_any: Whether to use a free port if the given one is busy.
         listener: A socket to use instead, which is closed at the end.
     """
-    limits = (limits or ConnectionLimits()).within(int(descriptors() * DESCRIPTORS))
-    listener = listener or bound(host, port, or_any=or_any)
+    limits = (limits or ConnectionLimits()).within(int(raise_descriptor_limit() * DESCRIPTOR_SHARE))
+    listener = listener or bind_socket(host, port, or_any=or_any)
     config = uvicorn.Config(
         app,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        http=partial(Connection, Connections(limits)),  # type: ignore[arg-type] -- uvicorn only calls it
+        http=partial(LimitedConnection, ConnectionCounter(limits)),  # type: ignore[arg-type] -- uvicorn only calls it
         h11_max_incomplete_event_size=MAX_HEAD,
         timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type] -- a float works
         ws="none",
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     up = asyncio.create_task(server.up.wait())
     try:
         await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
-        yield f"http://{shown(host, listener.getsockname()[1])}"
+        yield f"http://{format_address(host, listener.getsockname()[1])}"
     finally:
         up.cancel()
         server.should_exit = True
@@ -81,7 +81,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def bound(
+def bind_socket(
     host: str, port: int, *, or_any: bool = False, what: str = "EVERSTEP_HTTP", is_shared: bool = False
 ) -> socket.socket:
     """Return a socket that is bound to an address.
@@ -110,14 +110,14 @@ def bound(
     except OSError as error:
         listener.close()
         if or_any and port:
-            return bound(host, 0, what=what)
+            return bind_socket(host, 0, what=what)
         raise InvalidInput(
             f"port {port} of {host} cannot be used: {error.strerror}; choose another one ({what}_PORT)"
         ) from None
     return listener
 
 
-def shown(host: str, port: int) -> str:
+def format_address(host: str, port: int) -> str:
     """Return host and port as written in a URL."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 -- displayed, not listened on
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"

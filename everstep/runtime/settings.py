@@ -22,7 +22,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.channels import derived_secret
 
 
-def _words(value: object) -> object:
+def _split_words(value: object) -> object:
     """Split an environment variable that holds several values, separated by commas."""
     return (
         tuple(word for part in value.split(",") if (word := part.strip()))
@@ -32,7 +32,7 @@ def _words(value: object) -> object:
 
 
 Days = Annotated[float, Field(gt=0, le=36_500)]
-Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
+CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_words)]
 
 
 class Settings(BaseSettings):
@@ -83,11 +83,11 @@ class Settings(BaseSettings):
     executions use a new version once it is made current in Temporal. None: not versioned."""
     search_attributes: bool = False
     """Whether the Temporal server has Everstep's search attributes."""
-    agents: Words = ()
+    agents: CommaSeparated = ()
     """The locations of this process's agents: folders, files, `module:attribute`. Nothing else is read."""
     default_agent: str | None = None
     """The agent of sessions that name none; the first of the agents if this is not set."""
-    related_types: Words = ()
+    related_types: CommaSeparated = ()
     """The related_types that sessions and messages may have."""
     context_policy: str | None = None
     """The access policy for contexts: `module:attribute`, an object, or a class without arguments, with
@@ -111,9 +111,9 @@ class Settings(BaseSettings):
     """The required `iss` of a token. Must be set with `auth_jwks_url`; `any` accepts every issuer."""
     auth_audience: str | None = None
     """The required `aud` of a token. Must be set with `auth_jwks_url`; `any` accepts every audience."""
-    allowed_origins: Words = ()
+    allowed_origins: CommaSeparated = ()
     """The origins, in addition to the API's own, whose pages may use the API in a browser."""
-    allowed_hosts: Words = ()
+    allowed_hosts: CommaSeparated = ()
     """The names under which the API and the gateway are reached, in addition to those of the loopback
     interface: names, `*.example.com`, addresses, ranges of addresses, or `*` for any."""
     broadcast_key: str = "everstep"
@@ -160,7 +160,7 @@ class Settings(BaseSettings):
     """A cgroup (version 2) for this worker only: commands of agents get their own cgroups in it. None: the
     one that systemd delegates (`Delegate=yes`), or none."""
     failpoint: str | None = None
-    """For crash tests only: the point at which a worker dies, or a frame is lost. See `armed` and `losing` in
+    """For crash tests only: the point at which a worker dies, or a frame is lost. See
     `everstep.runtime.worker`."""
     graceful_shutdown_seconds: float = 60.0
     """How long a stopping worker lets running model calls finish."""
@@ -195,11 +195,11 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise InvalidInput(f"everstep.toml cannot be read: {error}") from None
 
-    def listening_on(self, **ports: int | None) -> "Settings":
+    def with_ports(self, **ports: int | None) -> "Settings":
         """Return the settings with other ports, if some are given."""
         return self.model_copy(update={name: port for name, port in ports.items() if port is not None})
 
-    def required(self, name: str, how: str) -> str:
+    def require(self, name: str, how: str) -> str:
         """Return a required setting.
 
         Raises:

@@ -22,13 +22,13 @@ from temporalio.service import RPCError
 
 from everstep.activities.contracts import WRITTEN_WITHOUT_DEFAULTS
 from everstep.agent_domain.errors import EverstepError
-from everstep.runtime.codec import ENCODING, REFUSED, AesGcmCodec, PlainPayload
+from everstep.runtime.codec import ENCODING, REFUSED_ENCODING, AesGcmCodec, PlainPayload
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal_threads import temporal_runtime
 from everstep.workflows import search_attributes
 from everstep.workflows.contracts import ExecutionInput
-from everstep.workflows.foreign_workflows import not_ours
+from everstep.workflows.foreign_workflows import foreign_workflow_error
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """Payloads hold only facts and references; a larger one is a mistake."""
@@ -46,7 +46,7 @@ class TemporalRefusal(TemporalUnreachable):
     """The Temporal server refuses this process with its current settings."""
 
 
-_SHORT: dict[type, TypeAdapter[Any]] = {
+_BRIEF_TYPES: dict[type, TypeAdapter[Any]] = {
     kind: TypeAdapter(kind) for kind in (*WRITTEN_WITHOUT_DEFAULTS, ExecutionInput)
 }
 
@@ -56,7 +56,7 @@ class _BriefJson(PydanticJSONPlainPayloadConverter):
 
     def to_payload(self, value: object) -> Payload | None:
         """Return the value as JSON."""
-        adapter = _SHORT.get(type(value))
+        adapter = _BRIEF_TYPES.get(type(value))
         if adapter is None:
             return super().to_payload(value)
         if isinstance(value, ExecutionInput):
@@ -91,11 +91,11 @@ class GuardedPayloadConverter(CompositePayloadConverter):
             return self._values(payloads, type_hints)
         except Exception as error:
             if type_hints == [ExecutionInput] and not names_an_execution(payloads[0]):
-                raise not_ours("its input does not say which execution it is") from error
+                raise foreign_workflow_error("its input does not say which execution it is") from error
             raise
 
     def _values(self, payloads: Sequence[Payload], type_hints: list[type] | None) -> list[Any]:
-        if any(payload.metadata.get("encoding") == REFUSED for payload in payloads):
+        if any(payload.metadata.get("encoding") == REFUSED_ENCODING for payload in payloads):
             raise PlainPayload
         return super().from_payloads(payloads, type_hints)
 
@@ -145,7 +145,7 @@ async def connect(settings: Settings) -> Client:
     Raises:
         TemporalUnreachable: No server answered; the message has the address.
     """
-    address = settings.required("temporal_address", "set TEMPORAL_ADDRESS, or run `everstep up`")
+    address = settings.require("temporal_address", "set TEMPORAL_ADDRESS, or run `everstep up`")
     try:
         return await Client.connect(
             address,
@@ -162,19 +162,19 @@ async def connect(settings: Settings) -> Client:
         raise _unreachable(address, str(error)) from error
 
 
-def _unreachable(address: str, said: str) -> TemporalUnreachable:
+def _unreachable(address: str, text: str) -> TemporalUnreachable:
     """Return an error with advice, chosen by the text of the SDK's error."""
-    if "Unauthenticated" in said or "PermissionDenied" in said:
+    if "Unauthenticated" in text or "PermissionDenied" in text:
         return TemporalRefusal(
             f"the Temporal server at {address} refuses this process: check TEMPORAL_API_KEY"
         )
-    if "InvalidContentType" in said:
+    if "InvalidContentType" in text:
         return TemporalRefusal(
             f"the Temporal server at {address} does not speak TLS, which a TEMPORAL_API_KEY asks for, "
             "and so does EVERSTEP_TEMPORAL_TLS: unset them, or check the address"
         )
     known = {"ConnectionRefused": "the connection is refused", "dns error": "the name is not known"}
-    why = next((words for sign, words in known.items() if sign in said), " ".join(said.split()))
+    why = next((words for sign, words in known.items() if sign in text), " ".join(text.split()))
     return TemporalUnreachable(
         f"no Temporal server answers at {address} ({why}); is it running, and is the address right?"
     )

@@ -18,11 +18,11 @@ from typing import Final
 
 from temporalio.runtime import Runtime, TelemetryConfig
 
-LEAVING_SECONDS: Final = 1.0
+EXIT_SECONDS: Final = 1.0
 """How long foreign threads may take to leave the interpreter at exit."""
 
 
-class _Shared:
+class _SharedRuntime:
     """The runtime of this process."""
 
     def __init__(self) -> None:
@@ -47,12 +47,12 @@ class _Shared:
         self._runtime = None
         # Clients and workers refer to the runtime too, and are in reference cycles.
         gc.collect()
-        deadline = time.monotonic() + LEAVING_SECONDS
+        deadline = time.monotonic() + EXIT_SECONDS
         while foreign_threads() and time.monotonic() < deadline:
             time.sleep(0.001)
 
 
-_shared = _Shared()
+_shared = _SharedRuntime()
 
 
 def temporal_runtime() -> Runtime:

@@ -22,22 +22,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.hosts import AllowedHosts
 from everstep.http_api import problems
-from everstep.http_api.hosts import Hosts
+from everstep.http_api.hosts import HostMiddleware
 from everstep.http_api.metrics import Metrics
-from everstep.http_api.middleware import Edge
-from everstep.http_api.schemas.responses import CheckTold, Health, Readiness
-from everstep.runtime.serving import serving
+from everstep.http_api.middleware import RequestMiddleware
+from everstep.http_api.schemas.responses import CheckResult, Health, Readiness
+from everstep.runtime.serving import serve_app
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import TemporalRefusal, TemporalUnreachable, connect
 from everstep.store.errors import SchemaTooNew
 from everstep.store.migrate import pending
 
-PAUSE: Final = 0.5
+CHECK_INTERVAL_SECONDS: Final = 0.5
 """Seconds between two checks."""
-REPEAT: Final = 30.0
+REPEAT_SECONDS: Final = 30.0
 """Seconds after which the log repeats what is missing."""
 
-REFUSALS: Final = (
+REFUSAL_TEXTS: Final = (
     "authentication failed",
     "no password supplied",
     "pg_hba.conf",
@@ -47,11 +47,11 @@ REFUSALS: Final = (
 )
 """Messages with which PostgreSQL refuses a process."""
 
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingServer:
     """A missing server."""
 
     check: str
@@ -72,10 +72,10 @@ class Port:
     hosts: AllowedHosts
 
 
-async def servers_answer(
+async def wait_for_servers(
     settings: Settings,
     stop: Callable[[], asyncio.Event],
-    tell: Tell,
+    report: Report,
     port: Port | None = None,
     *,
     needs_temporal: bool = True,
@@ -85,7 +85,7 @@ async def servers_answer(
     Args:
         settings: The addresses.
         stop: Called if something is missing; the event that it returns ends the wait.
-        tell: Called with what is missing, and when the wait is over.
+        report: Called with what is missing, and when the wait is over.
         port: The port for probes during the wait.
         needs_temporal: Whether this process uses Temporal.
 
@@ -95,76 +95,78 @@ async def servers_answer(
     Raises:
         EverstepError: A server refuses this process.
     """
-    waiting, said_at, said = list[Missing](), float("-inf"), list[str]()
+    waiting, said_at, said = list[MissingServer](), float("-inf"), list[str]()
     async with AsyncExitStack() as front:
         while True:
-            waiting[:] = await _missing(settings, needs_temporal=needs_temporal)
+            waiting[:] = await _find_missing(settings, needs_temporal=needs_temporal)
             now = [str(each) for each in waiting]
             if not now:
                 if said:
-                    tell("all that was waited for is there")
+                    report("all that was waited for is there")
                 return True
             if stop().is_set():
                 return False
             if not said and port:
-                await front.enter_async_context(_lobby(port, waiting))
-            if now != said or monotonic() - said_at >= REPEAT:
+                await front.enter_async_context(_open_waiting_app(port, waiting))
+            if now != said or monotonic() - said_at >= REPEAT_SECONDS:
                 said, said_at = now, monotonic()
                 for sentence in now:
-                    tell(sentence)
+                    report(sentence)
             try:
-                async with asyncio.timeout(PAUSE):
+                async with asyncio.timeout(CHECK_INTERVAL_SECONDS):
                     await stop().wait()
             except TimeoutError:
                 continue
 
 
-async def _missing(settings: Settings, *, needs_temporal: bool) -> list[Missing]:
+async def _find_missing(settings: Settings, *, needs_temporal: bool) -> list[MissingServer]:
     looks = [_database(settings), *([_temporal(settings)] if needs_temporal else [])]
     found = await asyncio.gather(*looks, return_exceptions=True)
     for each in found:
         if isinstance(each, BaseException):
             raise each
-    return [each for each in found if isinstance(each, Missing)]
+    return [each for each in found if isinstance(each, MissingServer)]
 
 
-async def _database(settings: Settings) -> Missing | None:
+async def _database(settings: Settings) -> MissingServer | None:
     try:
-        missing = await pending(settings.required("database_url", "set DATABASE_URL"))
+        missing = await pending(settings.require("database_url", "set DATABASE_URL"))
     except SchemaTooNew:
         # A newer release is being rolled out, and this one still works with its tables.
         return None
     except StoreUnavailable as error:
-        if any(sign in str(error) for sign in REFUSALS):
+        if any(sign in str(error) for sign in REFUSAL_TEXTS):
             raise
-        return Missing("database", "PostgreSQL", str(error))
+        return MissingServer("database", "PostgreSQL", str(error))
     if missing:
-        return Missing("tables", "the database's tables", "they are out of date: run `everstep db upgrade`")
+        return MissingServer(
+            "tables", "the database's tables", "they are out of date: run `everstep db upgrade`"
+        )
     return None
 
 
-async def _temporal(settings: Settings) -> Missing | None:
+async def _temporal(settings: Settings) -> MissingServer | None:
     try:
         await connect(settings)
     except TemporalRefusal:
         raise
     except TemporalUnreachable as error:
-        return Missing("temporal", "Temporal", str(error))
+        return MissingServer("temporal", "Temporal", str(error))
     return None
 
 
 @asynccontextmanager
-async def _lobby(port: Port, waiting: Sequence[Missing]) -> AsyncGenerator[None]:
+async def _open_waiting_app(port: Port, waiting: Sequence[MissingServer]) -> AsyncGenerator[None]:
     """Serve a port until the process does so itself; connections in between wait a moment."""
-    app: ASGIApp = Hosts(_Lobby(waiting), port.hosts)
-    async with serving(Edge(app, Metrics()), listener=port.listener.dup()):
+    app: ASGIApp = HostMiddleware(_WaitingApp(waiting), port.hosts)
+    async with serve_app(RequestMiddleware(app, Metrics()), listener=port.listener.dup()):
         yield
 
 
-class _Lobby:
+class _WaitingApp:
     """The application of a process that waits."""
 
-    def __init__(self, waiting: Sequence[Missing]) -> None:
+    def __init__(self, waiting: Sequence[MissingServer]) -> None:
         self.waiting = waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,12 +178,12 @@ class _Lobby:
             return JSONResponse(Health().model_dump())
         if request.url.path == "/readyz":
             told = [
-                CheckTold(name=each.check, ok=False, detail=f"waiting for {each.name}; the log says why")
+                CheckResult(name=each.check, ok=False, detail=f"waiting for {each.name}; the log says why")
                 for each in self.waiting
             ]
             return JSONResponse(Readiness(status="not ready", checks=told).model_dump(), status_code=503)
         names = " and ".join(each.name for each in self.waiting) or "its servers"
-        return problems.rendered(
+        return problems.problem_response(
             problems.unavailable(f"This process is waiting for {names}, and"), _id(request)
         )
 

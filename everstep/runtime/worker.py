@@ -13,15 +13,15 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from everstep.activities.agent import AgentActivities
-from everstep.activities.agents import Agents, Ended, nobody_waits
-from everstep.activities.deferred_start import MOMENT
+from everstep.activities.agents import AgentProvider, OnEnd, ignore_end
+from everstep.activities.deferred_start import START_DELAY
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.activities.subagents import SubagentActivities
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
-from everstep.client.temporal_entry import FrontDoor
-from everstep.runtime.guard import Guard
+from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
+from everstep.client.temporal_entry import TemporalEntry
+from everstep.runtime.guard import WorkflowGuard
 from everstep.runtime.secrets import disclosure_of
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
@@ -31,14 +31,14 @@ from everstep.workflows.agent_execution import AgentExecution
 def make_worker(
     client: Client,
     store: ExecutionStore,
-    agents: Agents,
+    agents: AgentProvider,
     settings: Settings,
     strike: Strike = inert,
     *,
-    front_door: FrontDoor | None = None,
-    ended: Ended = nobody_waits,
-    bus: EnvelopeBus = NOBODY,
-    moment: float = MOMENT,
+    front_door: TemporalEntry | None = None,
+    ended: OnEnd = ignore_end,
+    bus: EnvelopeBus = NULL_BUS,
+    moment: float = START_DELAY,
 ) -> Worker:
     """Return a worker that detects crashes and cancels quickly, and lets running model calls finish.
 
@@ -46,7 +46,9 @@ def make_worker(
     a third of a worker's time; tests run them in the sandbox and under the replayer.
     """
     disclosure = disclosure_of(settings, os.environ)
-    own = AgentActivities(store, agents, strike, ended=ended, bus=bus, moment=moment, disclosure=disclosure)
+    own = AgentActivities(
+        store, agents, strike, on_end=ended, bus=bus, start_delay=moment, disclosure=disclosure
+    )
     children = SubagentActivities(store, agents, strike, disclosure=disclosure)
     activities = [
         own.infer,
@@ -64,7 +66,7 @@ def make_worker(
         workflows=[AgentExecution],
         activities=[*activities, *answered],
         workflow_runner=UnsandboxedWorkflowRunner(),
-        interceptors=[Guard()],
+        interceptors=[WorkflowGuard()],
         **_version(settings),
         sticky_queue_schedule_to_start_timeout=STICKY,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
@@ -93,7 +95,7 @@ def _version(settings: Settings) -> _Version:
     return _Version(deployment_config=config)
 
 
-def armed(spec: str | None) -> Strike:
+def build_failpoint(spec: str | None) -> Strike:
     """Return a failpoint from `point` or `point:flag-file`, which kills the process once it is reached.
 
     With a flag file it dies only while the file exists, and removes it first, so that the process that takes
@@ -108,13 +110,13 @@ def armed(spec: str | None) -> Strike:
         raise InvalidInput(f"there is no failpoint '{name}'; use one of: {', '.join(Failpoint)}") from None
 
     def strike(point: Failpoint) -> None:
-        if point is armed_point and _lit(flag):
+        if point is armed_point and _take_flag(flag):
             os.kill(os.getpid(), signal.SIGKILL)
 
     return strike
 
 
-def losing(spec: str | None) -> Callable[[], bool]:
+def build_frame_loss(spec: str | None) -> Callable[[], bool]:
     """Return a function that decides whether a frame is lost, from `link.before_send:probability`."""
     name, _, probability = (spec or "").partition(":")
     if name != Failpoint.LINK_BEFORE_SEND:
@@ -126,7 +128,7 @@ def losing(spec: str | None) -> Callable[[], bool]:
     return lambda: random() < limit  # noqa: S311 -- not a secret
 
 
-def _lit(flag: str) -> bool:
+def _take_flag(flag: str) -> bool:
     if not flag:
         return True
     try:

@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.storage.usage_report import Account, Span
-from everstep.store.errors import translated
+from everstep.agent_domain.storage.usage_report import TimeRange, UsageAccount
+from everstep.store.errors import error_translation
 from everstep.store.tables import executions
 
 
@@ -32,14 +32,14 @@ class PostgresAccounts:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
 
-    async def accounts(self, scope: Scope, span: Span) -> Sequence[Account]:
-        """Return the usage of each agent within a time span."""
+    async def accounts(self, scope: Scope, time_range: TimeRange) -> Sequence[UsageAccount]:
+        """Return the usage of each agent within a time time_range."""
         created = executions.c.created_at
         wanted = select(*_COUNTED).where(executions.c.tenant_id == scope.tenant_id)
         if scope.user_id is not None:
             wanted = wanted.where(executions.c.user_id == scope.user_id)
-        within = wanted.where(created >= span.since, created < span.until)
+        within = wanted.where(created >= time_range.since, created < time_range.until)
         by_agent = within.group_by(executions.c.agent_type).order_by(executions.c.agent_type)
-        with translated(self.engine.url):
+        with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
-                return [Account(*row) for row in await connection.execute(by_agent)]
+                return [UsageAccount(*row) for row in await connection.execute(by_agent)]

@@ -26,10 +26,10 @@ from everstep.agent_domain.stream.session_messages import Announcement
 from everstep.agent_domain.values import FrozenDict, freeze, frozen_document, json_text, reading
 
 _FACTS = TypeAdapter(StepFacts)
-_BESIDES = TypeAdapter(Besides)
+_SIDE_RESULTS = TypeAdapter(Besides)
 _WAIT = TypeAdapter(RetryWait)
 
-ASKS_PEOPLE = frozenset({CallNeed.APPROVAL, CallNeed.INPUT})
+HUMAN_NEEDS = frozenset({CallNeed.APPROVAL, CallNeed.INPUT})
 """The needs of a call that only a person can meet."""
 
 
@@ -43,14 +43,14 @@ def encode(value: object, where: str = "the value") -> str:
         text = json_text(value)
         text.encode()
     except (TypeError, ValueError, RecursionError):
-        return json_text(_checked(value, where))
+        return json_text(_validate(value, where))
     # PostgreSQL text has no NUL, not even escaped. `\\u0000` can also be six harmless characters, so check.
     if "\\u0000" in text:
-        _checked(value, where)
+        _validate(value, where)
     return text
 
 
-def _checked(value: object, where: str) -> Any:
+def _validate(value: object, where: str) -> Any:
     is_document = isinstance(value, Mapping)
     return frozen_document(cast("object", value), where) if is_document else freeze(value, where)
 
@@ -74,56 +74,56 @@ def optional_document(value: Any, where: str) -> FrozenDict | None:
 # Steps.
 
 
-def facts_written(facts: StepFacts) -> str:
+def dump_facts(facts: StepFacts) -> str:
     """Return the facts as JSON text."""
     return encode(_FACTS.dump_python(facts, mode="json"), "the facts of the step")
 
 
-def facts_read(data: Any) -> StepFacts:
+def parse_facts(data: Any) -> StepFacts:
     """Return the facts of a stored step; unknown keys are ignored."""
     with reading("the facts of the step"):
         return _FACTS.validate_python(data)
 
 
-def errors_written(errors: Iterable[StepError]) -> str:
+def dump_errors(errors: Iterable[StepError]) -> str:
     """Return the errors as JSON text, messages included."""
     return encode([error.to_dict() for error in errors], "the errors of the step")
 
 
-def errors_read(data: Any) -> tuple[StepError, ...]:
+def parse_errors(data: Any) -> tuple[StepError, ...]:
     """Return the stored errors of a step."""
     with reading("the errors of the step"):
         return tuple(map(StepError.from_dict, data or ()))
 
 
-def besides_written(besides: Besides) -> str | None:
+def dump_side_results(side_results: Besides) -> str | None:
     """Return a call's side results as JSON text, or None if there are none, which is the usual case."""
-    return None if besides == NOTHING_BESIDES else _BESIDES.dump_json(besides).decode()
+    return None if side_results == NOTHING_BESIDES else _SIDE_RESULTS.dump_json(side_results).decode()
 
 
-def besides_read(data: Any) -> Besides:
+def parse_side_results(data: Any) -> Besides:
     """Return the stored side results of a call."""
-    return NOTHING_BESIDES if data is None else _BESIDES.validate_python(data)
+    return NOTHING_BESIDES if data is None else _SIDE_RESULTS.validate_python(data)
 
 
-def error_read(data: Any) -> StepError | None:
+def parse_error(data: Any) -> StepError | None:
     """Return the stored error, or None."""
     with reading("the error of the call"):
         return StepError.from_dict(data) if data else None
 
 
-def wait_written(wait: RetryWait) -> str:
+def dump_wait(wait: RetryWait) -> str:
     """Return the wait of a step as JSON text."""
     return _WAIT.dump_json(wait).decode()
 
 
-def wait_read(data: Any) -> RetryWait | None:
+def parse_wait(data: Any) -> RetryWait | None:
     """Return the stored wait of a step, or None if it never waited."""
     with reading("the wait of the step"):
         return None if data is None else _WAIT.validate_python(data)
 
 
-def taken_call_id(reply: RecordReply) -> InvalidInput:
+def call_id_conflict(reply: RecordReply) -> InvalidInput:
     """Return the error for a reply that reuses a call id of an earlier step."""
     names = ", ".join(told.call.id for told in reply.calls)
     return InvalidInput(
@@ -134,17 +134,17 @@ def taken_call_id(reply: RecordReply) -> InvalidInput:
 # Requests.
 
 
-def resolution_written(resolution: Resolution) -> str:
+def dump_resolution(resolution: Resolution) -> str:
     """Return a person's resolution of a request as JSON text."""
-    told: dict[str, Any] = {"kind": resolution.kind, "value": resolution.value, "reason": resolution.reason}
+    body: dict[str, Any] = {"kind": resolution.kind, "value": resolution.value, "reason": resolution.reason}
     if resolution.key is not None:
-        told["key"] = resolution.key
+        body["key"] = resolution.key
     if resolution.remember is not None:
-        told["remember"] = resolution.remember.model_dump(mode="json")
-    return encode(told, "the resolution")
+        body["remember"] = resolution.remember.model_dump(mode="json")
+    return encode(body, "the resolution")
 
 
-def resolution_read(data: Any) -> Resolution | None:
+def parse_resolution(data: Any) -> Resolution | None:
     """Return the stored resolution, or None if the request has none."""
     if data is None:
         return None
@@ -155,7 +155,7 @@ def resolution_read(data: Any) -> Resolution | None:
         return Resolution(str(data["kind"]), value, reason, data.get("key"), rule)
 
 
-def rules_read(data: Any) -> tuple[ApprovalRule, ...]:
+def parse_rules(data: Any) -> tuple[ApprovalRule, ...]:
     """Return the stored approval rules of an execution."""
     with reading("what people have allowed"):
         return tuple(map(ApprovalRule.model_validate, data or ()))
@@ -167,7 +167,7 @@ TERMINAL = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, Executi
 """The final statuses: an execution never leaves them."""
 
 
-def added(breakdown: Mapping[str, Any], usage: Usage) -> dict[str, int]:
+def add_usage(breakdown: Mapping[str, Any], usage: Usage) -> dict[str, int]:
     """Return the token counts of a breakdown plus a usage, by kind."""
     return {kind: breakdown.get(kind, 0) + count for kind, count in usage.to_breakdown().items()}
 
@@ -177,7 +177,7 @@ def first_agent_id(execution_id: UUID) -> UUID:
     return uuid5(execution_id, "agent")
 
 
-def origin(parent_execution_id: UUID, parent_snapshot_id: UUID | None) -> FrozenDict:
+def origin_metadata(parent_execution_id: UUID, parent_snapshot_id: UUID | None) -> FrozenDict:
     """Return the metadata that links a subagent's execution to its parent, which may have no snapshot yet."""
     snapshot = parent_snapshot_id and str(parent_snapshot_id)
     return FrozenDict(parent_execution_id=str(parent_execution_id), parent_snapshot_id=snapshot)
@@ -192,7 +192,7 @@ def snapshot_id(execution_id: UUID, key: str) -> UUID:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewEnvelope:
     """An envelope to be appended to a stream."""
 
     id: UUID
@@ -202,26 +202,26 @@ class News:
     """The session message that this envelope announces; it has the same id."""
 
 
-def news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
+def envelopes_from(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[NewEnvelope, ...]:
     """Return one envelope per distinct event, without the announcements for session subscribers."""
-    once = {envelope_id(execution_id, event.key): event for event in events}
-    return tuple(_envelope(identity, event) for identity, event in once.items())
+    distinct = {envelope_id(execution_id, event.key): event for event in events}
+    return tuple(_envelope(identity, event) for identity, event in distinct.items())
 
 
-def session_news(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[News, ...]:
+def session_envelopes_from(execution_id: UUID, events: Iterable[EventRecord]) -> tuple[NewEnvelope, ...]:
     """Return one envelope per distinct event, each followed by its announcement.
 
     The announcement of an end comes first: subscribers leave after the terminal `agent.status`.
     """
-    once: dict[UUID, News] = {}
+    distinct: dict[UUID, NewEnvelope] = {}
     for event in events:
         identity = envelope_id(execution_id, event.key)
         pair = [_envelope(identity, event)]
         if event.announces:
-            message = announced(execution_id, event.key, event.announces)
+            message = announcement_envelope(execution_id, event.key, event.announces)
             pair.insert(0 if _is_end(event) else 1, message)
-        once |= {item.id: item for item in pair}
-    return tuple(once.values())
+        distinct |= {item.id: item for item in pair}
+    return tuple(distinct.values())
 
 
 _ENDS = frozenset(status.value for status in WireStatus if status.is_terminal)
@@ -231,7 +231,7 @@ def _is_end(event: EventRecord) -> bool:
     return event.type == EnvelopeType.AGENT_STATUS and event.payload.get("status") in _ENDS
 
 
-def announced(execution_id: UUID, key: str, message: Announcement) -> News:
+def announcement_envelope(execution_id: UUID, key: str, message: Announcement) -> NewEnvelope:
     """Return the envelope that announces a session message; its time is that of the message's row."""
     message_id = message.message_id or uuid5(execution_id, f"message/{key}")
     payload = {
@@ -240,8 +240,8 @@ def announced(execution_id: UUID, key: str, message: Announcement) -> News:
         "content": message.content,
         "metadata": message.metadata,
     }
-    return News(message_id, message.event_type, encode(payload, "the message"), message)
+    return NewEnvelope(message_id, message.event_type, encode(payload, "the message"), message)
 
 
-def _envelope(identity: UUID, event: EventRecord) -> News:
-    return News(identity, str(event.type), encode(event.payload, f"the payload of {event.type}"))
+def _envelope(identity: UUID, event: EventRecord) -> NewEnvelope:
+    return NewEnvelope(identity, str(event.type), encode(event.payload, f"the payload of {event.type}"))

@@ -3,8 +3,8 @@
 from sqlalchemy import text
 
 from everstep.store.execution_statements import ALLOWED
-from everstep.store.step_statements import SPENT
-from everstep.store.stream_statements import ITS_STREAM, PLACED, append_sql
+from everstep.store.step_statements import ADD_USAGE
+from everstep.store.stream_statements import ITS_STREAM, POSITIONS, append_sql
 from everstep.store.transcript_statements import IN_LAST_STEPS
 
 ASK = text("""
@@ -86,7 +86,7 @@ RECORD_CALL = text(f"""
            AND done.need IN ('approval', 'input')
      RETURNING id
     ), {append_sql(ITS_STREAM, _DONE_AND_CLOSED)}
-    SELECT done.step, {PLACED} FROM done LEFT JOIN placed ON true ORDER BY seq
+    SELECT done.step, {POSITIONS} FROM done LEFT JOIN placed ON true ORDER BY seq
 """)  # noqa: S608 -- constants only
 """Returns no row, and writes nothing, if the call does not exist or has its result; otherwise the position of
 each envelope."""
@@ -114,7 +114,7 @@ RECORD_INNER_REPLY = text(f"""
            SET digest = excluded.digest, response = excluded.response
     ), execution AS (
         UPDATE agent_executions
-           SET {SPENT}, updated_at = clock_timestamp()
+           SET {ADD_USAGE}, updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
     )
@@ -133,7 +133,7 @@ _CALLED = """
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id
 """
 
-CALLED_WITHIN = text(
+CALLS_WITHIN = text(
     f"{_CALLED} AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int) ORDER BY step, idx"
 )
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 CANCEL_SECONDS: Final = 1.0
 """How long to wait for the server to accept a cancel request. Cancelling releases its locks."""
 
-_LOOK: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 """How often the driver polls an idle socket."""
 
 
@@ -37,7 +37,7 @@ class Silent(psycopg.OperationalError):
     """The server does not answer."""
 
 
-class Link:
+class ServerLink:
     """The deadlines of one pool's connections, and the time of the last unanswered wait."""
 
     def __init__(self, seconds: float, connect_seconds: float) -> None:
@@ -47,7 +47,7 @@ class Link:
         """The time limit for opening a connection, in seconds, all steps included."""
         self.was_silent_at = float("-inf")
 
-    async def connect(self, *args: Any, **options: Any) -> "Connection":
+    async def connect(self, *args: Any, **options: Any) -> "ServerConnection":
         """Open a connection within the time limit.
 
         Raises:
@@ -55,29 +55,29 @@ class Link:
         """
         try:
             async with asyncio.timeout(self.connect_seconds):
-                connection = await Connection.connect(*args, **options)
+                connection = await ServerConnection.connect(*args, **options)
         except TimeoutError:
             raise ConnectionTimeout(f"no connection within {self.connect_seconds:g} seconds") from None
         connection.link = self
         return connection
 
-    def suspects(self, connection: "Connection") -> bool:
+    def is_suspect(self, connection: "ServerConnection") -> bool:
         """Return whether the connection is older than the last unanswered wait: it is probably dead too."""
         return connection.connected_at < self.was_silent_at
 
 
-class Connection(psycopg.AsyncConnection[Any]):
+class ServerConnection(psycopg.AsyncConnection[Any]):
     """A psycopg connection whose waits all have a deadline."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.link: Link | None = None
+        self.link: ServerLink | None = None
         self.connected_at = monotonic()
 
     async def wait(
         self,
         gen: PQGen[T],
-        interval: float = _LOOK,
+        interval: float = _POLL_SECONDS,
         timeout: float | None = None,  # noqa: ASYNC109 -- the driver's interface
     ) -> T:
         """Wait for the server, at most until the link's deadline; an interrupted wait closes the connection.
@@ -91,16 +91,16 @@ class Connection(psycopg.AsyncConnection[Any]):
         except OVERDUE:
             if self.link:
                 self.link.was_silent_at = monotonic()
-            await self._give_up(gen)
+            await self._abandon(gen)
             raise Silent(f"it has not answered for {seconds:g} seconds") from None
         except (psycopg.Error, UnicodeError):
             # Either a complete answer of the server, or a value that psycopg refused to send.
             raise
         except BaseException:
-            await self._give_up(gen)
+            await self._abandon(gen)
             raise
 
-    async def _give_up(self, gen: PQGen[Any]) -> None:
+    async def _abandon(self, gen: PQGen[Any]) -> None:
         """Close the connection, and ask the server to cancel a running statement if it can be reached."""
         try:
             if self.pgconn.transaction_status == TransactionStatus.ACTIVE:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.store.connection import Connection, Link
+from everstep.store.connection import ServerConnection, ServerLink
 
 STATEMENT_SECONDS = 15.0
 """The server's limit for a statement. The longest statement takes a fraction of it."""
@@ -93,7 +93,7 @@ def create_engine(
         answer_timeout: Seconds beyond `statement_timeout` after which a connection that does not answer is
             closed.
     """
-    link = Link(statement_timeout + answer_timeout, CHECKOUT_SECONDS)
+    link = ServerLink(statement_timeout + answer_timeout, CHECKOUT_SECONDS)
     engine = create_async_engine(
         database_url(url),
         connect_args=_connect_args(url, application_name, statement_timeout, lock_timeout, link),
@@ -122,25 +122,25 @@ def _refuse_if_lost(connection: Any, _record: object, _proxy: object) -> None:
     after a server restart would fail. A ping would cost a round trip per checkout. If one connection got no
     answer, connections of the same age are dead as well.
     """
-    driver: Connection = connection.driver_connection
+    driver: ServerConnection = connection.driver_connection
     poll = select.poll()
     poll.register(driver.fileno(), select.POLLIN)
     if poll.poll(0):
         raise DisconnectionError("the server has closed the connection")
-    if driver.link and driver.link.suspects(driver):
+    if driver.link and driver.link.is_suspect(driver):
         raise DisconnectionError("the server does not answer on connections of this age")
 
 
 def create_upgrade_engine(url: str, statement_timeout: float = 0) -> AsyncEngine:
     """Create an engine for migrations: one connection at a time, and no statement timeout by default."""
     seconds = statement_timeout + ANSWER_SECONDS if statement_timeout else MIGRATION_SECONDS
-    link = Link(seconds, CHECKOUT_SECONDS)
+    link = ServerLink(seconds, CHECKOUT_SECONDS)
     args = _connect_args(url, "everstep db upgrade", statement_timeout, 0, link)
     return create_async_engine(database_url(url), connect_args=args, poolclass=NullPool)
 
 
 def _connect_args(
-    url: str, application_name: str, statement_timeout: float, lock_timeout: float, link: Link
+    url: str, application_name: str, statement_timeout: float, lock_timeout: float, link: ServerLink
 ) -> dict[str, Any]:
     given = database_url(url).query
     session = {

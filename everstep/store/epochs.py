@@ -19,9 +19,9 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from everstep.store.errors import translated
+from everstep.store.errors import error_translation
 
-_OWN = "(SELECT epoch FROM agent_journal)"
+_DATABASE_EPOCH = "(SELECT epoch FROM agent_journal)"
 
 _SERVER = """(SELECT system_identifier FROM pg_control_system()),
     CASE WHEN pg_is_in_recovery()
@@ -29,7 +29,7 @@ _SERVER = """(SELECT system_identifier FROM pg_control_system()),
          ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8)
     END"""
 
-_NOT_TOLD = (
+_HIDDEN_CODES = (
     "42501",  # insufficient privilege
     "42883",  # no such function
     "0A000",  # not supported
@@ -41,59 +41,62 @@ RENEW = text("""
 """)
 
 
-def _hashed(*parts: str) -> str:
+def _hash_sql(*parts: str) -> str:
     """Hash the parts, which makes them short and hides the server. Evaluated once per statement."""
     together = f"concat_ws('/', {', '.join(parts)})"
     return f"(SELECT left(encode(sha256(convert_to({together}, 'UTF8')), 'hex'), 20))"
 
 
 @dataclass(frozen=True, slots=True)
-class Dated:
+class EpochQuery:
     """A statement that also returns the epoch, with and without the server's identity."""
 
     with_server: TextClause
-    alone: TextClause
+    without_server: TextClause
 
     @classmethod
-    def of(cls, sql: str) -> "Dated":
+    def of(cls, sql: str) -> "EpochQuery":
         """Return the statement whose text contains `{epoch}` as a placeholder."""
-        return cls(text(sql.format(epoch=_hashed(_OWN, _SERVER))), text(sql.format(epoch=_hashed(_OWN))))
+        return cls(
+            text(sql.format(epoch=_hash_sql(_DATABASE_EPOCH, _SERVER))),
+            text(sql.format(epoch=_hash_sql(_DATABASE_EPOCH))),
+        )
 
 
-EPOCH = Dated.of("SELECT {epoch} AS epoch")
+EPOCH = EpochQuery.of("SELECT {epoch} AS epoch")
 
 
-class DatedReader:
-    """Executes `Dated` statements. The first one finds out what the server reveals."""
+class EpochReader:
+    """Executes `EpochQuery` statements. The first one finds out what the server reveals."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self._knows_server: bool | None = None
 
-    async def _dated(self, asked: Dated, values: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        with translated(self.engine.url):
+    async def _query_with_epoch(self, query: EpochQuery, values: Mapping[str, Any]) -> Sequence[Row[Any]]:
+        with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
                 if self._knows_server is None:
-                    self._knows_server = await _tells(connection)
-                statement = asked.with_server if self._knows_server else asked.alone
+                    self._knows_server = await _reveals_identity(connection)
+                statement = query.with_server if self._knows_server else query.without_server
                 return (await connection.execute(statement, values)).all()
 
     async def _all(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        with translated(self.engine.url):
+        with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
                 return (await connection.execute(statement, values)).all()
 
     async def _run(self, statement: TextClause, values: Mapping[str, Any]) -> None:
-        with translated(self.engine.url):
+        with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
                 await connection.execute(statement, values)
 
 
-async def _tells(connection: AsyncConnection) -> bool:
+async def _reveals_identity(connection: AsyncConnection) -> bool:
     try:
         await connection.execute(EPOCH.with_server)
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) in _NOT_TOLD:
+        if getattr(error.orig, "sqlstate", None) in _HIDDEN_CODES:
             return False
         raise
     return True
@@ -101,6 +104,6 @@ async def _tells(connection: AsyncConnection) -> bool:
 
 async def renew_epoch(engine: AsyncEngine) -> None:
     """Change the epoch, because stored history may have changed: every subscriber reads it again."""
-    with translated(engine.url):
+    with error_translation(engine.url):
         async with engine.connect() as connection:
             await connection.execute(RENEW)

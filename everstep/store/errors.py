@@ -64,19 +64,19 @@ class SchemaTooNew(StoreError):
 
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
-_BUSY = (
+_BUSY_CODES = (
     "40",  # transaction rollback: serialization failures, deadlocks
     "53",  # insufficient resources: connections, memory, disk
     "55P03",  # a lock timed out
     "57014",  # a statement timed out and was cancelled
     "23505",  # a key that another transaction has just inserted: a retry finds its row
 )
-_OUTDATED = ("42P01", "42703")  # no such table, no such column
-_NOT_STORABLE = ("22",)  # data exceptions: values that a column cannot hold
+_OUTDATED_CODES = ("42P01", "42703")  # no such table, no such column
+_VALUE_CODES = ("22",)  # data exceptions: values that a column cannot hold
 
 
 @contextmanager
-def translated(url: URL) -> Generator[None]:
+def error_translation(url: URL) -> Generator[None]:
     """Translate errors of the database and its driver into the errors of this module."""
     try:
         yield
@@ -87,19 +87,19 @@ def translated(url: URL) -> Generator[None]:
             f"a text contains half of a surrogate pair: {error.reason}; send valid Unicode"
         ) from None
     except exc.DBAPIError as error:
-        raise _typed(url, error) from error
+        raise _store_error(url, error) from error
 
 
-def _typed(url: URL, error: exc.DBAPIError) -> EverstepError:
+def _store_error(url: URL, error: exc.DBAPIError) -> EverstepError:
     code = getattr(error.orig, "sqlstate", None) or ""
     # Only the server's first line: its details quote values, which may be user data.
     said = getattr(getattr(error.orig, "diag", None), "message_primary", None) or str(error.orig)
     reason = " ".join(said.split())
-    if code.startswith(_BUSY):
+    if code.startswith(_BUSY_CODES):
         return DatabaseBusy(reason)
-    if code.startswith(_OUTDATED):
+    if code.startswith(_OUTDATED_CODES):
         return SchemaOutdated(reason)
-    if code.startswith(_NOT_STORABLE) or isinstance(error, exc.DataError):
+    if code.startswith(_VALUE_CODES) or isinstance(error, exc.DataError):
         return InvalidInput(f"PostgreSQL cannot hold this value: {reason}")
     if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
         return DatabaseUnreachable(url, reason)

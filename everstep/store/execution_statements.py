@@ -103,9 +103,11 @@ LOCK_ITS_SESSION = text("""
        FOR NO KEY UPDATE OF session
 """)
 
-LISTED = text("SELECT listed FROM agent_executions WHERE id = :execution_id AND tenant_id = :tenant_id")
+TOOLSET_TOOLS = text(
+    "SELECT listed FROM agent_executions WHERE id = :execution_id AND tenant_id = :tenant_id"
+)
 
-RECORD_LISTED = text("""
+RECORD_TOOLSET_TOOLS = text("""
     UPDATE agent_executions
        SET listed = coalesce(listed, CAST(:listed AS json)), updated_at = clock_timestamp()
      WHERE id = :execution_id AND tenant_id = :tenant_id

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from sqlalchemy import text
 
-from everstep.store.epochs import Dated, DatedReader
+from everstep.store.epochs import EpochQuery, EpochReader
 
 ANNOUNCE = text("""
     WITH forgotten AS (
@@ -18,7 +18,7 @@ ANNOUNCE = text("""
 
 WITHDRAW = text("DELETE FROM agent_gateways WHERE id = :id")
 
-PRESENT = Dated.of("""
+PRESENT = EpochQuery.of("""
     SELECT {epoch} AS epoch, gateway.id, gateway.url
       FROM (VALUES (1)) AS one
       LEFT JOIN agent_gateways gateway
@@ -27,7 +27,7 @@ PRESENT = Dated.of("""
 """)
 
 
-class PostgresGateways(DatedReader):
+class PostgresGateways(EpochReader):
     """Registers gateways. Each announcement removes gateways that were not announced for a day."""
 
     async def announce(self, gateway_id: UUID, url: str) -> None:
@@ -38,7 +38,7 @@ class PostgresGateways(DatedReader):
         """Remove a gateway that shuts down."""
         await self._run(WITHDRAW, {"id": gateway_id})
 
-    async def present(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
+    async def active_gateways(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
         """Return the journal's epoch, and the id and URL of every gateway announced within these seconds."""
-        found = await self._dated(PRESENT, {"within": within_seconds})
+        found = await self._query_with_epoch(PRESENT, {"within": within_seconds})
         return found[0].epoch, [(row.id, row.url) for row in found if row.id is not None]

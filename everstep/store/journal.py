@@ -11,9 +11,9 @@ from uuid import UUID
 from everstep.agent_domain.stream.reader import Place
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.store import rows
-from everstep.store.epochs import Dated, DatedReader
+from everstep.store.epochs import EpochQuery, EpochReader
 
-PAGE = Dated.of("""
+PAGE = EpochQuery.of("""
     SELECT {epoch} AS epoch, stream.stream_id, stream.head,
            coalesce(oldest.seq, stream.head + 1) AS oldest,
            told.seq, told.id, told.type, told.execution_id, told.payload, told.created_at
@@ -32,13 +32,13 @@ PAGE = Dated.of("""
      ORDER BY told.seq
 """)
 
-HEADS = Dated.of("""
+HEADS = EpochQuery.of("""
     SELECT {epoch} AS epoch, stream.stream_id, stream.head
       FROM (VALUES (1)) AS one
       LEFT JOIN agent_streams stream ON stream.stream_id = ANY (CAST(:stream_ids AS uuid[]))
 """)
 
-TEXTS = Dated.of("""
+TEXTS = EpochQuery.of("""
     SELECT execution.id, step.number, step.attempt, step.next_index, step.partial_text, step.after_seq,
            step.noted_at
       FROM (SELECT id
@@ -57,7 +57,7 @@ TEXTS = Dated.of("""
                 ORDER BY number DESC
                 LIMIT 1
            ) AS step ON step.is_under_way AND step.next_index IS NOT NULL
-""").alone
+""").without_server
 """An attempt whose text is not published stores no index."""
 
 
@@ -73,7 +73,7 @@ class StoredPage:
 
 
 @dataclass(frozen=True, slots=True)
-class NotedText:
+class StoredText:
     """The text of a running attempt when it was last stored."""
 
     at: Place
@@ -83,7 +83,7 @@ class NotedText:
     noted_at: datetime
 
 
-class JournalTables(DatedReader):
+class JournalTables(EpochReader):
     """The gateway's read access to the tables; every method is one query."""
 
     async def page(self, stream_id: UUID, after: int | None, limit: int) -> StoredPage | None:
@@ -94,7 +94,7 @@ class JournalTables(DatedReader):
             after: The last seq that the caller has; None returns no envelopes.
             limit: The largest number of envelopes.
         """
-        found = await self._dated(PAGE, {"stream_id": stream_id, "after": after, "limit": limit})
+        found = await self._query_with_epoch(PAGE, {"stream_id": stream_id, "after": after, "limit": limit})
         if not found:
             return None
         stream = found[0]
@@ -103,17 +103,17 @@ class JournalTables(DatedReader):
 
     async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
         """Return the epoch, and the last seq of each of these streams that exists."""
-        found = await self._dated(HEADS, {"stream_ids": list(stream_ids)})
+        found = await self._query_with_epoch(HEADS, {"stream_ids": list(stream_ids)})
         heads = {row.stream_id: row.head for row in found if row.stream_id is not None}
         return found[0].epoch, heads
 
-    async def texts(self, stream_id: UUID) -> Mapping[UUID, NotedText | None]:
+    async def texts(self, stream_id: UUID) -> Mapping[UUID, StoredText | None]:
         """Return the running executions of a stream, each with the text of its current step if it has one."""
         found = await self._all(TEXTS, {"stream_id": stream_id})
         return {
             row.id: None
             if row.number is None
-            else NotedText(
+            else StoredText(
                 Place(row.number, row.attempt, row.next_index),
                 row.partial_text,
                 row.after_seq or 0,

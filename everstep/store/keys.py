@@ -11,8 +11,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from everstep.agent_domain.storage.keys import Answered, ApiKey, Claim
-from everstep.store.errors import translated
+from everstep.agent_domain.storage.keys import ApiKey, Claim, StoredResponse
+from everstep.store.errors import error_translation
 from everstep.store.tables import answers, api_keys, claims
 
 CLAIM = text("""
@@ -42,22 +42,22 @@ class PostgresKeys:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
 
-    async def answered(self, tenant_id: str, user_id: str, key: str) -> Answered | None:
+    async def find_response(self, tenant_id: str, user_id: str, key: str) -> StoredResponse | None:
         """Return the stored response to a request with this idempotency key."""
         mine = (answers.c.tenant_id == tenant_id, answers.c.user_id == user_id, answers.c.key == key)
         found = await self._all(select(answers).where(*mine))
-        return _answered(found[0]) if found else None
+        return _answer_from(found[0]) if found else None
 
     async def claim(
         self, tenant_id: str, user_id: str, key: str, owner: UUID, *, digest: str, seconds: float
-    ) -> Claim | Answered:
+    ) -> Claim | StoredResponse:
         """Claim a request for processing; see `KeyStore.claim`."""
         name = {"tenant_id": tenant_id, "user_id": user_id, "key": key}
         values = {**name, "digest": digest, "owner": owner, "seconds": seconds}
         while True:
             (claimed,) = await self._all(CLAIM, values)
             if claimed.is_answered:
-                if answer := await self.answered(tenant_id, user_id, key):
+                if answer := await self.find_response(tenant_id, user_id, key):
                     return answer
             elif claimed.is_mine:
                 return Claim(digest, is_mine=True)
@@ -68,10 +68,14 @@ class PostgresKeys:
     async def renew(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, seconds: float) -> None:
         """Extend the claim on a request."""
         lasts = func.clock_timestamp() + timedelta(seconds=seconds)
-        renewed = update(claims).where(*_owned(tenant_id, user_id, key, owner)).values(expires_at=lasts)
+        renewed = (
+            update(claims).where(*_claim_filter(tenant_id, user_id, key, owner)).values(expires_at=lasts)
+        )
         await self._all(renewed.returning(claims.c.key))
 
-    async def unclaim(self, tenant_id: str, user_id: str, key: str, owner: UUID, *, forget: bool) -> None:
+    async def release_claim(
+        self, tenant_id: str, user_id: str, key: str, owner: UUID, *, forget: bool
+    ) -> None:
         """Release the claim on a request.
 
         Args:
@@ -81,11 +85,13 @@ class PostgresKeys:
             owner: The claim's owner.
             forget: Whether to delete the claim; otherwise only the same request can take it over.
         """
-        mine = _owned(tenant_id, user_id, key, owner)
+        mine = _claim_filter(tenant_id, user_id, key, owner)
         left = delete(claims) if forget else update(claims).values(expires_at=func.clock_timestamp())
         await self._all(left.where(*mine).returning(claims.c.key))
 
-    async def remember(self, tenant_id: str, user_id: str, key: str, answer: Answered) -> Answered:
+    async def remember(
+        self, tenant_id: str, user_id: str, key: str, answer: StoredResponse
+    ) -> StoredResponse:
         """Store a response and return the stored one; the first response wins.
 
         A response about an object that was deleted in the meantime is not stored.
@@ -104,7 +110,7 @@ class PostgresKeys:
         done = delete(claims).where(*mine).returning(claims.c.key).cte("done")
         new = insert(answers).values(**values).on_conflict_do_nothing()
         kept = new.returning(answers.c.key).add_cte(done)
-        with translated(self.engine.url):
+        with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
                 try:
                     if (await connection.execute(kept)).first():
@@ -115,7 +121,7 @@ class PostgresKeys:
                         await connection.execute(delete(claims).where(*mine))
                         return answer
                     raise
-        return await self.answered(tenant_id, user_id, key) or answer
+        return await self.find_response(tenant_id, user_id, key) or answer
 
     async def create_key(self, key: ApiKey, digest: str) -> None:
         """Store an API key under the digest of its secret."""
@@ -163,18 +169,18 @@ class PostgresKeys:
     async def _all(
         self, statement: Executable, values: Mapping[str, Any] | None = None
     ) -> Sequence[Row[Any]]:
-        with translated(self.engine.url):
+        with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
                 return (await connection.execute(statement, values)).all()
 
 
-def _owned(tenant_id: str, user_id: str, key: str, owner: UUID) -> tuple[ColumnElement[bool], ...]:
+def _claim_filter(tenant_id: str, user_id: str, key: str, owner: UUID) -> tuple[ColumnElement[bool], ...]:
     mine = (claims.c.tenant_id == tenant_id, claims.c.user_id == user_id, claims.c.key == key)
     return (*mine, claims.c.owner == owner)
 
 
-def _answered(row: Row[Any]) -> Answered:
-    return Answered(row.status, row.body, row.digest, row.session_id, row.execution_id)
+def _answer_from(row: Row[Any]) -> StoredResponse:
+    return StoredResponse(row.status, row.body, row.digest, row.session_id, row.execution_id)
 
 
 def _key(row: Row[Any]) -> ApiKey:

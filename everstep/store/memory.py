@@ -13,14 +13,14 @@ from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
-from everstep.agent_domain.storage.steps import Material
+from everstep.agent_domain.storage.steps import StepInput
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.memory_calls import MemoryCalls
 from everstep.store.memory_commands import MemoryCommands
-from everstep.store.memory_records import MemoryExecution, MemoryStream, stored
+from everstep.store.memory_records import MemoryExecution, MemoryStream, as_stored
 from everstep.store.memory_status import MemoryStatus
 from everstep.store.memory_steps import MemorySteps
 
@@ -33,8 +33,8 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
         ref = new.ref
         if new.continues == ref.execution_id:
             raise InvalidInput("an execution cannot continue itself; give the new one a different id")
-        continued = self._named(ref, new.continues)
-        parent = self._named(ref, new.parent_execution_id)
+        continued = self._find_by_id(ref, new.continues)
+        parent = self._find_by_id(ref, new.parent_execution_id)
         known = self._executions.get(ref.execution_id)
         if known:
             if known.ref.tenant_id != ref.tenant_id:
@@ -46,7 +46,7 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
         execution = MemoryExecution(
             ref=ref,
             spec=ExecutionSpec.model_validate(
-                stored(new.spec.model_dump(mode="json"), "the agent's definition")
+                as_stored(new.spec.model_dump(mode="json"), "the agent's definition")
             ),
             agent_id=continued.agent_id if continued else bodies.first_agent_id(ref.execution_id),
             parent_agent_id=new.parent_agent_id
@@ -55,34 +55,34 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
             parent_execution_id=new.parent_execution_id,
             continues=new.continues,
             continues_until=new.continues_until,
-            agent_metadata=stored(new.metadata, "the agent's metadata"),
-            metadata=_origin(parent).merged(new.notes),
+            agent_metadata=as_stored(new.metadata, "the agent's metadata"),
+            metadata=_origin_of(parent).merged(new.notes),
             created_at=self._now(),
             user_id=new.user_id or (parent.user_id if parent else None),
-            plan=stored(new.plan, "the plan"),
+            plan=as_stored(new.plan, "the plan"),
             clocks=_clocks(new, continued),
         )
-        execution.say(0, transcripts.lines(new.messages))
+        execution.add_lines(0, transcripts.lines(new.messages))
         self._streams.setdefault(ref.stream_id, MemoryStream(ref.tenant_id))
         self._executions[ref.execution_id] = execution
         return execution.row
 
-    async def material(self, ref: ExecutionRef) -> Material:
+    async def material(self, ref: ExecutionRef) -> StepInput:
         """Return the inputs of the next step."""
-        return self._material(self._existing(ref))
+        return self._step_inputs(self._require_execution(ref))
 
     async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
         """Record the tools that toolsets list for this execution; an earlier record wins."""
-        execution = self._existing(ref)
-        kept = execution.listed
+        execution = self._require_execution(ref)
+        kept = execution.toolset_tools
         if kept is None:
-            kept = execution.listed = frozen_map(stored(tools, "the tools that were listed"))
+            kept = execution.toolset_tools = frozen_map(as_stored(tools, "the tools that were listed"))
         return kept
 
     async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
         """Return the recorded tools of this execution's toolsets, or None."""
         execution = self._find(ref)
-        return execution.listed if execution else None
+        return execution.toolset_tools if execution else None
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """Return one execution."""
@@ -105,7 +105,7 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
         ours = (e for e in self._executions.values() if e.ref.tenant_id == tenant_id)
         wanted = (e for e in ours if status is None or e.status is status)
         placed = sorted(
-            ((Cursor(e.created_at, e.ref.execution_id), e) for e in wanted), key=_place, reverse=True
+            ((Cursor(e.created_at, e.ref.execution_id), e) for e in wanted), key=_cursor_of, reverse=True
         )
         left = [(place, e) for place, e in placed if before is None or place < before]
         page = left[:size]
@@ -127,12 +127,12 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
         return tuple(stream.envelopes[max(0, after) :][:size])
 
 
-def _place(placed: tuple[Cursor, MemoryExecution]) -> Cursor:
+def _cursor_of(placed: tuple[Cursor, MemoryExecution]) -> Cursor:
     return placed[0]
 
 
-def _origin(parent: MemoryExecution | None) -> FrozenDict:
-    return bodies.origin(parent.ref.execution_id, parent.last_snapshot_id) if parent else EMPTY
+def _origin_of(parent: MemoryExecution | None) -> FrozenDict:
+    return bodies.origin_metadata(parent.ref.execution_id, parent.last_snapshot_id) if parent else EMPTY
 
 
 def _clocks(new: NewExecution, continued: MemoryExecution | None) -> StateInfo:

@@ -11,9 +11,9 @@ from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import Messages
-from everstep.agent_domain.storage.metadata_changes import summed
-from everstep.agent_domain.storage.steps import Material, StepBefore
-from everstep.agent_domain.stream.bus import NOBODY, EnvelopeBus
+from everstep.agent_domain.storage.metadata_changes import apply_changes
+from everstep.agent_domain.storage.steps import PreviousStep, StepInput
+from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
@@ -29,7 +29,7 @@ def _system_clock() -> datetime:
 class MemoryBase:
     """The executions and streams of the memory store, and lookups in them."""
 
-    def __init__(self, now: Callable[[], datetime] = _system_clock, bus: EnvelopeBus = NOBODY) -> None:
+    def __init__(self, now: Callable[[], datetime] = _system_clock, bus: EnvelopeBus = NULL_BUS) -> None:
         self._now = now
         self._bus = bus
         self._executions: dict[UUID, MemoryExecution] = {}
@@ -39,21 +39,23 @@ class MemoryBase:
         execution = self._executions.get(ref.execution_id)
         return execution if execution and execution.ref.tenant_id == ref.tenant_id else None
 
-    def _existing(self, ref: ExecutionRef) -> MemoryExecution:
+    def _require_execution(self, ref: ExecutionRef) -> MemoryExecution:
         execution = self._find(ref)
         if execution is None:
             raise NotFound("execution", ref.execution_id)
         return execution
 
-    def _named(self, ref: ExecutionRef, execution_id: UUID | None) -> MemoryExecution | None:
-        return None if execution_id is None else self._existing(replace(ref, execution_id=execution_id))
+    def _find_by_id(self, ref: ExecutionRef, execution_id: UUID | None) -> MemoryExecution | None:
+        return (
+            None if execution_id is None else self._require_execution(replace(ref, execution_id=execution_id))
+        )
 
-    def _open(self, ref: ExecutionRef) -> MemoryExecution:
-        execution = self._existing(ref)
+    def _require_open(self, ref: ExecutionRef) -> MemoryExecution:
+        execution = self._require_execution(ref)
         require_active(execution)
         return execution
 
-    def _call(self, ref: ExecutionRef, call_id: str) -> tuple[MemoryExecution, MemoryCall]:
+    def _require_call(self, ref: ExecutionRef, call_id: str) -> tuple[MemoryExecution, MemoryCall]:
         execution = self._find(ref)
         call = execution.calls.get(call_id) if execution else None
         if execution is None or call is None:
@@ -61,13 +63,15 @@ class MemoryBase:
         return execution, call
 
     def _conversation(self, execution: MemoryExecution) -> Messages:
-        said = [execution.said[place] for place in sorted(execution.said)]
+        said = [execution.messages[place] for place in sorted(execution.messages)]
         while execution.continues:
             until, execution = execution.continues_until, self._executions[execution.continues]
             places = sorted(
-                place for place in execution.said if until is None or transcripts.is_said_by(place, until)
+                place
+                for place in execution.messages
+                if until is None or transcripts.is_filled_by(place, until)
             )
-            said[:0] = [execution.said[place] for place in places]
+            said[:0] = [execution.messages[place] for place in places]
         return tuple(said)
 
     def _metadata(self, execution: MemoryExecution, before: tuple[int, int] | None = None) -> FrozenDict:
@@ -76,20 +80,20 @@ class MemoryBase:
         if execution.continues:
             end = None if until is None else (until + 1, -sys.maxsize)
             earlier = self._metadata(self._executions[execution.continues], end)
-        began = transcripts.begun_with(earlier, execution.agent_metadata)
-        return summed(began, execution.noted(before))
+        began = transcripts.initial_metadata(earlier, execution.agent_metadata)
+        return apply_changes(began, execution.ordered_notes(before))
 
-    def _material(
+    def _step_inputs(
         self, execution: MemoryExecution, heard: Messages = (), number: int | None = None
-    ) -> Material:
-        return Material(
-            execution.spec.model_copy(update={"listed": execution.listed or execution.spec.listed}),
+    ) -> StepInput:
+        return StepInput(
+            execution.spec.model_copy(update={"listed": execution.toolset_tools or execution.spec.listed}),
             (*self._conversation(execution), *heard),
             self._metadata(execution),
             execution.agent_id,
             execution.parent_agent_id,
             execution.plan,
-            _before(execution, number, self._now()),
+            _step_before(execution, number, self._now()),
             remembered_rules(execution),
             self._task(execution),
             execution.clocks,
@@ -97,26 +101,26 @@ class MemoryBase:
 
     def _task(self, execution: MemoryExecution) -> str | None:
         earlier = self._task(self._executions[execution.continues]) if execution.continues else None
-        return transcripts.task_of(sorted(execution.said.items()), earlier)
+        return transcripts.find_task(sorted(execution.messages.items()), earlier)
 
-    def _append(self, execution: MemoryExecution, news: Iterable[bodies.News]) -> None:
+    def _append_envelopes(self, execution: MemoryExecution, envelopes: Iterable[bodies.NewEnvelope]) -> None:
         """Number the envelopes that are not stored yet; timestamps increase even if the clock does not."""
         stream_id = execution.ref.stream_id
         stream = self._streams[stream_id]
         head = len(stream.envelopes)
-        for item in news:
-            if item.id in stream.known:
+        for item in envelopes:
+            if item.id in stream.ids:
                 continue
             last = stream.envelopes[-1].created_at if stream.envelopes else None
             now = self._now()
             at = max(now, last + timedelta(microseconds=1)) if last else now
             payload = bodies.document(json.loads(item.payload), "the payload")
             seq, execution_id = len(stream.envelopes) + 1, execution.ref.execution_id
-            stream.known.add(item.id)
+            stream.ids.add(item.id)
             stream.envelopes.append(
                 StoredEnvelope(stream_id, seq, item.id, item.type, execution_id, payload, at)
             )
-        if len(stream.envelopes) > head and self._bus.wants(stream_id):
+        if len(stream.envelopes) > head and self._bus.has_subscribers(stream_id):
             self._bus.publish(stream_id, stream.envelopes[head:])
 
 
@@ -126,7 +130,7 @@ def remembered_rules(execution: MemoryExecution) -> tuple[ApprovalRule, ...]:
     return tuple(resolution.remember for resolution in said if resolution.remember)
 
 
-def _before(execution: MemoryExecution, number: int | None, now: datetime) -> StepBefore | None:
+def _step_before(execution: MemoryExecution, number: int | None, now: datetime) -> PreviousStep | None:
     """Return the last answered step, or the one before a step that begins."""
     answered = [step for step, known in execution.steps.items() if known.facts]
     step = execution.steps.get(max(answered, default=0) if number is None else number - 1)
@@ -134,4 +138,4 @@ def _before(execution: MemoryExecution, number: int | None, now: datetime) -> St
         return None
     calls = [call for call in execution.calls.values() if call.step == step.facts.number]
     failed = sum(call.record is not None and call.record.error is not None for call in calls)
-    return StepBefore(step.facts, failed, ((step.completed_at or now) - step.started_at) / _MILLISECOND)
+    return PreviousStep(step.facts, failed, ((step.completed_at or now) - step.started_at) / _MILLISECOND)

@@ -7,12 +7,12 @@ from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
-from everstep.agent_domain.stream.records import EventRecord, nothing_to_tell
+from everstep.agent_domain.stream.records import EventRecord, no_event_records
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import encode
 from everstep.store.memory_base import MemoryBase, remembered_rules
-from everstep.store.memory_records import MemoryRequest, close_request, require_active, stored
+from everstep.store.memory_records import MemoryRequest, as_stored, close_request, require_active
 
 
 class MemoryCalls(MemoryBase):
@@ -20,15 +20,15 @@ class MemoryCalls(MemoryBase):
 
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
         """Open the question of a call that was approved; a repeated call changes nothing."""
-        execution, call = self._call(ref, call_id)
+        execution, call = self._require_call(ref, call_id)
         identity = question_id(ref.execution_id, call_id)
-        kept = stored(request, "the request")
+        kept = as_stored(request, "the request")
         if call.record is None and identity not in execution.requests:
             execution.requests[identity] = MemoryRequest(identity, call, CallNeed.INPUT, kept, self._now())
 
     async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
         """Return the result of `reserve_call`; nothing is written."""
-        execution, call = self._call(ref, call_id)
+        execution, call = self._require_call(ref, call_id)
         asked = execution.requests.get(request_id(ref.execution_id, call_id))
         question = execution.requests.get(question_id(ref.execution_id, call_id))
         if call.record is None:
@@ -56,41 +56,41 @@ class MemoryCalls(MemoryBase):
         ref: ExecutionRef,
         call_id: str,
         attempt: int,
-        events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
+        events: Callable[[Reservation], Sequence[EventRecord]] = no_event_records,
     ) -> Reservation:
         """Reserve a call before it has any effect."""
         reservation = await self.preview_call(ref, call_id)
         if reservation.recorded:
             return reservation
-        execution, call = self._call(ref, call_id)
-        news = bodies.news(ref.execution_id, events(reservation))
+        execution, call = self._require_call(ref, call_id)
+        news = bodies.envelopes_from(ref.execution_id, events(reservation))
 
         call.state, call.attempts = "reserved", max(call.attempts + 1, attempt)
         call.started_at = call.started_at or self._now()
-        self._append(execution, news)
+        self._append_envelopes(execution, news)
         return reservation
 
     async def record_call(self, record: RecordCall) -> CallRecord:
         """Record a call's result; a result that an earlier attempt recorded wins."""
-        execution, call = self._call(record.ref, record.record.call_id)
+        execution, call = self._require_call(record.ref, record.record.call_id)
         if call.record:
             return call.record
-        error = stored(record.record.error and record.record.error.to_dict(), "the error")
+        error = as_stored(record.record.error and record.record.error.to_dict(), "the error")
         kept = replace(
             record.record,
-            result=stored(record.record.result, "the result"),
-            error=bodies.error_read(error),
+            result=as_stored(record.record.result, "the result"),
+            error=bodies.parse_error(error),
         )
         encode(record.record.text, "the text")
         lines = transcripts.result_lines(record.messages, record.index)
         notes = transcripts.call_notes(record.notes, record.index)
-        news = bodies.news(record.ref.execution_id, record.events)
+        news = bodies.envelopes_from(record.ref.execution_id, record.events)
 
         call.state, call.record, call.started_at = "done", kept, kept.started_at
         call.attempts = max(call.attempts, record.attempt)
-        execution.say(call.step, (*lines, *notes))
+        execution.add_lines(call.step, (*lines, *notes))
         close_request(execution, call)
-        self._append(execution, news)
+        self._append_envelopes(execution, news)
         return record.record
 
     async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
@@ -100,13 +100,13 @@ class MemoryCalls(MemoryBase):
 
     async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
         """Record the reply to an inner model call and its usage; a reply of an earlier attempt wins."""
-        execution = self._existing(ref)
+        execution = self._require_execution(ref)
         known = execution.inner_replies.get(reply.key)
         if known and known.digest == reply.digest:
             return known
         require_active(execution)
-        kept = replace(reply, response=stored(reply.response, "the response"))
+        kept = replace(reply, response=as_stored(reply.response, "the response"))
 
         execution.inner_replies[reply.key] = kept
-        execution.usage = frozen_map(bodies.added(execution.usage, usage))
+        execution.usage = frozen_map(bodies.add_usage(execution.usage, usage))
         return reply

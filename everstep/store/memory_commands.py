@@ -30,26 +30,26 @@ class MemoryCommands(MemoryBase):
         self, ref: ExecutionRef, key: str, message: Message, announces: Announcement | None = None
     ) -> bool:
         """Store a message for the next step boundary; see `ExecutionStore.steer`."""
-        execution = self._existing(ref)
+        execution = self._require_execution(ref)
         (line,) = transcripts.lines((message,))
-        if key in execution.steered:
+        if key in execution.steering:
             return False
         require_active(execution)
         # The memory store has no sessions, so nothing subscribes to announcements.
         del announces
-        execution.steered[key] = MemorySteering(message_from(line))
+        execution.steering[key] = MemorySteering(message_from(line))
         execution.commands[f"{CommandKind.STEER}/{key}"] = MemoryCommand(CommandKind.STEER)
         return True
 
     async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
         """Return the state of a steering message; this store never moves one to another execution."""
         execution = self._find(ref)
-        steered = execution.steered.get(key) if execution else None
+        steered = execution.steering.get(key) if execution else None
         return Steering(ref, ref, ref, is_settled=steered.heard_at is not None) if steered else None
 
     async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
         """Store a command for the workflow; see `ExecutionStore.command`."""
-        execution = self._existing(ref)
+        execution = self._require_execution(ref)
         is_new = key not in execution.commands
         if is_new:
             require_active(execution)
@@ -58,17 +58,17 @@ class MemoryCommands(MemoryBase):
 
     async def undelivered(self, ref: ExecutionRef) -> tuple[Command, ...]:
         """Return the commands that the workflow may not know, in order of arrival."""
-        execution = self._existing(ref)
+        execution = self._require_execution(ref)
         return tuple(_command(execution, key) for key, c in execution.commands.items() if not c.is_delivered)
 
     async def mark_delivered(self, command: Command) -> None:
         """Record that a command was delivered."""
-        if kept := self._existing(command.ref).commands.get(command.key):
+        if kept := self._require_execution(command.ref).commands.get(command.key):
             kept.is_delivered = True
 
     async def withdraw(self, command: Command) -> None:
         """Delete a command that the workflow refused."""
-        commands = self._existing(command.ref).commands
+        commands = self._require_execution(command.ref).commands
         if command.key in commands and not commands[command.key].is_delivered:
             del commands[command.key]
 
@@ -106,15 +106,15 @@ class MemoryCommands(MemoryBase):
         request = execution.requests.get(request_id) if execution else None
         if execution is None or request is None:
             raise NotFound("request", request_id)
-        kept = bodies.resolution_read(json.loads(bodies.resolution_written(resolution)))
-        news = bodies.news(ref.execution_id, events)
+        kept = bodies.parse_resolution(json.loads(bodies.dump_resolution(resolution)))
+        news = bodies.envelopes_from(ref.execution_id, events)
         is_cancelled = any(c.kind is CommandKind.CANCEL for c in execution.commands.values())
         if request.state is RequestState.RESOLVED or is_cancelled:
             return False
         request.state, request.resolution = RequestState.RESOLVED, kept
-        told = MemoryCommand(CommandKind(request.kind.value), request.call.call.id, resolution.is_denied)
-        execution.commands[f"{request.kind}/{request_id}"] = told
-        self._append(execution, news)
+        command = MemoryCommand(CommandKind(request.kind.value), request.call.call.id, resolution.is_denied)
+        execution.commands[f"{request.kind}/{request_id}"] = command
+        self._append_envelopes(execution, news)
         return True
 
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:

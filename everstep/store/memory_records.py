@@ -17,7 +17,7 @@ from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionRow, ExecutionSpec
-from everstep.agent_domain.storage.metadata_changes import Notes, summed
+from everstep.agent_domain.storage.metadata_changes import MetadataChanges, apply_changes
 from everstep.agent_domain.storage.requests import RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait
 from everstep.agent_domain.stream.records import StoredEnvelope
@@ -25,7 +25,7 @@ from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import TERMINAL, encode
-from everstep.store.transcripts import Line
+from everstep.store.transcripts import TranscriptLine
 
 
 @dataclass(slots=True)
@@ -123,25 +123,27 @@ class MemoryExecution:
     clocks: StateInfo = StateInfo()
     kept_snapshots: set[UUID] = field(default_factory=set[UUID])
     steps: dict[int, MemoryStep] = field(default_factory=dict[int, MemoryStep])
-    said: dict[tuple[int, int], Message] = field(default_factory=dict[tuple[int, int], Message])
-    notes: dict[tuple[int, int], Notes] = field(default_factory=dict[tuple[int, int], Notes])
+    messages: dict[tuple[int, int], Message] = field(default_factory=dict[tuple[int, int], Message])
+    notes: dict[tuple[int, int], MetadataChanges] = field(
+        default_factory=dict[tuple[int, int], MetadataChanges]
+    )
     inner_replies: dict[str, InnerReply] = field(default_factory=dict[str, InnerReply])
-    listed: FrozenDict | None = None
+    toolset_tools: FrozenDict | None = None
     calls: dict[str, MemoryCall] = field(default_factory=dict[str, MemoryCall])
     requests: dict[UUID, MemoryRequest] = field(default_factory=dict[UUID, MemoryRequest])
-    steered: dict[str, MemorySteering] = field(default_factory=dict[str, MemorySteering])
+    steering: dict[str, MemorySteering] = field(default_factory=dict[str, MemorySteering])
     commands: dict[str, MemoryCommand] = field(default_factory=dict[str, MemoryCommand])
     settlements: set[str] = field(default_factory=set[str])
 
-    def say(self, step: int, lines: Iterable[Line]) -> None:
+    def add_lines(self, step: int, lines: Iterable[TranscriptLine]) -> None:
         """Append messages and notes to the transcript of a step."""
         for line in lines:
             if line.role == transcripts.NOTE:
-                self.notes[step, line.idx] = transcripts.notes_read(json.loads(line.content))
+                self.notes[step, line.idx] = transcripts.parse_notes(json.loads(line.content))
             else:
-                self.said[step, line.idx] = message_from(line)
+                self.messages[step, line.idx] = message_from(line)
 
-    def noted(self, before: tuple[int, int] | None = None) -> list[Notes]:
+    def ordered_notes(self, before: tuple[int, int] | None = None) -> list[MetadataChanges]:
         """Return the notes in order, optionally only those before a place."""
         return [self.notes[place] for place in sorted(self.notes) if before is None or place < before]
 
@@ -158,7 +160,7 @@ class MemoryExecution:
             output=self.output,
             error_message=self.error_message,
             error_told=self.error_told,
-            metadata=summed(self.agent_metadata, self.noted()).merged(self.metadata),
+            metadata=apply_changes(self.agent_metadata, self.ordered_notes()).merged(self.metadata),
             created_at=self.created_at,
             started_at=self.started_at,
             completed_at=self.completed_at,
@@ -175,22 +177,22 @@ class MemoryStream:
 
     tenant_id: str
     envelopes: list[StoredEnvelope] = field(default_factory=list[StoredEnvelope])
-    known: set[UUID] = field(default_factory=set[UUID])
+    ids: set[UUID] = field(default_factory=set[UUID])
 
 
-def stored(value: object, where: str) -> Any:
+def as_stored(value: object, where: str) -> Any:
     """Return the value as a database would return it, or refuse it."""
     return freeze(json.loads(encode(value, where)), where)
 
 
-def stored_document(value: FrozenDict | None, where: str) -> FrozenDict | None:
+def as_stored_document(value: FrozenDict | None, where: str) -> FrozenDict | None:
     """Return the map as a database would return it, or refuse it; None for None."""
     return None if value is None else bodies.document(json.loads(encode(value, where)), where)
 
 
-def message_from(line: Line) -> Message:
+def message_from(line: TranscriptLine) -> Message:
     """Return the message of a transcript line."""
-    return transcripts.message_read(line.role, json.loads(line.content), json.loads(line.metadata))
+    return transcripts.parse_message(line.role, json.loads(line.content), json.loads(line.metadata))
 
 
 def require_active(execution: MemoryExecution) -> None:

@@ -21,10 +21,10 @@ from everstep.store.memory_records import (
     MemoryCall,
     MemoryExecution,
     MemoryStep,
+    as_stored_document,
     close_request,
-    stored_document,
 )
-from everstep.store.transcripts import Line
+from everstep.store.transcripts import TranscriptLine
 
 
 class MemoryStatus(MemoryBase):
@@ -32,26 +32,26 @@ class MemoryStatus(MemoryBase):
 
     async def settle(self, settlement: Settlement) -> Settled | None:
         """Change the execution's status; return None if the key was used or the execution has ended."""
-        execution = self._existing(settlement.ref)
+        execution = self._require_execution(settlement.ref)
         if not _may_settle(execution, settlement):
             return None
-        told = _prepared(settlement)
-        closing = _closing(execution, settlement)
-        news = bodies.news(settlement.ref.execution_id, settlement.events)
+        bodies_of = _settlement_bodies(settlement)
+        closing = _calls_to_close(execution, settlement)
+        news = bodies.envelopes_from(settlement.ref.execution_id, settlement.events)
 
         now, ends = self._now(), settlement.status in TERMINAL
         execution.settlements.add(settlement.key)
         if settlement.step:
             step = execution.steps.setdefault(settlement.step.number, MemoryStep(now))
-            step.facts, step.errors, step.partial_text = told.facts, told.errors, ""
+            step.facts, step.errors, step.partial_text = bodies_of.facts, bodies_of.errors, ""
             step.next_index = step.after_seq = None
         for call, text, lines in closing:
             call.state, call.started_at = "done", call.started_at or now
             call.record = CallRecord(call.call.id, None, None, text, call.started_at, now, 0.0, success=False)
-            execution.say(call.step, lines)
+            execution.add_lines(call.step, lines)
             close_request(execution, call)
         if settlement.outcome is not None or ends:
-            _complete_steps(execution, settlement.step, told.outcome, now)
+            _complete_steps(execution, settlement.step, bodies_of.outcome, now)
         execution.status = settlement.status
         if settlement.status is ExecutionStatus.RUNNING:
             execution.started_at = execution.started_at or now
@@ -65,19 +65,19 @@ class MemoryStatus(MemoryBase):
             execution.stop_reason = settlement.stop_reason
             execution.metadata = execution.metadata.merged({"stop_reason": settlement.stop_reason})
         execution.worked_seconds = settlement.worked_seconds or execution.worked_seconds
-        execution.output = told.output or execution.output
+        execution.output = bodies_of.output or execution.output
         execution.error_message = settlement.error_message or execution.error_message
         execution.error_told = settlement.error_told or execution.error_told
         if settlement.snapshot is not None:
             execution.last_snapshot_id = bodies.snapshot_id(execution.ref.execution_id, settlement.key)
         _mark_delivered(execution, ends=ends)
-        self._append(execution, news)
+        self._append_envelopes(execution, news)
         return Settled()
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
         """Store the full state after a step for debugging; return False if this step has a snapshot."""
-        execution = self._open(ref)
-        stored_document(state, "the snapshot")
+        execution = self._require_open(ref)
+        as_stored_document(state, "the snapshot")
         identity = bodies.snapshot_id(ref.execution_id, f"step/{number}")
         if identity in execution.kept_snapshots:
             return False
@@ -87,37 +87,38 @@ class MemoryStatus(MemoryBase):
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _SettlementBodies:
     facts: StepFacts | None
     errors: tuple[StepError, ...]
     outcome: FrozenDict | None
     output: FrozenDict | None
 
 
-def _prepared(settlement: Settlement) -> _Told:
-    stored_document(settlement.snapshot, "the snapshot")
+def _settlement_bodies(settlement: Settlement) -> _SettlementBodies:
+    as_stored_document(settlement.snapshot, "the snapshot")
     encode(settlement.error_message, "the error message")
     step = settlement.step
-    return _Told(
-        bodies.facts_read(json.loads(bodies.facts_written(step))) if step else None,
-        bodies.errors_read(json.loads(bodies.errors_written(settlement.errors))),
-        stored_document(settlement.outcome, "the outcome"),
-        stored_document(settlement.output, "the output"),
+    return _SettlementBodies(
+        bodies.parse_facts(json.loads(bodies.dump_facts(step))) if step else None,
+        bodies.parse_errors(json.loads(bodies.dump_errors(settlement.errors))),
+        as_stored_document(settlement.outcome, "the outcome"),
+        as_stored_document(settlement.output, "the output"),
     )
 
 
-def _closing(
+def _calls_to_close(
     execution: MemoryExecution, settlement: Settlement
-) -> list[tuple[MemoryCall, str, tuple[Line, ...]]]:
+) -> list[tuple[MemoryCall, str, tuple[TranscriptLine, ...]]]:
     """Return the calls that will get no result, with the text and messages that replace it."""
-    told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
+    messages_by_call = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
     ends, step = settlement.status in TERMINAL, settlement.step
     closing = [
         call
         for call in execution.calls.values()
-        if not call.record and (ends or call.call.id in told or (step and step.number == call.step))
+        if not call.record
+        and (ends or call.call.id in messages_by_call or (step and step.number == call.step))
     ]
-    return [(call, *_cancelled(call, told.get(call.call.id, ()))) for call in closing]
+    return [(call, *_cancellation(call, messages_by_call.get(call.call.id, ()))) for call in closing]
 
 
 def _mark_delivered(execution: MemoryExecution, *, ends: bool) -> None:
@@ -132,7 +133,7 @@ def _may_settle(execution: MemoryExecution, settlement: Settlement) -> bool:
     return execution.status not in TERMINAL and settlement.key not in execution.settlements
 
 
-def _cancelled(call: MemoryCall, messages: Messages) -> tuple[str, tuple[Line, ...]]:
+def _cancellation(call: MemoryCall, messages: Messages) -> tuple[str, tuple[TranscriptLine, ...]]:
     said = messages or (tool_message(CANCELLED_CALL, call.call.id, call.call.name),)
     return said[-1].text, transcripts.result_lines(said, call.idx)
 

@@ -15,16 +15,16 @@ from everstep.agent_domain.storage.steps import (
     BeginStep,
     BegunStep,
     CallToRecord,
-    Material,
     RecordProcessing,
     RecordReply,
     RetryWait,
+    StepInput,
     StepRow,
 )
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
-from everstep.store.bodies import ASKS_PEOPLE, encode
+from everstep.store.bodies import HUMAN_NEEDS, encode
 from everstep.store.cursors import page_size
 from everstep.store.memory_base import MemoryBase
 from everstep.store.memory_records import (
@@ -33,12 +33,12 @@ from everstep.store.memory_records import (
     MemoryRequest,
     MemorySteering,
     MemoryStep,
+    as_stored,
+    as_stored_document,
     message_from,
     require_active,
-    stored,
-    stored_document,
 )
-from everstep.store.transcripts import HEARD_BEFORE
+from everstep.store.transcripts import STEERING_END
 
 
 class MemorySteps(MemoryBase):
@@ -46,8 +46,8 @@ class MemorySteps(MemoryBase):
 
     async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
         """Return the result of `begin_step` without steering messages; nothing is written."""
-        execution = self._open(ref)
-        step, material = execution.steps.get(number), self._material(execution, number=number)
+        execution = self._require_open(ref)
+        step, material = execution.steps.get(number), self._step_inputs(execution, number=number)
         if step is None:
             return BegunStep(material)
         was_silent = step.attempt in step.failed_attempts and not step.partial_text
@@ -58,24 +58,24 @@ class MemorySteps(MemoryBase):
         known = await self.preview_step(begin.ref, begin.number)
         if known.recorded:
             return known
-        execution = self._open(begin.ref)
-        outcome = stored_document(begin.outcome, "the outcome")
-        heard = _hearing(execution, begin)
+        execution = self._require_open(begin.ref)
+        outcome = as_stored_document(begin.outcome, "the outcome")
+        heard = _steering_for(execution, begin)
         said = transcripts.lines([steered.message for steered, _ in heard])
         placed = [replace(line, idx=idx) for line, (_, idx) in zip(said, heard, strict=True)]
-        material = self._material(execution, tuple(map(message_from, placed)), begin.number)
+        material = self._step_inputs(execution, tuple(map(message_from, placed)), begin.number)
         begun = replace(known, material=material)
-        news = bodies.news(begin.ref.execution_id, begin.events(begun))
+        news = bodies.envelopes_from(begin.ref.execution_id, begin.events(begun))
 
         for steered, _ in heard:
             steered.heard_at = begin.number
-        execution.say(begin.number, placed)
-        self._begin(execution, begin, outcome)
-        self._append(execution, news)
+        execution.add_lines(begin.number, placed)
+        self._start_step(execution, begin, outcome)
+        self._append_envelopes(execution, news)
         head = len(self._streams[execution.ref.stream_id].envelopes)
         return replace(begun, after_seq=head if news else None)
 
-    def _begin(
+    def _start_step(
         self,
         execution: MemoryExecution,
         begin: BeginStep,
@@ -132,68 +132,70 @@ class MemorySteps(MemoryBase):
         """Record that a step waits for its next attempt, unless that attempt or a reply is recorded."""
         execution = self._find(ref)
         step = execution.steps.get(number) if execution else None
-        news = bodies.news(ref.execution_id, events)
-        written = bodies.wait_read(json.loads(bodies.wait_written(wait)))
+        news = bodies.envelopes_from(ref.execution_id, events)
+        written = bodies.parse_wait(json.loads(bodies.dump_wait(wait)))
         if execution is None or step is None or step.attempt != wait.attempt or step.facts is not None:
             return
         if execution.status is not ExecutionStatus.RUNNING:
             return
         step.wait = written
-        self._append(execution, news)
+        self._append_envelopes(execution, news)
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
         """Record the model's reply; a reply that an earlier attempt recorded wins."""
-        execution = self._existing(reply.ref)
+        execution = self._require_execution(reply.ref)
         step = execution.steps.get(reply.number)
         if step and step.facts:
             return step.facts
         require_active(execution)
         settled = {call.id for call in reply.facts.calls if call.is_settled}
-        told = [(idx, call) for idx, call in enumerate(reply.calls) if call.call.id not in settled]
-        if len({call.call.id for _, call in told} - execution.calls.keys()) < len(told):
-            raise bodies.taken_call_id(reply)
-        calls = [_told(reply.number, idx, call) for idx, call in told]
+        open_calls = [(idx, call) for idx, call in enumerate(reply.calls) if call.call.id not in settled]
+        if len({call.call.id for _, call in open_calls} - execution.calls.keys()) < len(open_calls):
+            raise bodies.call_id_conflict(reply)
+        calls = [_call_from(reply.number, idx, call) for idx, call in open_calls]
         now = self._now()
-        asked = [_request(reply, call, given, now) for call, (_, given) in zip(calls, told, strict=True)]
-        facts = bodies.facts_read(json.loads(bodies.facts_written(reply.facts)))
-        errors = bodies.errors_read(json.loads(bodies.errors_written(reply.errors)))
-        response = stored_document(reply.response, "the response")
+        asked = [
+            _request_from(reply, call, given, now) for call, (_, given) in zip(calls, open_calls, strict=True)
+        ]
+        facts = bodies.parse_facts(json.loads(bodies.dump_facts(reply.facts)))
+        errors = bodies.parse_errors(json.loads(bodies.dump_errors(reply.errors)))
+        response = as_stored_document(reply.response, "the response")
         lines = transcripts.reply_lines(reply.messages)
         added = transcripts.hook_lines(reply.number, reply.added)
-        news = bodies.news(reply.ref.execution_id, reply.events)
-        outcome = stored_document(reply.begins and reply.begins.outcome, "the outcome")
+        news = bodies.envelopes_from(reply.ref.execution_id, reply.events)
+        outcome = as_stored_document(reply.begins and reply.begins.outcome, "the outcome")
 
         if reply.begins:
-            self._begin(execution, reply.begins, outcome, reply.facts.seconds)
+            self._start_step(execution, reply.begins, outcome, reply.facts.seconds)
         step = execution.steps.setdefault(reply.number, MemoryStep(now, reply.attempt))
         step.attempt, step.facts, step.response = reply.attempt, facts, response
         step.errors, step.partial_text, step.next_index, step.after_seq = errors, "", None, None
-        execution.say(reply.number, lines)
+        execution.add_lines(reply.number, lines)
         for number, line in added:
-            execution.say(number, [line])
+            execution.add_lines(number, [line])
         execution.calls |= {call.call.id: call for call in calls}
-        execution.requests |= {request.id: request for request in asked if request.call.need in ASKS_PEOPLE}
-        execution.usage = frozen_map(bodies.added(execution.usage, facts.usage))
+        execution.requests |= {request.id: request for request in asked if request.call.need in HUMAN_NEEDS}
+        execution.usage = frozen_map(bodies.add_usage(execution.usage, facts.usage))
         completed = reply.number if facts.is_complete else reply.number - 1
         execution.step_count = max(execution.step_count, completed)
-        self._append(execution, news)
+        self._append_envelopes(execution, news)
         return reply.facts
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
         """Record the result of a step's processors; a result that an earlier attempt recorded wins."""
-        execution = self._existing(record.ref)
+        execution = self._require_execution(record.ref)
         step = execution.steps.get(record.number)
         if step is None or step.facts is None:
             raise NotFound("step", record.number)
         if step.processed is not None:
             return step.processed
         require_active(execution)
-        outcome = stored(record.outcome, "what processors said")
+        outcome = as_stored(record.outcome, "what processors said")
         added = transcripts.processed_lines(record.number, record.added)
 
         step.processed = outcome
         for number, line in added:
-            execution.say(number, [line])
+            execution.add_lines(number, [line])
         return record.outcome
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
@@ -216,9 +218,11 @@ class MemorySteps(MemoryBase):
             return tuple(found)
         return tuple(replace(row, response=execution.steps[row.number].response) for row in found)
 
-    async def material_with_steps(self, ref: ExecutionRef, last: int) -> tuple[Material, tuple[StepRow, ...]]:
+    async def material_with_steps(
+        self, ref: ExecutionRef, last: int
+    ) -> tuple[StepInput, tuple[StepRow, ...]]:
         """Return the inputs of the next step, and the last steps."""
-        return self._material(self._existing(ref)), await self.steps(ref, last)
+        return self._step_inputs(self._require_execution(ref)), await self.steps(ref, last)
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
         """Return a page of steps after a step number; the cursor is the `after` of the next page."""
@@ -231,21 +235,23 @@ class MemorySteps(MemoryBase):
         return Page(page, str(page[-1].number) if len(left) > size else None)
 
 
-def _hearing(execution: MemoryExecution, begin: BeginStep) -> list[tuple[MemorySteering, int]]:
+def _steering_for(execution: MemoryExecution, begin: BeginStep) -> list[tuple[MemorySteering, int]]:
     """Return the steering messages that this step receives, with their places before the reply."""
-    heard = sum(steered.heard_at == begin.number for steered in execution.steered.values())
-    waiting = [steered for steered in execution.steered.values() if steered.heard_at is None]
-    return list(zip(waiting, range(heard - begin.hears + HEARD_BEFORE, HEARD_BEFORE), strict=False))
+    received = sum(steered.heard_at == begin.number for steered in execution.steering.values())
+    waiting = [steered for steered in execution.steering.values() if steered.heard_at is None]
+    return list(zip(waiting, range(received - begin.hears + STEERING_END, STEERING_END), strict=False))
 
 
-def _told(step: int, idx: int, told: CallToRecord) -> MemoryCall:
-    encode(told.call.args, f"the arguments of {told.call.name}")
-    return MemoryCall(told.call, step, idx, told.need, told.args_digest)
+def _call_from(step: int, idx: int, call: CallToRecord) -> MemoryCall:
+    encode(call.call.args, f"the arguments of {call.call.name}")
+    return MemoryCall(call.call, step, idx, call.need, call.args_digest)
 
 
-def _request(reply: RecordReply, call: MemoryCall, told: CallToRecord, now: datetime) -> MemoryRequest:
+def _request_from(
+    reply: RecordReply, call: MemoryCall, recorded: CallToRecord, now: datetime
+) -> MemoryRequest:
     identity = request_id(reply.ref.execution_id, call.call.id)
-    return MemoryRequest(identity, call, call.need, stored(told.request or {}, "the request"), now)
+    return MemoryRequest(identity, call, call.need, as_stored(recorded.request or {}, "the request"), now)
 
 
 def _call_row(execution: MemoryExecution, call: MemoryCall) -> CallRow:
@@ -257,7 +263,7 @@ def _call_row(execution: MemoryExecution, call: MemoryCall) -> CallRow:
 def _step_row(execution: MemoryExecution, number: int) -> StepRow:
     step = execution.steps[number]
     calls = sorted((c for c in execution.calls.values() if c.step == number), key=lambda call: call.idx)
-    said = sorted(place for place in execution.said if place[0] == number)
+    said = sorted(place for place in execution.messages if place[0] == number)
     return StepRow(
         number=number,
         attempt=step.attempt,
@@ -267,7 +273,7 @@ def _step_row(execution: MemoryExecution, number: int) -> StepRow:
         partial_text=step.partial_text,
         started_at=step.started_at,
         completed_at=step.completed_at,
-        messages=tuple(execution.said[place] for place in said),
+        messages=tuple(execution.messages[place] for place in said),
         calls=tuple(_call_row(execution, call) for call in calls),
         heard=sum(idx < 0 for _, idx in said),
         processed=sum(idx >= transcripts.PROCESSED_FROM for _, idx in said),

@@ -16,7 +16,7 @@ from alembic.script.revision import RevisionError
 from sqlalchemy import Connection, text
 
 from everstep.store.engine import STATEMENT_SECONDS, create_upgrade_engine
-from everstep.store.errors import SchemaTooNew, StoreError, translated
+from everstep.store.errors import SchemaTooNew, StoreError, error_translation
 
 T = TypeVar("T")
 
@@ -38,18 +38,18 @@ class HowToMigrate(StoreError):
 
 async def upgrade(url: str) -> None:
     """Apply every revision that the database does not have yet."""
-    await _run(url, _upgrade)
+    await _run_on(url, _upgrade)
 
 
 async def pending(url: str) -> list[str]:
     """Return the revisions that the database does not have yet, in order of application."""
-    return await _run(url, _pending, STATEMENT_SECONDS)
+    return await _run_on(url, _pending, STATEMENT_SECONDS)
 
 
-async def _run(url: str, work: Callable[[Connection], T], statement_timeout: float = 0) -> T:
+async def _run_on(url: str, work: Callable[[Connection], T], statement_timeout: float = 0) -> T:
     engine = create_upgrade_engine(url, statement_timeout)
     try:
-        with translated(engine.url):
+        with error_translation(engine.url):
             async with engine.begin() as connection:
                 return await connection.run_sync(work)
     finally:

@@ -17,18 +17,20 @@ from everstep.agent_domain.storage.executions import NewExecution, Settlement
 from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordProcessing, RecordReply
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
-from everstep.store.bodies import ASKS_PEOPLE, TERMINAL, News, encode, encode_optional
-from everstep.store.transcripts import Line
+from everstep.store.bodies import HUMAN_NEEDS, TERMINAL, NewEnvelope, encode, encode_optional
+from everstep.store.transcripts import TranscriptLine
 
 
-def whose(ref: ExecutionRef) -> dict[str, Any]:
+def execution_key(ref: ExecutionRef) -> dict[str, Any]:
     """Return the parameters that select an execution of a tenant."""
     return {"execution_id": ref.execution_id, "tenant_id": ref.tenant_id}
 
 
-def accepted(new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | None) -> dict[str, Any]:
+def execution_values(
+    new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | None
+) -> dict[str, Any]:
     """Return the parameters of a new execution; it keeps the agent id of the execution it continues."""
-    origin = bodies.origin(parent.id, parent.last_snapshot_id) if parent else EMPTY
+    origin = bodies.origin_metadata(parent.id, parent.last_snapshot_id) if parent else EMPTY
     return {
         "session_id": new.ref.session_id,
         "user_id": new.user_id or (parent.user_id if parent else None),
@@ -49,7 +51,7 @@ def accepted(new: NewExecution, continued: Row[Any] | None, parent: Row[Any] | N
         "agent_metadata": encode(new.metadata, "the agent's metadata"),
         "stream_id": new.ref.stream_id,
         "session_seconds": new.session_seconds,
-        **said(transcripts.lines(new.messages)),
+        **line_values(transcripts.lines(new.messages)),
     }
 
 
@@ -59,7 +61,7 @@ def _parent_agent_id(continued: Row[Any] | None, parent: Row[Any] | None) -> UUI
     return continued.parent_agent_id if continued else None
 
 
-def begun(begin: BeginStep, seconds_ago: float = 0.0) -> dict[str, Any]:
+def step_values(begin: BeginStep, seconds_ago: float = 0.0) -> dict[str, Any]:
     """Return the parameters of a step that begins now, or began some seconds ago."""
     return {
         "seconds_ago": seconds_ago,
@@ -70,29 +72,29 @@ def begun(begin: BeginStep, seconds_ago: float = 0.0) -> dict[str, Any]:
     }
 
 
-def reply(reply: RecordReply) -> dict[str, Any]:
+def reply_values(reply: RecordReply) -> dict[str, Any]:
     """Return the parameters of a model reply; a step with calls completes when the calls have results."""
     settled = [call.id for call in reply.facts.calls if call.is_settled]
-    asking = [told for told in reply.calls if told.need in ASKS_PEOPLE and told.call.id not in settled]
+    asking = [told for told in reply.calls if told.need in HUMAN_NEEDS and told.call.id not in settled]
     return {
         "number": reply.number,
         "attempt": reply.attempt,
-        "facts": bodies.facts_written(reply.facts),
+        "facts": bodies.dump_facts(reply.facts),
         "response": encode(reply.response, "the response"),
-        "errors": bodies.errors_written(reply.errors),
+        "errors": bodies.dump_errors(reply.errors),
         "settled": settled,
-        **spent(reply.facts.usage),
+        **usage_values(reply.facts.usage),
         "step_count": reply.number if reply.facts.is_complete else reply.number - 1,
-        **said_in_steps(
+        **step_line_values(
             *transcripts.hook_lines(reply.number, reply.added),
             *((reply.number, line) for line in transcripts.reply_lines(reply.messages)),
         ),
-        **_told(reply.calls),
-        **_asked(reply.ref, asking),
+        **_call_values(reply.calls),
+        **_request_values(reply.ref, asking),
     }
 
 
-def _told(calls: Sequence[CallToRecord]) -> dict[str, Any]:
+def _call_values(calls: Sequence[CallToRecord]) -> dict[str, Any]:
     return {
         "call_ids": [told.call.id for told in calls],
         "names": [told.call.name for told in calls],
@@ -103,7 +105,7 @@ def _told(calls: Sequence[CallToRecord]) -> dict[str, Any]:
     }
 
 
-def _asked(ref: ExecutionRef, calls: Sequence[CallToRecord]) -> dict[str, Any]:
+def _request_values(ref: ExecutionRef, calls: Sequence[CallToRecord]) -> dict[str, Any]:
     return {
         "request_ids": [request_id(ref.execution_id, told.call.id) for told in calls],
         "asking": [told.call.id for told in calls],
@@ -112,7 +114,7 @@ def _asked(ref: ExecutionRef, calls: Sequence[CallToRecord]) -> dict[str, Any]:
     }
 
 
-def result(given: RecordCall) -> dict[str, Any]:
+def result_values(given: RecordCall) -> dict[str, Any]:
     """Return the parameters of a call's result."""
     record = given.record
     return {
@@ -124,9 +126,9 @@ def result(given: RecordCall) -> dict[str, Any]:
         "started_at": record.started_at,
         "completed_at": record.completed_at,
         "seconds": record.seconds,
-        "besides": bodies.besides_written(record.besides),
+        "besides": bodies.dump_side_results(record.besides),
         "attempt": given.attempt,
-        **said(
+        **line_values(
             (
                 *transcripts.result_lines(given.messages, given.index),
                 *transcripts.call_notes(given.notes, given.index),
@@ -135,16 +137,16 @@ def result(given: RecordCall) -> dict[str, Any]:
     }
 
 
-def failed(settlement: Settlement, step: StepFacts) -> dict[str, Any]:
+def failed_step_values(settlement: Settlement, step: StepFacts) -> dict[str, Any]:
     """Return the parameters of a failed step that no activity recorded."""
     return {
         "number": step.number,
-        "facts": bodies.facts_written(step),
-        "errors": bodies.errors_written(settlement.errors),
+        "facts": bodies.dump_facts(step),
+        "errors": bodies.dump_errors(settlement.errors),
     }
 
 
-def judged(settlement: Settlement) -> dict[str, Any]:
+def outcome_values(settlement: Settlement) -> dict[str, Any]:
     """Return the parameters of an evaluation's outcome and its step."""
     return {
         "judged": settlement.step.number if settlement.step else None,
@@ -152,7 +154,7 @@ def judged(settlement: Settlement) -> dict[str, Any]:
     }
 
 
-def settles_once(settlement: Settlement) -> dict[str, Any]:
+def settlement_values(settlement: Settlement) -> dict[str, Any]:
     """Return the parameters of a settlement's key and its precondition."""
     return {
         "key": settlement.key,
@@ -161,19 +163,19 @@ def settles_once(settlement: Settlement) -> dict[str, Any]:
     }
 
 
-def closes(settlement: Settlement) -> dict[str, Any]:
+def closing_values(settlement: Settlement) -> dict[str, Any]:
     """Return the parameters for closing calls that will get no result."""
-    told = settlement.cancelled_calls
+    cancelled = settlement.cancelled_calls
     return {
-        "call_ids": [call_id for call_id, _, _ in told],
-        "texts": [messages[-1].text if messages else CANCELLED_CALL for _, _, messages in told],
+        "call_ids": [call_id for call_id, _, _ in cancelled],
+        "texts": [messages[-1].text if messages else CANCELLED_CALL for _, _, messages in cancelled],
         "cancelled": CANCELLED_CALL,
         "every": settlement.status in TERMINAL,
         "step": settlement.step.number if settlement.step else None,
     }
 
 
-def snapshot(
+def snapshot_values(
     execution: Row[Any],
     snapshot_id: UUID,
     step_count: int,
@@ -195,10 +197,12 @@ def snapshot(
     }
 
 
-def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID | None) -> dict[str, Any]:
+def status_values(
+    settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID | None
+) -> dict[str, Any]:
     """Return the parameters of a status change; values that are None leave their columns unchanged."""
     status, usage, reason = settlement.status, settlement.usage, settlement.stop_reason
-    told = {**metadata, "stop_reason": reason} if reason else metadata
+    merged = {**metadata, "stop_reason": reason} if reason else metadata
     return {
         "status": str(status),
         "starts": status is ExecutionStatus.RUNNING,
@@ -207,7 +211,7 @@ def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID 
         "tokens": usage and usage.total,
         "breakdown": encode_optional(usage and usage.to_breakdown()),
         "stop_reason": reason and str(reason),
-        "metadata": encode(told),
+        "metadata": encode(merged),
         "output": encode_optional(settlement.output, "the output"),
         "error_message": settlement.error_message,
         "error_told": settlement.error_told,
@@ -216,32 +220,32 @@ def settled(settlement: Settlement, metadata: dict[str, Any], snapshot_id: UUID 
     }
 
 
-def processing(record: RecordProcessing) -> dict[str, Any]:
+def processing_values(record: RecordProcessing) -> dict[str, Any]:
     """Return the parameters of a step's processing result."""
     return {
         "number": record.number,
         "processed": encode(record.outcome, "what processors said"),
-        **said_in_steps(*transcripts.processed_lines(record.number, record.added)),
+        **step_line_values(*transcripts.processed_lines(record.number, record.added)),
     }
 
 
-def inner_reply(reply: InnerReply, usage: Usage) -> dict[str, Any]:
+def inner_reply_values(reply: InnerReply, usage: Usage) -> dict[str, Any]:
     """Return the parameters of a reply to an inner model call."""
     response = encode(reply.response, "the response")
-    return {"key": reply.key, "digest": reply.digest, "response": response, **spent(usage)}
+    return {"key": reply.key, "digest": reply.digest, "response": response, **usage_values(usage)}
 
 
-def spent(usage: Usage) -> dict[str, Any]:
+def usage_values(usage: Usage) -> dict[str, Any]:
     """Return the parameters of tokens that are added to the execution's usage."""
     return {"tokens": usage.total, "breakdown": encode(usage.to_breakdown())}
 
 
-def said_in_steps(*placed: tuple[int, Line]) -> dict[str, Any]:
+def step_line_values(*placed: tuple[int, TranscriptLine]) -> dict[str, Any]:
     """Return the parameters of transcript lines of several steps."""
-    return said(line for _, line in placed) | {"steps": [step for step, _ in placed]}
+    return line_values(line for _, line in placed) | {"steps": [step for step, _ in placed]}
 
 
-def said(lines: Iterable[Line]) -> dict[str, Any]:
+def line_values(lines: Iterable[TranscriptLine]) -> dict[str, Any]:
     """Return the parameters of transcript lines of one step."""
     kept = tuple(lines)
     return {
@@ -252,14 +256,14 @@ def said(lines: Iterable[Line]) -> dict[str, Any]:
     }
 
 
-def told(news: Sequence[News]) -> dict[str, Any]:
+def envelope_values(envelopes: Sequence[NewEnvelope]) -> dict[str, Any]:
     """Return the parameters of envelopes, and of the session messages among them."""
-    messages = [item.message for item in news]
+    messages = [item.message for item in envelopes]
     contexts = [message.context if message else None for message in messages]
     return {
-        "ids": [item.id for item in news],
-        "types": [item.type for item in news],
-        "payloads": [item.payload for item in news],
+        "ids": [item.id for item in envelopes],
+        "types": [item.type for item in envelopes],
+        "payloads": [item.payload for item in envelopes],
         "speakers": [message and str(message.role) for message in messages],
         "spoken": [message and message.content for message in messages],
         "spoken_metadatas": [message and encode(message.metadata, "metadata") for message in messages],

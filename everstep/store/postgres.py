@@ -17,12 +17,12 @@ from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import bodies, execution_statements, parameters, rows
 from everstep.store.bodies import encode
-from everstep.store.parameters import whose
+from everstep.store.parameters import execution_key
 from everstep.store.postgres_calls import PostgresCalls
 from everstep.store.postgres_commands import PostgresCommands
 from everstep.store.postgres_status import PostgresStatus
 from everstep.store.postgres_steps import PostgresSteps
-from everstep.store.reading import found_execution
+from everstep.store.reading import find_execution
 from everstep.store.transaction import Transaction
 
 
@@ -35,25 +35,25 @@ class PostgresStore(PostgresSteps, PostgresCalls, PostgresStatus, PostgresComman
     async def accept(self, new: NewExecution) -> ExecutionRow:
         """Store a pending execution; a repeated id returns the stored one."""
         async with self._transaction() as connection:
-            row, _ = await self._accept(connection, new)
+            row, _ = await self._insert_execution(connection, new)
             return rows.execution_row(row)
 
     async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
         """Record the tools that toolsets list for this execution; an earlier record wins."""
-        values = whose(ref) | {"listed": encode(tools, "the tools that were listed")}
-        found = await self._all(execution_statements.RECORD_LISTED, values)
+        values = execution_key(ref) | {"listed": encode(tools, "the tools that were listed")}
+        found = await self._fetch_all(execution_statements.RECORD_TOOLSET_TOOLS, values)
         if not found:
             raise NotFound("execution", ref.execution_id)
         return bodies.document(found[0].listed, "the tools that were listed")
 
-    async def _accept(self, connection: Transaction, new: NewExecution) -> tuple[Row[Any], bool]:
+    async def _insert_execution(self, connection: Transaction, new: NewExecution) -> tuple[Row[Any], bool]:
         """Return the execution, and whether it is new."""
         ref = new.ref
         if new.continues == ref.execution_id:
             raise InvalidInput("an execution cannot continue itself; give the new one a different id")
-        continued = await self._named(connection, ref, new.continues)
-        parent = await self._named(connection, ref, new.parent_execution_id)
-        values = whose(ref) | parameters.accepted(new, continued, parent)
+        continued = await self._find_referenced_execution(connection, ref, new.continues)
+        parent = await self._find_referenced_execution(connection, ref, new.parent_execution_id)
+        values = execution_key(ref) | parameters.execution_values(new, continued, parent)
         # The session is locked because the execution becomes its last one, unless it is a subagent's.
         lock = [] if parent or not ref.session_id else [(execution_statements.LOCK_NAMED_SESSION, values)]
         *_, accepted, owned = await connection.together(
@@ -61,24 +61,24 @@ class PostgresStore(PostgresSteps, PostgresCalls, PostgresStatus, PostgresComman
         )
         made = accepted.first()
         if made is None:
-            return await self._accepted_before(connection, ref), False
+            return await self._find_accepted_execution(connection, ref), False
         if owned.first() is None:
             raise NotFound("session", ref.stream_id)
         return made, True
 
-    async def _named(
+    async def _find_referenced_execution(
         self, connection: Transaction, ref: ExecutionRef, execution_id: UUID | None
     ) -> Row[Any] | None:
         """Return an execution of the same tenant that the new one refers to."""
         if execution_id is None:
             return None
-        found = await found_execution(connection, replace(ref, execution_id=execution_id))
+        found = await find_execution(connection, replace(ref, execution_id=execution_id))
         if found is None:
             raise NotFound("execution", execution_id)
         return found
 
-    async def _accepted_before(self, connection: Transaction, ref: ExecutionRef) -> Row[Any]:
-        found = await found_execution(connection, ref)
+    async def _find_accepted_execution(self, connection: Transaction, ref: ExecutionRef) -> Row[Any]:
+        found = await find_execution(connection, ref)
         if found is None:
             raise InvalidInput(f"the execution id {ref.execution_id} is taken; choose another one")
         return found

@@ -9,7 +9,7 @@ from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, question_id
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
-from everstep.agent_domain.stream.records import EventRecord, nothing_to_tell
+from everstep.agent_domain.stream.records import EventRecord, no_event_records
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
@@ -21,10 +21,10 @@ from everstep.store import (
     transcripts,
 )
 from everstep.store.bodies import encode
-from everstep.store.parameters import whose
-from everstep.store.postgres_writing import PostgresWriter, existing_execution, require_active
+from everstep.store.parameters import execution_key
+from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.tables import tool_calls
-from everstep.store.transaction import Answer, Transaction
+from everstep.store.transaction import QueryResult, Transaction
 
 
 class PostgresCalls(PostgresWriter):
@@ -34,66 +34,69 @@ class PostgresCalls(PostgresWriter):
         """Open the question of a call that was approved; a repeated call changes nothing."""
         identity = question_id(ref.execution_id, call_id)
         values = {"call_id": call_id, "request_id": identity, "request": encode(request, "the request")}
-        await self._all(call_statements.ASK, whose(ref) | values)
+        await self._fetch_all(call_statements.ASK, execution_key(ref) | values)
 
     async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
         """Return the result of `reserve_call`; nothing is written."""
         async with self._transaction() as connection:
-            values = whose(ref) | {"call_id": call_id}
+            values = execution_key(ref) | {"call_id": call_id}
             found, notes = await connection.together(
                 (call_statements.PREVIEW_CALL, values),
                 (transcript_statements.NOTES_BEFORE_CALL, values),
                 last=True,
             )
-            return _reservation(ref, call_id, found.first(), notes)
+            return _reservation_from(ref, call_id, found.first(), notes)
 
     async def reserve_call(
         self,
         ref: ExecutionRef,
         call_id: str,
         attempt: int,
-        events: Callable[[Reservation], Sequence[EventRecord]] = nothing_to_tell,
+        events: Callable[[Reservation], Sequence[EventRecord]] = no_event_records,
     ) -> Reservation:
         """Reserve a call before it has any effect."""
         async with self._transaction() as connection:
-            values = whose(ref) | {"call_id": call_id, "attempt": attempt}
+            values = execution_key(ref) | {"call_id": call_id, "attempt": attempt}
             found, notes = await connection.together(
                 (call_statements.RESERVE_CALL, values), (transcript_statements.NOTES_BEFORE_CALL, values)
             )
             call = found.first()
-            reservation = _reservation(ref, call_id, call, notes)
+            reservation = _reservation_from(ref, call_id, call, notes)
             if reservation.recorded is None:
-                await self._append(connection, ref, call.stream_id, events(reservation))
+                await self._append_events(connection, ref, call.stream_id, events(reservation))
             return reservation
 
     async def record_call(self, record: RecordCall) -> CallRecord:
         """Record a call's result; a result that an earlier attempt recorded wins."""
         ref = record.ref
-        news = bodies.session_news(ref.execution_id, record.events)
-        result = (call_statements.RECORD_CALL, whose(ref) | parameters.result(record) | parameters.told(news))
+        news = bodies.session_envelopes_from(ref.execution_id, record.events)
+        result = (
+            call_statements.RECORD_CALL,
+            execution_key(ref) | parameters.result_values(record) | parameters.envelope_values(news),
+        )
         async with self._transaction() as connection:
-            (done,) = await self._telling(connection, ref, result, last=True)
+            (done,) = await self._execute_with_append(connection, ref, result, last=True)
             if done.first() is None:
-                return await self._recorded_before(connection, ref, record.record.call_id)
-            self._placed(connection, ref, news, done)
+                return await self._find_call_record(connection, ref, record.record.call_id)
+            self._push_after_commit(connection, ref, news, done)
             return record.record
 
     async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
         """Record the reply to an inner model call and its usage; a reply of an earlier attempt wins."""
-        values = whose(ref) | parameters.inner_reply(reply, usage)
+        values = execution_key(ref) | parameters.inner_reply_values(reply, usage)
         async with self._transaction() as connection:
             locked, recorded = await connection.together(
-                (execution_statements.LOCK_EXECUTION, whose(ref)),
+                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (call_statements.RECORD_INNER_REPLY, values),
                 last=True,
             )
             known = recorded.first()
             if known and known.digest == reply.digest:
                 return rows.inner_reply(known)
-            require_active(ref, existing_execution(ref, locked.first()))
+            require_active(ref, require_execution(ref, locked.first()))
             return reply
 
-    async def _recorded_before(self, connection: Transaction, ref: ExecutionRef, call_id: str) -> CallRecord:
+    async def _find_call_record(self, connection: Transaction, ref: ExecutionRef, call_id: str) -> CallRecord:
         wanted = select(tool_calls).where(
             tool_calls.c.execution_id == ref.execution_id,
             tool_calls.c.tenant_id == ref.tenant_id,
@@ -106,11 +109,13 @@ class PostgresCalls(PostgresWriter):
         return record
 
 
-def _reservation(ref: ExecutionRef, call_id: str, call: Row[Any] | None, notes: Answer) -> Reservation:
+def _reservation_from(
+    ref: ExecutionRef, call_id: str, call: Row[Any] | None, notes: QueryResult
+) -> Reservation:
     """Return a call that may run, or its record."""
     if call is None:
         raise NotFound("call", call_id)
-    _, metadata = transcripts.told(notes.all())
+    _, metadata = transcripts.parse_transcript(notes.all())
     reservation = rows.reservation(call, metadata)
     if reservation.recorded is None:
         require_active(ref, call)

@@ -11,8 +11,8 @@ from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.stream.session_messages import Announcement
 from everstep.store import bodies, command_statements, execution_statements, rows, transcripts
-from everstep.store.parameters import whose
-from everstep.store.postgres_writing import PostgresWriter, existing_execution, require_active
+from everstep.store.parameters import execution_key
+from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.transaction import Transaction
 
 
@@ -24,9 +24,9 @@ class PostgresCommands(PostgresWriter):
     ) -> bool:
         """Store a message for the next step boundary; see `ExecutionStore.steer`."""
         async with self._transaction() as connection:
-            return await self._steer(connection, ref, key, message, announces)
+            return await self._store_steering(connection, ref, key, message, announces)
 
-    async def _steer(
+    async def _store_steering(
         self,
         connection: Transaction,
         ref: ExecutionRef,
@@ -36,47 +36,51 @@ class PostgresCommands(PostgresWriter):
     ) -> bool:
         (line,) = transcripts.lines((message,))
         values = {"key": key, "role": line.role, "content": line.content, "metadata": line.metadata}
-        found = (await connection.execute(command_statements.STEER, whose(ref) | values)).first()
+        found = (await connection.execute(command_statements.STEER, execution_key(ref) | values)).first()
         if found is None:
             raise NotFound("execution", ref.execution_id)
         if found.is_kept and announces:
-            said = bodies.announced(ref.execution_id, f"steered/{key}", announces)
-            await self._publish(connection, ref, found.stream_id, [said])
+            said = bodies.announcement_envelope(ref.execution_id, f"steered/{key}", announces)
+            await self._append_envelopes(connection, ref, found.stream_id, [said])
         if not found.is_known:
             require_active(ref, found)
         return found.is_kept
 
     async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
         """Return the state of a steering message with this key."""
-        found = await self._all(command_statements.STEERING, whose(ref) | {"key": key})
+        found = await self._fetch_all(command_statements.STEERING, execution_key(ref) | {"key": key})
         return rows.steering(found[0], ref.tenant_id, key) if found else None
 
     async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
         """Store a command for the workflow; see `ExecutionStore.command`."""
-        values = whose(ref) | {"key": key, "kind": str(kind)}
+        values = execution_key(ref) | {"key": key, "kind": str(kind)}
         async with self._transaction() as connection:
             locked, made, known = await connection.together(
-                (execution_statements.LOCK_EXECUTION, whose(ref)),
+                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (command_statements.KEEP_COMMAND, values),
                 (command_statements.KNOWN_COMMAND, values),
                 last=True,
             )
-            execution, found = existing_execution(ref, locked.first()), known.first()
+            execution, found = require_execution(ref, locked.first()), known.first()
             if found is None:
                 require_active(ref, execution)
             return rows.command(known.one()), made.first() is not None
 
     async def undelivered(self, ref: ExecutionRef) -> Sequence[Command]:
         """Return the commands that the workflow may not know, in order of arrival."""
-        return tuple(map(rows.command, await self._all(command_statements.UNDELIVERED_OF, whose(ref))))
+        return tuple(
+            map(rows.command, await self._fetch_all(command_statements.UNDELIVERED_OF, execution_key(ref)))
+        )
 
     async def mark_delivered(self, command: Command) -> None:
         """Record that a command was delivered."""
-        await self._all(command_statements.MARK_DELIVERED, whose(command.ref) | {"key": command.key})
+        await self._fetch_all(
+            command_statements.MARK_DELIVERED, execution_key(command.ref) | {"key": command.key}
+        )
 
     async def withdraw(self, command: Command) -> None:
         """Delete a command that the workflow refused."""
-        await self._all(command_statements.WITHDRAW, whose(command.ref) | {"key": command.key})
+        await self._fetch_all(command_statements.WITHDRAW, execution_key(command.ref) | {"key": command.key})
 
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
@@ -84,13 +88,15 @@ class PostgresCommands(PostgresWriter):
         """Resolve a request; see `ExecutionStore.resolve`."""
         values = {
             "request_id": request_id,
-            "resolution": bodies.resolution_written(resolution),
+            "resolution": bodies.dump_resolution(resolution),
             "is_denied": resolution.is_denied,
         }
         async with self._transaction() as connection:
-            found = (await connection.execute(command_statements.RESOLVE, whose(ref) | values)).first()
+            found = (
+                await connection.execute(command_statements.RESOLVE, execution_key(ref) | values)
+            ).first()
             if found is None:
                 raise NotFound("request", request_id)
             if found.is_answered:
-                await self._append(connection, ref, found.stream_id, events)
+                await self._append_events(connection, ref, found.stream_id, events)
             return found.is_answered

@@ -22,11 +22,16 @@ from everstep.store import (
     transcripts,
 )
 from everstep.store.bodies import TERMINAL
-from everstep.store.parameters import whose
-from everstep.store.postgres_writing import PostgresWriter, existing_execution, require_active, saying
+from everstep.store.parameters import execution_key
+from everstep.store.postgres_writing import (
+    PostgresWriter,
+    require_active,
+    require_execution,
+    transcript_writes,
+)
 from everstep.store.session_rows import launch_row
-from everstep.store.transaction import Answer, Asked, Transaction
-from everstep.store.transcripts import Line
+from everstep.store.transaction import BoundStatement, QueryResult, Transaction
+from everstep.store.transcripts import TranscriptLine
 
 
 class PostgresStatus(PostgresWriter):
@@ -39,41 +44,44 @@ class PostgresStatus(PostgresWriter):
         """
         ref, is_kept = settlement.ref, settlement.snapshot is not None
         concerns_session = is_kept or settlement.status in TERMINAL
-        session = [(execution_statements.LOCK_ITS_SESSION, whose(ref))] if concerns_session else []
+        session = [(execution_statements.LOCK_ITS_SESSION, execution_key(ref))] if concerns_session else []
         async with self._transaction() as connection:
             *_, locked, first = await connection.together(
                 *session,
-                (execution_statements.LOCK_EXECUTION, whose(ref)),
-                (status_statements.SETTLE_ONCE, whose(ref) | parameters.settles_once(settlement)),
+                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
+                (
+                    status_statements.SETTLE_ONCE,
+                    execution_key(ref) | parameters.settlement_values(settlement),
+                ),
             )
-            execution = existing_execution(ref, locked.first())
+            execution = require_execution(ref, locked.first())
             if first.first() is None:
                 return None
             snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
-            changes = _settling(settlement, execution.metadata, snapshot_id)
+            changes = _settlement_writes(settlement, execution.metadata, snapshot_id)
             reads = self._queue_reads(execution) if settlement.status in TERMINAL else []
             answers = await connection.together(*changes, *reads)
             closed, standing, queue = answers[0], answers[len(changes) - 1], answers[len(changes) :]
             release = await self._release_next(connection, ref, queue) if queue else []
-            said = saying(ref, _ended_calls(settlement, closed.all()))
-            kept = _keeping(settlement, execution, snapshot_id, standing.one())
-            news = bodies.session_news(ref.execution_id, settlement.events)
-            told = whose(ref) | parameters.told(news) | {"stream_id": execution.stream_id}
+            said = transcript_writes(ref, _cancellation_lines(settlement, closed.all()))
+            kept = _snapshot_writes(settlement, execution, snapshot_id, standing.one())
+            news = bodies.session_envelopes_from(ref.execution_id, settlement.events)
+            told = execution_key(ref) | parameters.envelope_values(news) | {"stream_id": execution.stream_id}
             append = (stream_statements.APPEND, told)
             asked = (*said, *kept, *release, append)
-            *others, placed = await self._telling(connection, ref, *asked, last=True)
-            self._placed(connection, ref, news, placed)
+            *others, placed = await self._execute_with_append(connection, ref, *asked, last=True)
+            self._push_after_commit(connection, ref, news, placed)
             launch = others[-1].first() if release else None
             return Settled(bool(reads), launch_row(launch) if launch else None)
 
-    def _queue_reads(self, execution: Row[Any]) -> list[Asked]:
+    def _queue_reads(self, execution: Row[Any]) -> list[BoundStatement]:
         """Return the reads of the queue of the execution's session; nothing where there are no sessions."""
         del execution
         return []
 
     async def _release_next(
-        self, connection: Transaction, ref: ExecutionRef, queue: Sequence[Answer]
-    ) -> list[Asked]:
+        self, connection: Transaction, ref: ExecutionRef, queue: Sequence[QueryResult]
+    ) -> list[BoundStatement]:
         """Return the statements that release the next execution and read its launch, or none."""
         del connection, ref, queue
         return []
@@ -82,68 +90,78 @@ class PostgresStatus(PostgresWriter):
         """Store the full state after a step for debugging; return False if this step has a snapshot."""
         async with self._transaction() as connection:
             _, locked = await connection.together(
-                (execution_statements.LOCK_ITS_SESSION, whose(ref)),
-                (execution_statements.LOCK_EXECUTION, whose(ref)),
+                (execution_statements.LOCK_ITS_SESSION, execution_key(ref)),
+                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
             )
-            execution = existing_execution(ref, locked.first())
+            execution = require_execution(ref, locked.first())
             require_active(ref, execution)
             snapshot_id = bodies.snapshot_id(ref.execution_id, f"step/{number}")
-            values = parameters.snapshot(execution, snapshot_id, number, state, is_debug=True)
+            values = parameters.snapshot_values(execution, snapshot_id, number, state, is_debug=True)
             (kept,) = await connection.together(
-                (status_statements.KEEP_SNAPSHOT, whose(ref) | values), last=True
+                (status_statements.KEEP_SNAPSHOT, execution_key(ref) | values), last=True
             )
             return kept.first() is not None
 
 
-def _settling(settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID | None) -> list[Asked]:
+def _settlement_writes(
+    settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID | None
+) -> list[BoundStatement]:
     """Return the writes of a settlement: calls first, the execution last."""
     ref = settlement.ref
-    changes = [(status_statements.CLOSE_CALLS, parameters.closes(settlement))]
+    changes = [(status_statements.CLOSE_CALLS, parameters.closing_values(settlement))]
     if settlement.step:
-        changes.append((status_statements.RECORD_STEP, parameters.failed(settlement, settlement.step)))
+        changes.append(
+            (status_statements.RECORD_STEP, parameters.failed_step_values(settlement, settlement.step))
+        )
     if settlement.outcome is not None or settlement.status in TERMINAL:
-        changes.append((status_statements.COMPLETE_STEPS, parameters.judged(settlement)))
+        changes.append((status_statements.COMPLETE_STEPS, parameters.outcome_values(settlement)))
     if settlement.status in TERMINAL:
         changes.append((command_statements.MARK_ALL_DELIVERED, {}))
-    changes.append((status_statements.SETTLE_EXECUTION, parameters.settled(settlement, notes, snapshot_id)))
-    return [(statement, whose(ref) | values) for statement, values in changes]
+    changes.append(
+        (status_statements.SETTLE_EXECUTION, parameters.status_values(settlement, notes, snapshot_id))
+    )
+    return [(statement, execution_key(ref) | values) for statement, values in changes]
 
 
-def _keeping(
-    settlement: Settlement, execution: Row[Any], snapshot_id: UUID | None, standing: Row[Any]
-) -> list[Asked]:
+def _snapshot_writes(
+    settlement: Settlement, execution: Row[Any], snapshot_id: UUID | None, totals: Row[Any]
+) -> list[BoundStatement]:
     """Return the writes of the snapshot and of the session's totals."""
-    ref, asked = settlement.ref, list[Asked]()
+    ref, asked = settlement.ref, list[BoundStatement]()
     if snapshot_id and settlement.snapshot is not None:
-        values = parameters.snapshot(
+        values = parameters.snapshot_values(
             execution,
             snapshot_id,
-            standing.step_count,
+            totals.step_count,
             settlement.snapshot,
             is_final=settlement.is_final,
             is_debug=settlement.is_debug,
         )
-        asked.append((status_statements.SNAPSHOT, whose(ref) | values))
+        asked.append((status_statements.SNAPSHOT, execution_key(ref) | values))
     ends = settlement.status in TERMINAL
     if (ends or snapshot_id) and execution.session_id and not execution.parent_execution_id:
         values = {
             "session_id": execution.session_id,
             "snapshot_id": snapshot_id,
-            "worked_seconds": standing.worked_seconds if ends else 0.0,
+            "worked_seconds": totals.worked_seconds if ends else 0.0,
         }
-        asked.append((status_statements.SETTLE_SESSION, whose(ref) | values))
+        asked.append((status_statements.SETTLE_SESSION, execution_key(ref) | values))
     return asked
 
 
-def _ended_calls(settlement: Settlement, closed: Sequence[Row[Any]]) -> list[tuple[int, Line]]:
+def _cancellation_lines(
+    settlement: Settlement, closed: Sequence[Row[Any]]
+) -> list[tuple[int, TranscriptLine]]:
     """Return result messages for calls without a result, so that the conversation has no open calls."""
-    told = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
+    messages_by_call = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
     return [
         (call.step, line)
         for call in closed
-        for line in transcripts.result_lines(told.get(call.call_id) or _cancelled(call), call.idx)
+        for line in transcripts.result_lines(
+            messages_by_call.get(call.call_id) or _cancellation_messages(call), call.idx
+        )
     ]
 
 
-def _cancelled(call: Row[Any]) -> tuple[Message, ...]:
+def _cancellation_messages(call: Row[Any]) -> tuple[Message, ...]:
     return (tool_message(CANCELLED_CALL, call.call_id, call.name),)

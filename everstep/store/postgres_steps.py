@@ -24,10 +24,10 @@ from everstep.store import (
     transcript_statements,
 )
 from everstep.store.bodies import TERMINAL
-from everstep.store.parameters import whose
-from everstep.store.postgres_writing import PostgresWriter, existing_execution, require_active
+from everstep.store.parameters import execution_key
+from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.tables import steps, tool_calls
-from everstep.store.transaction import Answer, Transaction
+from everstep.store.transaction import QueryResult, Transaction
 
 
 class PostgresSteps(PostgresWriter):
@@ -39,31 +39,31 @@ class PostgresSteps(PostgresWriter):
             # Read the conversation first: it then cannot contain an answer that the step row does not show
             # yet.
             said, found, seen = await connection.together(
-                (transcript_statements.TRANSCRIPT, whose(ref)),
-                (step_statements.PREVIEW_STEP, whose(ref) | {"number": number}),
-                (execution_statements.EXECUTION, whose(ref)),
+                (transcript_statements.TRANSCRIPT, execution_key(ref)),
+                (step_statements.PREVIEW_STEP, execution_key(ref) | {"number": number}),
+                (execution_statements.EXECUTION, execution_key(ref)),
                 last=True,
             )
-            return _begun(ref, seen, found, said)
+            return _begun_step_from(ref, seen, found, said)
 
     async def begin_step(self, begin: BeginStep) -> BegunStep:
         """Complete the previous step and mark this one as started; a recorded step is returned unchanged."""
         ref = begin.ref
         async with self._transaction() as connection:
             locked, found, *said = await connection.together(
-                (execution_statements.LOCK_EXECUTION, whose(ref)),
-                (step_statements.BEGIN_STEP, whose(ref) | parameters.begun(begin)),
-                *([(transcript_statements.TRANSCRIPT, whose(ref))] if begin.messages is None else []),
+                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
+                (step_statements.BEGIN_STEP, execution_key(ref) | parameters.step_values(begin)),
+                *([(transcript_statements.TRANSCRIPT, execution_key(ref))] if begin.messages is None else []),
             )
-            begun = _begun(ref, locked, found, said[0] if said else None)
+            begun = _begun_step_from(ref, locked, found, said[0] if said else None)
             if begin.messages is not None:
                 begun = replace(begun, material=replace(begun.material, messages=begin.messages))
             if begun.recorded:
                 return begun
             stream_id: UUID = locked.one().stream_id
-            news = bodies.session_news(ref.execution_id, begin.events(begun))
-            head = (stream_statements.HEAD, whose(ref) | {"stream_id": stream_id})
-            heads = await self._publish(connection, ref, stream_id, news, head, last=True)
+            news = bodies.session_envelopes_from(ref.execution_id, begin.events(begun))
+            head = (stream_statements.HEAD, execution_key(ref) | {"stream_id": stream_id})
+            heads = await self._append_envelopes(connection, ref, stream_id, news, head, last=True)
             return replace(begun, after_seq=heads[0].scalar() if heads else None)
 
     async def note_partial(
@@ -84,12 +84,12 @@ class PostgresSteps(PostgresWriter):
             "next_index": next_index,
             "after_seq": after_seq,
         }
-        return bool(await self._all(step_statements.NOTE_PARTIAL, whose(ref) | values))
+        return bool(await self._fetch_all(step_statements.NOTE_PARTIAL, execution_key(ref) | values))
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
         """Count a failed model call of this step; return the number of failures, this one included."""
-        values = whose(ref) | {"number": number, "attempt": attempt}
-        found = await self._all(step_statements.NOTE_FAILURE, values)
+        values = execution_key(ref) | {"number": number, "attempt": attempt}
+        found = await self._fetch_all(step_statements.NOTE_FAILURE, values)
         if not found:
             raise NotFound("step", number)
         return found[0].failures
@@ -98,43 +98,45 @@ class PostgresSteps(PostgresWriter):
         self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
     ) -> None:
         """Record that a step waits for its next attempt, unless that attempt or a reply is recorded."""
-        values = {"number": number, "attempt": wait.attempt, "wait": bodies.wait_written(wait)}
-        news = bodies.session_news(ref.execution_id, events)
+        values = {"number": number, "attempt": wait.attempt, "wait": bodies.dump_wait(wait)}
+        news = bodies.session_envelopes_from(ref.execution_id, events)
         async with self._transaction() as connection:
-            found = (await connection.execute(step_statements.NOTE_WAIT, whose(ref) | values)).first()
+            found = (await connection.execute(step_statements.NOTE_WAIT, execution_key(ref) | values)).first()
             if found is not None:
-                await self._publish(connection, ref, found.stream_id, news)
+                await self._append_envelopes(connection, ref, found.stream_id, news)
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
         """Record the model's reply; a reply that an earlier attempt recorded wins."""
         ref, begins = reply.ref, reply.begins
-        asked = [(execution_statements.LOCK_EXECUTION, whose(ref))]
+        asked = [(execution_statements.LOCK_EXECUTION, execution_key(ref))]
         if begins:
-            begun = parameters.begun(begins, seconds_ago=reply.facts.seconds)
-            asked.append((step_statements.BEGIN_STEP, whose(ref) | begun))
-        news = bodies.session_news(ref.execution_id, reply.events)
-        told = parameters.told(news)
-        asked.append((step_statements.RECORD_REPLY, whose(ref) | parameters.reply(reply) | told))
+            begun = parameters.step_values(begins, seconds_ago=reply.facts.seconds)
+            asked.append((step_statements.BEGIN_STEP, execution_key(ref) | begun))
+        news = bodies.session_envelopes_from(ref.execution_id, reply.events)
+        told = parameters.envelope_values(news)
+        asked.append(
+            (step_statements.RECORD_REPLY, execution_key(ref) | parameters.reply_values(reply) | told)
+        )
         async with self._transaction() as connection:
             try:
-                locked, *_, recorded = await self._telling(connection, ref, *asked, last=True)
+                locked, *_, recorded = await self._execute_with_append(connection, ref, *asked, last=True)
             except IntegrityError as error:
-                if not _is_taken_call_id(error):
+                if not _is_call_id_conflict(error):
                     raise
-                raise bodies.taken_call_id(reply) from None
-            execution, known = existing_execution(ref, locked.first()), recorded.first()
+                raise bodies.call_id_conflict(reply) from None
+            execution, known = require_execution(ref, locked.first()), recorded.first()
             if execution.status in TERMINAL:
-                return await self._recorded_in_time(connection, reply, execution)
-            self._placed(connection, ref, news, recorded)
-            return reply.facts if known.facts is None else bodies.facts_read(known.facts)
+                return await self._find_reply_in_time(connection, reply, execution)
+            self._push_after_commit(connection, ref, news, recorded)
+            return reply.facts if known.facts is None else bodies.parse_facts(known.facts)
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
         """Record the result of a step's processors; a result that an earlier attempt recorded wins."""
         ref = record.ref
-        values = whose(ref) | parameters.processing(record)
+        values = execution_key(ref) | parameters.processing_values(record)
         async with self._transaction() as connection:
             locked, recorded = await connection.together(
-                (execution_statements.LOCK_EXECUTION, whose(ref)),
+                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (step_statements.RECORD_PROCESSING, values),
                 last=True,
             )
@@ -143,10 +145,10 @@ class PostgresSteps(PostgresWriter):
                 raise NotFound("step", record.number)
             if known.processed is not None:
                 return bodies.document(known.processed, "what processors said")
-            require_active(ref, existing_execution(ref, locked.first()))
+            require_active(ref, require_execution(ref, locked.first()))
             return record.outcome
 
-    async def _recorded_in_time(
+    async def _find_reply_in_time(
         self, connection: Transaction, reply: RecordReply, execution: Row[Any]
     ) -> StepFacts:
         """Return the step if it was recorded before the execution ended, and otherwise refuse the reply."""
@@ -157,20 +159,22 @@ class PostgresSteps(PostgresWriter):
         facts = (await connection.execute(wanted)).scalar()
         if facts is None:
             require_active(ref, execution)
-        return bodies.facts_read(facts)
+        return bodies.parse_facts(facts)
 
 
-def _begun(ref: ExecutionRef, found: Answer, known: Answer, said: Answer | None) -> BegunStep:
+def _begun_step_from(
+    ref: ExecutionRef, found: QueryResult, known: QueryResult, said: QueryResult | None
+) -> BegunStep:
     """Return a step that begins, or its record; without messages if these were not read."""
-    execution, step = existing_execution(ref, found.first()), known.one()
+    execution, step = require_execution(ref, found.first()), known.one()
     require_active(ref, execution)
     material = rows.material(execution, said.all() if said else [], step)
-    recorded = None if step.facts is None else bodies.facts_read(step.facts)
+    recorded = None if step.facts is None else bodies.parse_facts(step.facts)
     return BegunStep(
-        material, recorded, step.attempt, bool(step.was_silent), wait=bodies.wait_read(step.wait)
+        material, recorded, step.attempt, bool(step.was_silent), wait=bodies.parse_wait(step.wait)
     )
 
 
-def _is_taken_call_id(error: IntegrityError) -> bool:
+def _is_call_id_conflict(error: IntegrityError) -> bool:
     constraint = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
     return constraint == tool_calls.primary_key.name

@@ -16,7 +16,7 @@ from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.calls import InnerReply
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
-from everstep.agent_domain.storage.steps import Material, StepRow
+from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
@@ -28,15 +28,15 @@ from everstep.store import (
     transcript_statements,
 )
 from everstep.store.cursors import Cursor, page_size
-from everstep.store.errors import translated
-from everstep.store.parameters import whose
+from everstep.store.errors import error_translation
+from everstep.store.parameters import execution_key
 from everstep.store.tables import envelopes, executions, requests, tool_calls
-from everstep.store.transaction import ONE_MOMENT, Answer, Transaction, transaction
+from everstep.store.transaction import BEGIN_SNAPSHOT, QueryResult, Transaction, transaction
 
 T = TypeVar("T")
 
 # Large columns, which only a few readers need.
-_LONG = {"agent_config", "input", "plan", "listed"}
+_LARGE_COLUMNS = {"agent_config", "input", "plan", "listed"}
 _NOTES: ColumnElement[Any] = literal_column("""(
     SELECT json_build_object('values', coalesce(json_object_agg(key, value) FILTER (WHERE is_set), '{}'),
                              'removed', coalesce(json_agg(key) FILTER (WHERE NOT is_set), '[]'))
@@ -52,7 +52,7 @@ _NOTES: ColumnElement[Any] = literal_column("""(
 """All notes of an execution, merged in SQL. A task list that is rewritten in each of a thousand steps is read
 once, and a page has many executions."""
 
-ROW = [*(column for column in executions.c if column.name not in _LONG), _NOTES.label("notes")]
+ROW = [*(column for column in executions.c if column.name not in _LARGE_COLUMNS), _NOTES.label("notes")]
 
 # Only for single rows: the column that it is extracted from is large.
 DEFINITION_HASH = executions.c.agent_config["definition_hash"].as_string().label("definition_hash")
@@ -64,14 +64,14 @@ class PostgresReader:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
 
-    async def material(self, ref: ExecutionRef) -> Material:
+    async def material(self, ref: ExecutionRef) -> StepInput:
         """Return the inputs of the next step."""
-        with translated(self.engine.url):
-            async with transaction(self.engine, ONE_MOMENT) as connection:
+        with error_translation(self.engine.url):
+            async with transaction(self.engine, BEGIN_SNAPSHOT) as connection:
                 execution, said, before = await connection.together(
-                    (execution_statements.EXECUTION, whose(ref)),
-                    (transcript_statements.TRANSCRIPT, whose(ref)),
-                    (step_statements.STEP_BEFORE, whose(ref)),
+                    (execution_statements.EXECUTION, execution_key(ref)),
+                    (transcript_statements.TRANSCRIPT, execution_key(ref)),
+                    (step_statements.STEP_BEFORE, execution_key(ref)),
                     last=True,
                 )
         row = execution.first()
@@ -79,15 +79,17 @@ class PostgresReader:
             raise NotFound("execution", ref.execution_id)
         return rows.material(row, said.all(), before.first())
 
-    async def material_with_steps(self, ref: ExecutionRef, last: int) -> tuple[Material, tuple[StepRow, ...]]:
+    async def material_with_steps(
+        self, ref: ExecutionRef, last: int
+    ) -> tuple[StepInput, tuple[StepRow, ...]]:
         """Return the inputs of the next step, and the last steps."""
-        values = whose(ref) | {"limit": last, "with_responses": False}
-        with translated(self.engine.url):
-            async with transaction(self.engine, ONE_MOMENT) as connection:
+        values = execution_key(ref) | {"limit": last, "with_responses": False}
+        with error_translation(self.engine.url):
+            async with transaction(self.engine, BEGIN_SNAPSHOT) as connection:
                 execution, said, before, found, lines, called = await connection.together(
-                    (execution_statements.EXECUTION, whose(ref)),
-                    (transcript_statements.TRANSCRIPT, whose(ref)),
-                    (step_statements.STEP_BEFORE, whose(ref)),
+                    (execution_statements.EXECUTION, execution_key(ref)),
+                    (transcript_statements.TRANSCRIPT, execution_key(ref)),
+                    (step_statements.STEP_BEFORE, execution_key(ref)),
                     (step_statements.LAST_STEPS, values),
                     (transcript_statements.SAID_LAST, values),
                     (call_statements.CALLED_LAST, values),
@@ -101,26 +103,26 @@ class PostgresReader:
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
         """Return the recorded result of a step's processors, or None."""
-        found = await self._all(step_statements.PROCESSING, whose(ref) | {"number": number})
+        found = await self._fetch_all(step_statements.PROCESSING, execution_key(ref) | {"number": number})
         return bodies.optional_document(found[0].processed, "what processors said") if found else None
 
     async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
         """Return the recorded reply to an inner model call, or None."""
-        found = await self._all(call_statements.INNER_REPLY, whose(ref) | {"key": key})
+        found = await self._fetch_all(call_statements.INNER_REPLY, execution_key(ref) | {"key": key})
         return rows.inner_reply(found[0]) if found else None
 
     async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
         """Return the recorded tools of this execution's toolsets, or None."""
-        found = await self._all(execution_statements.LISTED, whose(ref))
+        found = await self._fetch_all(execution_statements.TOOLSET_TOOLS, execution_key(ref))
         return bodies.optional_document(found[0].listed, "the tools that were listed") if found else None
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """Return the conversation of an execution, including that of the executions it continues."""
-        return rows.messages(await self._all(transcript_statements.TRANSCRIPT, whose(ref)))
+        return rows.messages(await self._fetch_all(transcript_statements.TRANSCRIPT, execution_key(ref)))
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """Return one execution."""
-        found = await self._all(_whose(select(*ROW).add_columns(DEFINITION_HASH), ref))
+        found = await self._fetch_all(_filter_by_execution(select(*ROW).add_columns(DEFINITION_HASH), ref))
         return rows.single_execution_row(found[0]) if found else None
 
     async def executions(
@@ -135,32 +137,32 @@ class PostgresReader:
         wanted = select(*ROW).where(executions.c.tenant_id == tenant_id)
         if status is not None:
             wanted = wanted.where(executions.c.status == str(status))
-        return await self._newest(wanted, executions, rows.execution_row, cursor, limit)
+        return await self._load_page(wanted, executions, rows.execution_row, cursor, limit)
 
     async def steps(
         self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
     ) -> tuple[StepRow, ...]:
         """Return the steps of an execution, optionally only the last ones."""
-        values = whose(ref) | {"limit": last, "with_responses": with_responses}
-        with translated(self.engine.url):
-            async with transaction(self.engine, ONE_MOMENT) as connection:
+        values = execution_key(ref) | {"limit": last, "with_responses": with_responses}
+        with error_translation(self.engine.url):
+            async with transaction(self.engine, BEGIN_SNAPSHOT) as connection:
                 found = (await connection.execute(step_statements.LAST_STEPS, values)).all()
-                return await _whole(connection, ref, found[::-1])
+                return await _load_steps(connection, ref, found[::-1])
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
         """Return a page of steps after a step number; the cursor is the `after` of the next page."""
         size = page_size(limit)
-        values = whose(ref) | {"after": after, "limit": size + 1, "with_responses": False}
-        with translated(self.engine.url):
-            async with transaction(self.engine, ONE_MOMENT) as connection:
+        values = execution_key(ref) | {"after": after, "limit": size + 1, "with_responses": False}
+        with error_translation(self.engine.url):
+            async with transaction(self.engine, BEGIN_SNAPSHOT) as connection:
                 found = (await connection.execute(step_statements.STEPS_AFTER, values)).all()
-                page = await _whole(connection, ref, found[:size])
+                page = await _load_steps(connection, ref, found[:size])
         return Page(page, str(page[-1].number) if len(found) > size else None)
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
         """Return the open requests, oldest first."""
-        wanted = _requests(ref).where(requests.c.state == str(RequestState.OPEN))
-        found = await self._all(wanted.order_by(tool_calls.c.step, tool_calls.c.idx))
+        wanted = _select_requests_of(ref).where(requests.c.state == str(RequestState.OPEN))
+        found = await self._fetch_all(wanted.order_by(tool_calls.c.step, tool_calls.c.idx))
         return tuple(rows.request_row(row) for row in found)
 
     async def requests_within(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
@@ -170,19 +172,19 @@ class PostgresReader:
         family = family.union_all(
             select(executions.c.id).join(family, executions.c.parent_execution_id == family.c.id)
         )
-        wanted = questions().where(requests.c.execution_id.in_(select(family.c.id)))
+        wanted = select_requests().where(requests.c.execution_id.in_(select(family.c.id)))
         in_order = wanted.order_by(requests.c.created_at, tool_calls.c.step, tool_calls.c.idx)
-        return tuple(map(rows.request_row, await self._all(in_order)))
+        return tuple(map(rows.request_row, await self._fetch_all(in_order)))
 
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
         """Return one request."""
-        found = await self._all(_requests(ref).where(requests.c.id == request_id))
+        found = await self._fetch_all(_select_requests_of(ref).where(requests.c.id == request_id))
         return rows.request_row(found[0]) if found else None
 
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
         """Return the request that was resolved under this key."""
         named = requests.c.resolution["key"].as_string() == key
-        found = await self._all(_requests(ref).where(named))
+        found = await self._fetch_all(_select_requests_of(ref).where(named))
         return rows.request_row(found[0]) if found else None
 
     async def envelopes(
@@ -192,10 +194,10 @@ class PostgresReader:
         wanted = select(envelopes).where(
             envelopes.c.stream_id == stream_id, envelopes.c.tenant_id == tenant_id, envelopes.c.seq > after
         )
-        found = await self._all(wanted.order_by(envelopes.c.seq).limit(page_size(limit)))
+        found = await self._fetch_all(wanted.order_by(envelopes.c.seq).limit(page_size(limit)))
         return tuple(map(rows.stored_envelope, found))
 
-    async def _newest(
+    async def _load_page(
         self,
         wanted: Select[Any],
         table: Table,
@@ -209,44 +211,46 @@ class PostgresReader:
             last = Cursor.parse(cursor)
             wanted = wanted.where(place < (last.created_at, last.id))
         newest_first = wanted.order_by(table.c.created_at.desc(), table.c.id.desc())
-        return paged(await self._all(newest_first.limit(size + 1)), size, read)
+        return page_from(await self._fetch_all(newest_first.limit(size + 1)), size, read)
 
-    async def _all(
+    async def _fetch_all(
         self, statement: Executable, parameters: Mapping[str, Any] | None = None
     ) -> Sequence[Row[Any]]:
-        with translated(self.engine.url):
+        with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
                 return (await connection.execute(statement, parameters)).all()
 
 
-async def found_execution(connection: Transaction, ref: ExecutionRef) -> Row[Any] | None:
+async def find_execution(connection: Transaction, ref: ExecutionRef) -> Row[Any] | None:
     """Return the execution without its large columns."""
-    return (await connection.execute(_whose(select(*ROW), ref))).first()
+    return (await connection.execute(_filter_by_execution(select(*ROW), ref))).first()
 
 
 async def conversation(connection: Transaction, ref: ExecutionRef) -> Messages:
     """Return the conversation, including that of the executions it continues."""
-    return rows.messages((await connection.execute(transcript_statements.TRANSCRIPT, whose(ref))).all())
+    return rows.messages(
+        (await connection.execute(transcript_statements.TRANSCRIPT, execution_key(ref))).all()
+    )
 
 
-def _whose(wanted: Select[Any], ref: ExecutionRef) -> Select[Any]:
+def _filter_by_execution(wanted: Select[Any], ref: ExecutionRef) -> Select[Any]:
     return wanted.where(executions.c.id == ref.execution_id, executions.c.tenant_id == ref.tenant_id)
 
 
-async def _whole(
+async def _load_steps(
     connection: Transaction, ref: ExecutionRef, found: Sequence[Row[Any]]
 ) -> tuple[StepRow, ...]:
     """Return consecutive steps with their messages and calls."""
     if not found:
         return ()
-    within = whose(ref) | {"first": found[0].number, "last": found[-1].number}
+    within = execution_key(ref) | {"first": found[0].number, "last": found[-1].number}
     said, called = await connection.together(
-        (transcript_statements.SAID_WITHIN, within), (call_statements.CALLED_WITHIN, within), last=True
+        (transcript_statements.MESSAGES_WITHIN, within), (call_statements.CALLS_WITHIN, within), last=True
     )
     return _step_rows(found, said, called)
 
 
-def _step_rows(found: Sequence[Row[Any]], said: Answer, called: Answer) -> tuple[StepRow, ...]:
+def _step_rows(found: Sequence[Row[Any]], said: QueryResult, called: QueryResult) -> tuple[StepRow, ...]:
     lines, calls = _by_step(said.all()), _by_step(called.all())
     return tuple(rows.step_row(row, lines.get(row.number, ()), calls.get(row.number, ())) for row in found)
 
@@ -255,14 +259,14 @@ def _by_step(found: Iterable[Row[Any]]) -> dict[int, tuple[Row[Any], ...]]:
     return {step: tuple(group) for step, group in groupby(found, attrgetter("step"))}
 
 
-def paged(found: Sequence[Row[Any]], size: int, read: Callable[[Row[Any]], T]) -> Page[T]:
+def page_from(rows: Sequence[Row[Any]], size: int, read: Callable[[Row[Any]], T]) -> Page[T]:
     """Return a page from rows that were selected with a limit of one more than the page size."""
-    more = len(found) > size
-    cursor = Cursor(found[size - 1].created_at, found[size - 1].id).text if more else None
-    return Page(tuple(map(read, found[:size])), cursor)
+    more = len(rows) > size
+    cursor = Cursor(rows[size - 1].created_at, rows[size - 1].id).text if more else None
+    return Page(tuple(map(read, rows[:size])), cursor)
 
 
-def questions() -> Select[Any]:
+def select_requests() -> Select[Any]:
     """Select requests joined with their calls."""
     asked = requests.join(tool_calls).join(executions, executions.c.id == requests.c.execution_id)
     columns = (
@@ -275,6 +279,6 @@ def questions() -> Select[Any]:
     return select(requests, *columns).select_from(asked)
 
 
-def _requests(ref: ExecutionRef) -> Select[Any]:
+def _select_requests_of(ref: ExecutionRef) -> Select[Any]:
     whose = (requests.c.execution_id == ref.execution_id, requests.c.tenant_id == ref.tenant_id)
-    return questions().where(*whose)
+    return select_requests().where(*whose)

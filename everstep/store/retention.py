@@ -18,14 +18,14 @@ from sqlalchemy import Row, TextClause, text
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.sessions import SessionBusy
 from everstep.store.cursors import Cursor
-from everstep.store.sessions import FIRST, PostgresSessions
+from everstep.store.sessions import FIRST_CURSOR, PostgresSessions
 
 LOOK = 100
 """Rows per scan; each may own many other rows."""
 BATCH = 1000
 """Small rows removed per statement."""
 
-OLD_ANSWERS = text("SELECT count(*) AS many FROM agent_answers WHERE created_at < :before")
+COUNT_OLD_ANSWERS = text("SELECT count(*) AS many FROM agent_answers WHERE created_at < :before")
 
 REMOVE_ANSWERS = text("""
     WITH gone AS (
@@ -59,7 +59,7 @@ REMOVE_CLAIMS = text("""
 """)
 """Claims whose process was lost and whose request was not repeated."""
 
-LOOK_AT_SESSIONS = text("""
+SCAN_SESSIONS = text("""
     SELECT id, tenant_id, updated_at AS at,
            updated_at < :before
            AND NOT EXISTS (SELECT 1
@@ -75,7 +75,7 @@ LOOK_AT_SESSIONS = text("""
 """)
 """A scan in id order: an index on `updated_at` would cost more on each message than it saves here."""
 
-LOOK_AT_EXECUTIONS = text("""
+SCAN_EXECUTIONS = text("""
     SELECT id, completed_at AS at,
            NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = look.session_id) AS is_old
       FROM (SELECT id, session_id, completed_at
@@ -124,7 +124,7 @@ REMOVE_FAMILY = text(f"""{_FAMILY}{_OLD}, gone AS (
     SELECT count(*) AS many FROM gone
 """)  # noqa: S608 -- constants only
 
-LOOK_AT_STREAMS = text("""
+SCAN_STREAMS = text("""
     SELECT look.stream_id AS id, look.last_at AS at, oldest.seq AS first,
            coalesce(kept.seq, look.head + 1) AS until
       FROM (SELECT stream_id, last_at, head
@@ -167,17 +167,17 @@ class PostgresRetention(PostgresSessions):
 
     async def prune_sessions(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove sessions that have not changed since `before`, with all of their rows."""
-        async for session in self._old(LOOK_AT_SESSIONS, before):
+        async for session in self._scan_old(SCAN_SESSIONS, before):
             yield dry_run or await self._remove_session(session, before)
 
     async def prune_executions(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove executions without a session that ended before `before`, with their subagents."""
-        async for root in self._old(LOOK_AT_EXECUTIONS, before):
+        async for root in self._scan_old(SCAN_EXECUTIONS, before):
             yield await (self._count(OLD_FAMILY, root=root.id) if dry_run else self._remove_family(root.id))
 
     async def prune_envelopes(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove envelopes that were stored before `before`; the stream keeps its numbering."""
-        async for stream in self._looks(LOOK_AT_STREAMS, before):
+        async for stream in self._scan(SCAN_STREAMS, before):
             if stream.first is None:
                 continue
             if dry_run:
@@ -190,7 +190,7 @@ class PostgresRetention(PostgresSessions):
     async def prune_answers(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove responses that were stored before `before`; their idempotency keys can be used again."""
         if dry_run:
-            yield await self._count(OLD_ANSWERS, before=before)
+            yield await self._count(COUNT_OLD_ANSWERS, before=before)
             return
         removed = BATCH
         while removed == BATCH:
@@ -213,17 +213,17 @@ class PostgresRetention(PostgresSessions):
             _, removed = await connection.together((LOCK_FAMILY, values), (REMOVE_FAMILY, values))
         return removed.one().many
 
-    async def _old(self, look: TextClause, before: datetime) -> AsyncGenerator[Row[Any]]:
-        async for row in self._looks(look, before):
+    async def _scan_old(self, scan: TextClause, before: datetime) -> AsyncGenerator[Row[Any]]:
+        async for row in self._scan(scan, before):
             if row.is_old:
                 yield row
 
-    async def _looks(self, look: TextClause, before: datetime) -> AsyncGenerator[Row[Any]]:
+    async def _scan(self, scan: TextClause, before: datetime) -> AsyncGenerator[Row[Any]]:
         """Yield all rows, scanned in batches."""
-        last = FIRST
+        last = FIRST_CURSOR
         while True:
             values = {"before": before, "after_at": last.created_at, "after_id": last.id, "limit": LOOK}
-            found = await self._all(look, values)
+            found = await self._fetch_all(scan, values)
             for row in found:
                 yield row
             if len(found) < LOOK:
@@ -231,5 +231,5 @@ class PostgresRetention(PostgresSessions):
             last = Cursor(found[-1].at, found[-1].id)
 
     async def _count(self, statement: TextClause, **values: Any) -> int:
-        (row,) = await self._all(statement, values)
+        (row,) = await self._fetch_all(statement, values)
         return row.many

@@ -17,7 +17,7 @@ from everstep.agent_domain.storage.calls import CallRecord, CallRow, InnerReply,
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
-from everstep.agent_domain.storage.steps import Material, StepBefore, StepRow
+from everstep.agent_domain.storage.steps import PreviousStep, StepInput, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
@@ -31,7 +31,7 @@ MOVED = 0
 def execution_row(row: Row[Any]) -> ExecutionRow:
     """Return an execution as clients see it; the agent's and Everstep's metadata are merged into one map."""
     began = bodies.document(row.agent_metadata, "the agent's metadata")
-    notes = transcripts.notes_read(row.notes).added_to(began) if hasattr(row, "notes") else began
+    notes = transcripts.parse_notes(row.notes).apply_to(began) if hasattr(row, "notes") else began
     return ExecutionRow(
         ref=ExecutionRef(row.id, row.tenant_id, row.session_id),
         agent=row.agent_type,
@@ -65,7 +65,7 @@ def single_execution_row(row: Row[Any]) -> ExecutionRow:
 
 def messages(said: Iterable[Row[Any]]) -> Messages:
     """Return the messages of transcript rows."""
-    told, _ = transcripts.told(said)
+    told, _ = transcripts.parse_transcript(said)
     return told
 
 
@@ -78,15 +78,15 @@ def spec(row: Row[Any]) -> ExecutionSpec:
     return spec.model_copy(update={"listed": bodies.document(row.listed, "the tools that were listed")})
 
 
-def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -> Material:
+def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -> StepInput:
     """Return the inputs of a step."""
     said = list(said)
-    messages, metadata = transcripts.told(said)
+    messages, metadata = transcripts.parse_transcript(said)
     step = None
     if before is not None and before.facts_before is not None:
-        facts = bodies.facts_read(before.facts_before)
-        step = StepBefore(facts, before.failed_calls, float(before.milliseconds))
-    return Material(
+        facts = bodies.parse_facts(before.facts_before)
+        step = PreviousStep(facts, before.failed_calls, float(before.milliseconds))
+    return StepInput(
         spec(row),
         messages,
         metadata,
@@ -94,8 +94,8 @@ def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -
         row.parent_agent_id,
         row.plan,
         step,
-        bodies.rules_read(row.allowed),
-        transcripts.task_told(said),
+        bodies.parse_rules(row.allowed),
+        transcripts.task_from_rows(said),
         clocks(row),
     )
 
@@ -112,13 +112,13 @@ def call_record(row: Row[Any]) -> CallRecord | None:
     return CallRecord(
         row.call_id,
         freeze(row.result, "the result"),
-        bodies.error_read(row.error),
+        bodies.parse_error(row.error),
         row.text or "",
         row.started_at,
         row.completed_at,
         row.seconds,
         row.success,
-        bodies.besides_read(row.besides),
+        bodies.parse_side_results(row.besides),
     )
 
 
@@ -158,16 +158,16 @@ def reservation(row: Row[Any], metadata: FrozenDict) -> Reservation:
         metadata=metadata,
         recorded=call_record(row),
         is_uncertain=row.state == "reserved",
-        resolution=bodies.resolution_read(row.resolution),
-        answer=bodies.resolution_read(row.answer),
+        resolution=bodies.parse_resolution(row.resolution),
+        answer=bodies.parse_resolution(row.answer),
         broadcast=bodies.document(row.broadcast or EMPTY, "the plan"),
         earlier=tuple(_earlier_call(told) for told in row.earlier or ()),
-        allowed=bodies.rules_read(row.allowed),
+        allowed=bodies.parse_rules(row.allowed),
     )
 
 
-def _earlier_call(told: list[Any]) -> ToolCall:
-    call_id, name, args, malformed = told
+def _earlier_call(values: list[Any]) -> ToolCall:
+    call_id, name, args, malformed = values
     return ToolCall(call_id, name, bodies.document(args, "the arguments"), malformed)
 
 
@@ -183,7 +183,7 @@ def request_row(row: Row[Any]) -> RequestRow:
         args=bodies.document(row.args, "the arguments"),
         args_digest=row.args_digest,
         request=bodies.document(row.request, "the request"),
-        resolution=bodies.resolution_read(row.resolution),
+        resolution=bodies.parse_resolution(row.resolution),
         created_at=row.created_at,
         step_number=row.step,
     )
@@ -194,8 +194,8 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
     return StepRow(
         number=row.number,
         attempt=row.attempt,
-        facts=None if row.facts is None else bodies.facts_read(row.facts),
-        errors=bodies.errors_read(row.errors),
+        facts=None if row.facts is None else bodies.parse_facts(row.facts),
+        errors=bodies.parse_errors(row.errors),
         outcome=bodies.optional_document(row.outcome, "the outcome"),
         partial_text=row.partial_text,
         started_at=row.started_at,
@@ -208,7 +208,7 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
         next_index=row.next_index,
         after_seq=row.after_seq,
         processing_seconds=row.processing_seconds or 0.0,
-        wait=bodies.wait_read(row.wait),
+        wait=bodies.parse_wait(row.wait),
     )
 
 
@@ -225,9 +225,13 @@ def stored_envelope(row: Row[Any]) -> StoredEnvelope:
     )
 
 
-def placed_envelope(row: Row[Any], news: Sequence[bodies.News], execution_id: UUID) -> StoredEnvelope:
+def placed_envelope(
+    row: Row[Any], envelopes: Sequence[bodies.NewEnvelope], execution_id: UUID
+) -> StoredEnvelope:
     """Return an envelope that was just given its position."""
     given: int = row.given
-    told = news[given - 1]
-    payload = bodies.document(json.loads(told.payload), "the payload")
-    return StoredEnvelope(row.stream_id, row.seq, told.id, told.type, execution_id, payload, row.created_at)
+    envelope = envelopes[given - 1]
+    payload = bodies.document(json.loads(envelope.payload), "the payload")
+    return StoredEnvelope(
+        row.stream_id, row.seq, envelope.id, envelope.type, execution_id, payload, row.created_at
+    )

@@ -11,13 +11,13 @@ from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.messages.messages import Message, Role, user
 from everstep.agent_domain.storage.executions import NewExecution
-from everstep.agent_domain.storage.sessions import Launch, SessionBusy
+from everstep.agent_domain.storage.sessions import ExecutionLaunch, SessionBusy
 from everstep.agent_domain.stream import session_messages as announcements
 from everstep.agent_domain.stream.session_messages import Announcement
 from everstep.agent_domain.values import frozen_map
 from everstep.store import bodies, rows, session_statements, transcripts
-from everstep.store.parameters import whose
-from everstep.store.reading import found_execution
+from everstep.store.parameters import execution_key
+from everstep.store.reading import find_execution
 from everstep.store.session_queue import SessionQueue
 from everstep.store.session_rows import launch_row
 from everstep.store.transaction import Transaction
@@ -28,7 +28,7 @@ class SessionForks(SessionQueue):
 
     async def fork(
         self, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None = None
-    ) -> Launch | None:
+    ) -> ExecutionLaunch | None:
         """Create an execution that shares the conversation up to a step.
 
         Args:
@@ -39,34 +39,38 @@ class SessionForks(SessionQueue):
         """
         async with self._transaction() as connection:
             if ref.session_id:
-                await self._locked_session(connection, Scope(ref.tenant_id), ref.session_id)
-            if await found_execution(connection, new) is None:
-                await self._forked(connection, ref, step, new, content)
-            found = (await connection.execute(session_statements.LAUNCH, whose(new))).first()
+                await self._lock_session(connection, Scope(ref.tenant_id), ref.session_id)
+            if await find_execution(connection, new) is None:
+                await self._accept_fork(connection, ref, step, new, content)
+            found = (await connection.execute(session_statements.LAUNCH, execution_key(new))).first()
             return launch_row(found) if found else None
 
-    async def _forked(
+    async def _accept_fork(
         self, connection: Transaction, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None
     ) -> None:
-        if ref.session_id and await self._queue(connection, ref.tenant_id, ref.session_id):
+        if ref.session_id and await self._advance_queue(connection, ref.tenant_id, ref.session_id):
             raise SessionBusy
-        origin = (await connection.execute(session_statements.ORIGIN, whose(ref))).first()
+        origin = (await connection.execute(session_statements.ORIGIN, execution_key(ref))).first()
         if origin is None:
             raise NotFound("execution", ref.execution_id)
         if ref.session_id and origin.parent_execution_id:
             raise InvalidInput(
                 "a subagent's conversation is not that of the session; fork its parent execution"
             )
-        branch = await self._branch(connection, ref, origin, step, content)
-        await self._accept(connection, replace(branch, ref=new))
+        branch = await self._build_branch(connection, ref, origin, step, content)
+        await self._insert_execution(connection, replace(branch, ref=new))
         if content is not None and new.session_id:
-            await self._announce(connection, new, new.session_id, _began(user(content), new.execution_id))
+            await self._announce(
+                connection, new, new.session_id, _fork_announcements(user(content), new.execution_id)
+            )
 
-    async def _branch(
+    async def _build_branch(
         self, connection: Transaction, ref: ExecutionRef, origin: Row[Any], step: int, content: str | None
     ) -> NewExecution:
         """Return the new execution that branches off after a step of this one."""
-        last: int = (await connection.execute(session_statements.COMPLETE_STEPS, whose(ref))).scalar_one()
+        last: int = (
+            await connection.execute(session_statements.LAST_COMPLETE_STEP, execution_key(ref))
+        ).scalar_one()
         if not 0 <= step <= last:
             raise InvalidInput(f"step {step} cannot be forked from; pass a complete one, from 0 to {last}")
         branch = NewExecution(
@@ -84,8 +88,8 @@ class SessionForks(SessionQueue):
             return branch
         # A fork with a different first message shares the earlier conversation but not the original first
         # message.
-        began = (await connection.execute(session_statements.BEGAN_WITH, whose(ref))).all()
-        said = [transcripts.message_read(row.role, row.content, row.metadata) for row in began]
+        began = (await connection.execute(session_statements.FIRST_MESSAGES, execution_key(ref))).all()
+        said = [transcripts.parse_message(row.role, row.content, row.metadata) for row in began]
         last_user = max((place for place, m in enumerate(said) if m.role is Role.USER), default=len(said))
         said[last_user : last_user + 1] = [user(content)]
         return replace(
@@ -97,7 +101,7 @@ class SessionForks(SessionQueue):
         )
 
 
-def _began(message: Message, execution_id: UUID) -> Mapping[str, Announcement]:
+def _fork_announcements(message: Message, execution_id: UUID) -> Mapping[str, Announcement]:
     """Return the announcement of a fork's own first message."""
-    said = announcements.message_received(message.text, uuid5(execution_id, "message"))
-    return {"said": said, "queued": announcements.queued()}
+    said = announcements.message_received_announcement(message.text, uuid5(execution_id, "message"))
+    return {"said": said, "queued": announcements.queued_announcement()}

@@ -1,6 +1,6 @@
 """The message queue of a session in PostgreSQL.
 
-`_queue` changes a session's queue under the session's lock: `route` of
+`_advance_queue` changes a session's queue under the session's lock: `choose_route` of
 `everstep.agent_domain.storage.sessions` decides where a message is placed, and the first queued execution is
 released if none is running.
 """
@@ -17,20 +17,20 @@ from everstep.agent_domain.ids import ExecutionRef, Scope, follow_up_id
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import export, user
-from everstep.agent_domain.storage.commands import CommandKind, cancel_key
+from everstep.agent_domain.storage.commands import CommandKind, cancel_command_key
 from everstep.agent_domain.storage.executions import NewExecution
-from everstep.agent_domain.storage.forced_end import closed
+from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.storage.sessions import (
-    Launch,
+    ExecutionLaunch,
+    MessageOutcome,
     NewMessage,
     NewSession,
-    Posted,
     QuestionClosed,
     Route,
     SessionNotActive,
     SessionStatus,
-    route,
-    title_of,
+    choose_route,
+    title_from,
 )
 from everstep.agent_domain.stream import session_messages as announcements
 from everstep.agent_domain.stream.session_messages import Announcement
@@ -44,20 +44,20 @@ from everstep.store import (
     transcripts,
 )
 from everstep.store.bodies import encode
-from everstep.store.parameters import whose
+from everstep.store.parameters import execution_key
 from everstep.store.postgres import PostgresStore
 from everstep.store.session_rows import launch_row, message_row
 from everstep.store.tables import requests, steered
-from everstep.store.transaction import Answer, Asked, Transaction
+from everstep.store.transaction import BoundStatement, QueryResult, Transaction
 
-INTERRUPTING = 0
+INTERRUPT_RANK = 0
 """The queue rank of a message that cancels the running execution: before all others."""
 
 
 class SessionQueue(PostgresStore):
     """Messages to a session, and the queue of the executions that they begin."""
 
-    async def post(self, message: NewMessage) -> Posted:
+    async def post(self, message: NewMessage) -> MessageOutcome:
         """Accept a user message; see `route`."""
         scope, session_id = message.scope, message.session_id
         values = session_scope(scope, session_id) | {
@@ -65,64 +65,70 @@ class SessionQueue(PostgresStore):
             "request_id": message.request_id,
         }
         new = message.session
-        if new and _belongs(message, new) and (posted := await self._opened(message, new)):
+        if (
+            new
+            and _can_open_session(message, new)
+            and (posted := await self._post_to_new_session(message, new))
+        ):
             return posted
         async with self._transaction() as connection:
             *_, locked, said, asked, unheard, under_way = await connection.together(
-                *([(session_statements.MAKE_SESSION, session_values(new))] if new else []),
+                *([(session_statements.CREATE_SESSION, session_values(new))] if new else []),
                 (session_statements.LOCK_SESSION, values),
                 (session_statements.MESSAGE, values),
                 (session_statements.OPEN_QUESTION, values),
-                (session_statements.UNHEARD, values),
+                (session_statements.MISSED_MESSAGES, values),
                 (session_statements.UNDER_WAY, values),
             )
-            session, known, question = existing_session(session_id, locked), said.first(), asked.first()
+            session, known, question = require_session(session_id, locked), said.first(), asked.first()
             if known and known.session_id == session_id:
-                return await self._posted(connection, message, known)
+                return await self._find_posted_message(connection, message, known)
             if session.status != SessionStatus.ACTIVE:
                 raise SessionNotActive(SessionStatus(session.status))
             if question is None and message.request_id is not None:
                 is_closed = (await connection.execute(session_statements.IS_QUESTION, values)).first()
                 raise QuestionClosed if is_closed else NotFound("open question", message.request_id)
-            queue = await self._in_turn(connection, scope.tenant_id, session_id, unheard, under_way)
-            taken = route(busy=bool(queue), asked=question is not None, on_busy=message.on_busy)
+            queue = await self._release_first(connection, scope.tenant_id, session_id, unheard, under_way)
+            taken = choose_route(
+                is_busy=bool(queue), has_question=question is not None, on_busy=message.on_busy
+            )
             current = queue[0] if queue else None
             if question and taken is Route.ANSWER:
                 asking = _ref(message, question.execution_id)
-                return Posted(None, taken, asking, question=question.id)
+                return MessageOutcome(None, taken, asking, question=question.id)
             if current and taken is Route.STEER:
-                return await self._steered(connection, message, _ref(message, current.id))
-            posted = await self._begun(connection, message, taken)
+                return await self._steer_execution(connection, message, _ref(message, current.id))
+            posted = await self._begin_execution(connection, message, taken)
             if current is None or taken is not Route.INTERRUPT:
                 is_behind = current is not None and current.status != ExecutionStatus.PENDING
                 return replace(posted, is_behind_running=is_behind)
             cancels = _ref(message, current.id)
-            kept = {"key": cancel_key(str(message.id)), "kind": str(CommandKind.CANCEL)}
-            await connection.execute(command_statements.KEEP_COMMAND, whose(cancels) | kept)
+            kept = {"key": cancel_command_key(str(message.id)), "kind": str(CommandKind.CANCEL)}
+            await connection.execute(command_statements.KEEP_COMMAND, execution_key(cancels) | kept)
             return replace(posted, cancels=cancels)
 
-    async def launch(self, ref: ExecutionRef) -> Launch | None:
+    async def launch(self, ref: ExecutionRef) -> ExecutionLaunch | None:
         """Return the launch of this execution if it is pending and released."""
-        found = await self._all(session_statements.LAUNCH, whose(ref))
+        found = await self._fetch_all(session_statements.LAUNCH, execution_key(ref))
         return launch_row(found[0]) if found else None
 
     async def release(self, tenant_id: str, session_id: UUID) -> ExecutionRef | None:
         """Release the next queued execution if none is running, and return the released one."""
         async with self._transaction() as connection:
-            await self._locked_session(connection, Scope(tenant_id), session_id)
-            queue = await self._queue(connection, tenant_id, session_id)
+            await self._lock_session(connection, Scope(tenant_id), session_id)
+            queue = await self._advance_queue(connection, tenant_id, session_id)
             return ExecutionRef(queue[0].id, tenant_id, session_id) if queue else None
 
-    def _queue_reads(self, execution: Row[Any]) -> list[Asked]:
+    def _queue_reads(self, execution: Row[Any]) -> list[BoundStatement]:
         """Return the reads of the queue, which is locked; a subagent's end does not advance it."""
         if execution.session_id is None or execution.parent_execution_id is not None:
             return []
         values = {"session_id": execution.session_id}
-        return [(session_statements.UNHEARD, values), (session_statements.UNDER_WAY, values)]
+        return [(session_statements.MISSED_MESSAGES, values), (session_statements.UNDER_WAY, values)]
 
     async def _release_next(
-        self, connection: Transaction, ref: ExecutionRef, queue: Sequence[Answer]
-    ) -> list[Asked]:
+        self, connection: Transaction, ref: ExecutionRef, queue: Sequence[QueryResult]
+    ) -> list[BoundStatement]:
         """Queue undelivered messages; return the statements that release the first queued execution."""
         if ref.session_id is None:
             return []
@@ -131,105 +137,130 @@ class SessionQueue(PostgresStore):
         if not waiting or waiting[0].is_released:
             return []
         following = ExecutionRef(waiting[0].id, ref.tenant_id, ref.session_id)
-        values = whose(following) | {"session_id": ref.session_id}
+        values = execution_key(following) | {"session_id": ref.session_id}
         return [(session_statements.RELEASE, values), (session_statements.LAUNCH, values)]
 
     async def cancel_pending(self, ref: ExecutionRef) -> bool:
         """Cancel an execution that has not begun; return False if it has begun or ended."""
         if await self.execution(ref) is None:
             raise NotFound("execution", ref.execution_id)
-        settled = await self.settle(replace(closed(ref, ExecutionStatus.CANCELLED), only_pending=True))
+        settled = await self.settle(
+            replace(closing_settlement(ref, ExecutionStatus.CANCELLED), only_pending=True)
+        )
         return settled is not None
 
-    async def _locked_session(self, connection: Transaction, scope: Scope, session_id: UUID) -> Row[Any]:
+    async def _lock_session(self, connection: Transaction, scope: Scope, session_id: UUID) -> Row[Any]:
         """Return the session, whose queue is locked until this transaction ends."""
         locked = await connection.execute(session_statements.LOCK_SESSION, session_scope(scope, session_id))
-        return existing_session(session_id, locked)
+        return require_session(session_id, locked)
 
-    async def _queue(self, connection: Transaction, tenant_id: str, session_id: UUID) -> Sequence[Row[Any]]:
+    async def _advance_queue(
+        self, connection: Transaction, tenant_id: str, session_id: UUID
+    ) -> Sequence[Row[Any]]:
         """Return the unfinished executions of the session: the released one, then the queue in order."""
         values = {"session_id": session_id}
         unheard, under_way = await connection.together(
-            (session_statements.UNHEARD, values), (session_statements.UNDER_WAY, values)
+            (session_statements.MISSED_MESSAGES, values), (session_statements.UNDER_WAY, values)
         )
-        return await self._in_turn(connection, tenant_id, session_id, unheard, under_way)
+        return await self._release_first(connection, tenant_id, session_id, unheard, under_way)
 
-    async def _in_turn(
-        self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Answer, under_way: Answer
+    async def _release_first(
+        self,
+        connection: Transaction,
+        tenant_id: str,
+        session_id: UUID,
+        missed: QueryResult,
+        under_way: QueryResult,
     ) -> Sequence[Row[Any]]:
         """Queue undelivered messages, release the first execution, and return the unfinished ones."""
-        queue = await self._queued(connection, tenant_id, session_id, unheard, under_way)
+        queue = await self._queued(connection, tenant_id, session_id, missed, under_way)
         if queue and not queue[0].is_released:
             values = {"session_id": session_id, "execution_id": queue[0].id}
             await connection.execute(session_statements.RELEASE, values)
         return queue
 
     async def _queued(
-        self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Answer, under_way: Answer
+        self,
+        connection: Transaction,
+        tenant_id: str,
+        session_id: UUID,
+        unheard: QueryResult,
+        under_way: QueryResult,
     ) -> Sequence[Row[Any]]:
         """Queue undelivered messages, and return the unfinished executions."""
         for each in unheard.rows:
-            await self._enqueue_unheard(connection, tenant_id, session_id, each)
+            await self._enqueue_missed_message(connection, tenant_id, session_id, each)
         if not unheard.rows:
             return under_way.all()
         return (await connection.execute(session_statements.UNDER_WAY, {"session_id": session_id})).all()
 
-    async def _enqueue_unheard(
-        self, connection: Transaction, tenant_id: str, session_id: UUID, unheard: Row[Any]
+    async def _enqueue_missed_message(
+        self, connection: Transaction, tenant_id: str, session_id: UUID, missed: Row[Any]
     ) -> None:
         """Queue a new execution for the messages that an ended execution did not receive."""
-        ref = ExecutionRef(follow_up_id(unheard.execution_id, unheard.key), tenant_id, session_id)
-        message = transcripts.message_read(unheard.role, unheard.content, unheard.metadata)
-        values = whose(ref) | {
-            "steered_id": unheard.execution_id,
-            "key": unheard.key,
+        ref = ExecutionRef(follow_up_id(missed.execution_id, missed.key), tenant_id, session_id)
+        message = transcripts.parse_message(missed.role, missed.content, missed.metadata)
+        values = execution_key(ref) | {
+            "steered_id": missed.execution_id,
+            "key": missed.key,
             "input": encode({"messages": export([message])}),
             "breakdown": encode(Usage().to_breakdown()),
         }
-        await connection.execute(session_statements.QUEUE_UNHEARD, values)
-        await self._say(connection, ref, [(0, line) for line in transcripts.lines([message])])
-        await self._announce(connection, ref, session_id, {"queued": announcements.queued()})
+        await connection.execute(session_statements.QUEUE_MISSED_MESSAGE, values)
+        await self._append_lines(connection, ref, [(0, line) for line in transcripts.lines([message])])
+        await self._announce(connection, ref, session_id, {"queued": announcements.queued_announcement()})
 
     async def _announce(
         self,
         connection: Transaction,
         ref: ExecutionRef,
         session_id: UUID,
-        told: Mapping[str, Announcement],
-        *then: Asked,
+        announcements_by_key: Mapping[str, Announcement],
+        *then: BoundStatement,
         last: bool = False,
-    ) -> Sequence[Answer]:
-        news = [bodies.announced(ref.execution_id, key, message) for key, message in told.items()]
-        return await self._publish(connection, ref, session_id, news, *then, last=last)
+    ) -> Sequence[QueryResult]:
+        news = [
+            bodies.announcement_envelope(ref.execution_id, key, message)
+            for key, message in announcements_by_key.items()
+        ]
+        return await self._append_envelopes(connection, ref, session_id, news, *then, last=last)
 
-    async def _posted(self, connection: Transaction, message: NewMessage, found: Row[Any]) -> Posted:
+    async def _find_posted_message(
+        self, connection: Transaction, message: NewMessage, found: Row[Any]
+    ) -> MessageOutcome:
         """Return the outcome of a message that was posted before."""
         values = {"execution_id": message.execution_id, "session_id": message.session_id}
-        execution = (await connection.execute(session_statements.POSTED, values)).first()
-        if execution and execution.queue_rank == INTERRUPTING:
-            key = cancel_key(str(message.id))
-            waits = (await connection.execute(session_statements.INTERRUPTS, values | {"key": key})).scalar()
+        execution = (await connection.execute(session_statements.POSTED_EXECUTION, values)).first()
+        if execution and execution.queue_rank == INTERRUPT_RANK:
+            key = cancel_command_key(str(message.id))
+            waits = (
+                await connection.execute(session_statements.INTERRUPTED_EXECUTION, values | {"key": key})
+            ).scalar()
             cancels = _ref(message, waits) if waits else None
-            return Posted(message_row(found), Route.INTERRUPT, _ref(message, execution.id), cancels)
+            return MessageOutcome(message_row(found), Route.INTERRUPT, _ref(message, execution.id), cancels)
         if execution:
             taken = Route.QUEUE if execution.released_at is None else Route.START
-            return Posted(message_row(found), taken, _ref(message, execution.id))
+            return MessageOutcome(message_row(found), taken, _ref(message, execution.id))
         heard = select(steered.c.execution_id).where(steered.c.key == str(message.id))
         hearing = (await connection.execute(heard)).scalar()
         if hearing:
-            return Posted(message_row(found), Route.STEER, _ref(message, hearing))
+            return MessageOutcome(message_row(found), Route.STEER, _ref(message, hearing))
         question = UUID(found.metadata["request_id"])
         asked = select(requests.c.execution_id).where(requests.c.id == question)
         asking = (await connection.execute(asked)).scalar_one()
-        return Posted(message_row(found), Route.ANSWER, _ref(message, asking), question=question)
+        return MessageOutcome(message_row(found), Route.ANSWER, _ref(message, asking), question=question)
 
-    async def _steered(self, connection: Transaction, message: NewMessage, ref: ExecutionRef) -> Posted:
-        said = announcements.input_received(message.content, message.id, message.metadata, message.context)
-        await self._steer(connection, ref, str(message.id), user(message.content), said)
+    async def _steer_execution(
+        self, connection: Transaction, message: NewMessage, ref: ExecutionRef
+    ) -> MessageOutcome:
+        said = announcements.input_received_announcement(
+            message.content, message.id, message.metadata, message.context
+        )
+        await self._store_steering(connection, ref, str(message.id), user(message.content), said)
         stored = await connection.execute(session_statements.MESSAGE, {"message_id": message.id})
-        return Posted(message_row(stored.one()), Route.STEER, ref)
+        return MessageOutcome(message_row(stored.one()), Route.STEER, ref)
 
-    async def _opened(self, message: NewMessage, new: NewSession) -> Posted | None:
+    async def _post_to_new_session(self, message: NewMessage, new: NewSession) -> MessageOutcome | None:
         """Create the message's session and post the message to it, if the session is new.
 
         Other transactions do not see the session before the commit, so it needs no lock and has an empty
@@ -239,52 +270,60 @@ class SessionQueue(PostgresStore):
             None, without any change, if the session or the message exists already.
         """
         ref = _ref(message, message.execution_id)
-        titled = new if new.title is not None else replace(new, title=title_of(message.content))
-        values = whose(ref) | parameters.accepted(_execution(message), None, None)
+        titled = new if new.title is not None else replace(new, title=title_from(message.content))
+        values = execution_key(ref) | parameters.execution_values(_execution_from(message), None, None)
         async with self._transaction() as connection:
             answers = await connection.together(
-                (session_statements.MAKE_SESSION, session_values(titled)),
+                (session_statements.CREATE_SESSION, session_values(titled)),
                 (execution_statements.ACCEPT, values),
                 (execution_statements.OWNS_STREAM, values),
             )
             if not all(answer.scalar() for answer in answers):
                 await connection.rollback()
                 return None
-            launch = _turn(message, answers[1].one())
-            kept, *_ = await self._told(connection, message)
-            return Posted(message_row(kept.one()), Route.START, ref, launch=launch)
+            launch = _launch_from(message, answers[1].one())
+            kept, *_ = await self._announce_execution(connection, message)
+            return MessageOutcome(message_row(kept.one()), Route.START, ref, launch=launch)
 
-    async def _begun(self, connection: Transaction, message: NewMessage, taken: Route) -> Posted:
-        rank = INTERRUPTING if taken is Route.INTERRUPT else 1
-        _, is_new = await self._accept(connection, _execution(message, is_queued=True, queue_rank=rank))
+    async def _begin_execution(
+        self, connection: Transaction, message: NewMessage, taken: Route
+    ) -> MessageOutcome:
+        rank = INTERRUPT_RANK if taken is Route.INTERRUPT else 1
+        _, is_new = await self._insert_execution(
+            connection, _execution_from(message, is_queued=True, queue_rank=rank)
+        )
         ref = _ref(message, message.execution_id)
-        values = whose(ref) | {"session_id": message.session_id, "title": title_of(message.content)}
-        then: list[Asked] = [(session_statements.TOUCH_SESSION, values)]
+        values = execution_key(ref) | {"session_id": message.session_id, "title": title_from(message.content)}
+        then: list[BoundStatement] = [(session_statements.TOUCH_SESSION, values)]
         # With an empty queue, the execution is released at once.
         begins = is_new and taken is Route.START
         if begins:
             then.append((session_statements.RELEASE, values))
-        kept, *answers = await self._told(connection, message, *then)
-        launch = _turn(message, answers[-1].one()) if begins else None
-        return Posted(message_row(kept.one()), taken, ref, launch=launch)
+        kept, *answers = await self._announce_execution(connection, message, *then)
+        launch = _launch_from(message, answers[-1].one()) if begins else None
+        return MessageOutcome(message_row(kept.one()), taken, ref, launch=launch)
 
-    async def _told(self, connection: Transaction, message: NewMessage, *then: Asked) -> Sequence[Answer]:
+    async def _announce_execution(
+        self, connection: Transaction, message: NewMessage, *then: BoundStatement
+    ) -> Sequence[QueryResult]:
         """Announce to the session's subscribers that the message's execution is accepted; the last write.
 
         Returns:
             The message, then the answers to `then`.
         """
         ref = _ref(message, message.execution_id)
-        said = announcements.message_received(message.content, message.id, message.metadata, message.context)
-        told = {f"said/{message.id}": said, "queued": announcements.queued()}
+        said = announcements.message_received_announcement(
+            message.content, message.id, message.metadata, message.context
+        )
+        by_key = {f"said/{message.id}": said, "queued": announcements.queued_announcement()}
         kept = (session_statements.MESSAGE, {"message_id": message.id})
         *answers, stored = await self._announce(
-            connection, ref, message.session_id, told, *then, kept, last=True
+            connection, ref, message.session_id, by_key, *then, kept, last=True
         )
         return [stored, *answers]
 
 
-def _belongs(message: NewMessage, new: NewSession) -> bool:
+def _can_open_session(message: NewMessage, new: NewSession) -> bool:
     """Return whether the message can be the first one in the session that is created for it."""
     return (
         message.session_id == new.id
@@ -294,7 +333,7 @@ def _belongs(message: NewMessage, new: NewSession) -> bool:
     )
 
 
-def _execution(message: NewMessage, **queued: Any) -> NewExecution:
+def _execution_from(message: NewMessage, **queued: Any) -> NewExecution:
     return NewExecution(
         _ref(message, message.execution_id),
         message.spec,
@@ -306,10 +345,10 @@ def _execution(message: NewMessage, **queued: Any) -> NewExecution:
     )
 
 
-def _turn(message: NewMessage, row: Row[Any]) -> Launch:
+def _launch_from(message: NewMessage, row: Row[Any]) -> ExecutionLaunch:
     """Return the launch of the message's execution; the row has the clocks of its session."""
     ref, clocks = _ref(message, message.execution_id), rows.clocks(row)
-    return Launch(ref, message.plan, message.task_queue, clocks=clocks)
+    return ExecutionLaunch(ref, message.plan, message.task_queue, clocks=clocks)
 
 
 def _ref(message: NewMessage, execution_id: UUID) -> ExecutionRef:
@@ -335,7 +374,7 @@ def session_scope(scope: Scope, session_id: UUID) -> dict[str, Any]:
     return {"session_id": session_id, "tenant_id": scope.tenant_id, "user_id": scope.user_id}
 
 
-def existing_session(session_id: UUID, locked: Answer) -> Row[Any]:
+def require_session(session_id: UUID, locked: QueryResult) -> Row[Any]:
     """Return the locked row, or raise `NotFound` for the session."""
     row = locked.first()
     if row is None:

@@ -6,7 +6,7 @@ from sqlalchemy import Row
 
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.sessions import (
-    Launch,
+    ExecutionLaunch,
     SessionMessageRow,
     SessionRow,
     SessionStatus,
@@ -68,9 +68,9 @@ def execution_ref(row: Row[Any]) -> ExecutionRef:
     return ExecutionRef(row.id, row.tenant_id, row.session_id)
 
 
-def launch_row(row: Row[Any]) -> Launch:
+def launch_row(row: Row[Any]) -> ExecutionLaunch:
     """Return the launch of an execution."""
-    return Launch(
+    return ExecutionLaunch(
         execution_ref(row),
         bodies.document(row.plan, "the plan"),
         row.task_queue,

@@ -14,7 +14,7 @@ _HAS_COMMANDS = """EXISTS (SELECT 1 FROM agent_commands command
                     WHERE command.execution_id = launched.id AND command.delivered_at IS NULL)
            AS has_commands"""
 
-MAKE_SESSION = text("""
+CREATE_SESSION = text("""
     INSERT INTO agent_sessions (id, tenant_id, user_id, related_type, related_id, initial_context_url, title,
                                 metadata)
     VALUES (:session_id, :tenant_id, :user_id, :related_type, :related_id, :url, :title,
@@ -89,7 +89,7 @@ IS_QUESTION = text("""
      WHERE request.id = :request_id AND request.kind = 'input' AND execution.session_id = :session_id
 """)
 
-UNHEARD = text("""
+MISSED_MESSAGES = text("""
     SELECT steered.execution_id, steered.key, steered.role, steered.content, steered.metadata
       FROM agent_steered steered
       JOIN agent_executions execution ON execution.id = steered.execution_id
@@ -98,7 +98,7 @@ UNHEARD = text("""
      ORDER BY steered.position
 """)
 
-QUEUE_UNHEARD = text("""
+QUEUE_MISSED_MESSAGE = text("""
     WITH moved AS (
         UPDATE agent_steered SET heard_at = 0
          WHERE execution_id = :steered_id AND key = :key
@@ -119,7 +119,7 @@ QUEUE_UNHEARD = text("""
 """)
 """Steering messages that an ended execution did not receive are moved to a new execution."""
 
-POSTED = text("""
+POSTED_EXECUTION = text("""
     SELECT id, released_at, queue_rank FROM agent_executions WHERE id = :execution_id
 """)
 """The execution of a posted message; rank 0 marks a message that interrupts."""
@@ -147,7 +147,7 @@ RELEASE = text("""
  RETURNING session_seconds, session_began_at
 """)
 
-INTERRUPTS = text("""
+INTERRUPTED_EXECUTION = text("""
     SELECT command.execution_id
       FROM agent_commands command
       JOIN agent_executions execution ON execution.id = command.execution_id
@@ -155,7 +155,7 @@ INTERRUPTS = text("""
 """)
 """The execution that an interrupting message has yet to cancel."""
 
-_UNHEARD_OF = """
+_MISSED_MESSAGES_OF = """
     SELECT steered.key, steered.role, steered.content, steered.metadata, execution.session_id,
            execution.parent_execution_id
       FROM agent_steered steered
@@ -167,16 +167,16 @@ _UNHEARD_OF = """
      ORDER BY steered.position
 """
 
-UNHEARD_OF = text(_UNHEARD_OF)
+MISSED_MESSAGES_OF = text(_MISSED_MESSAGES_OF)
 
-LOCK_UNHEARD_OF = text(f"{_UNHEARD_OF} FOR NO KEY UPDATE OF steered")
+LOCK_MISSED_MESSAGES_OF = text(f"{_MISSED_MESSAGES_OF} FOR NO KEY UPDATE OF steered")
 
-MOVE_UNHEARD = text("""
+MOVE_MISSED_MESSAGES = text("""
     UPDATE agent_steered SET heard_at = 0
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND heard_at IS NULL
 """)
 
-HAND_TO_PARENT = text("""
+STEER_PARENT = text("""
     WITH said AS (
         INSERT INTO agent_steered (execution_id, key, tenant_id, role, content, metadata)
         SELECT :parent_id, :execution_id || '/' || key, tenant_id, role, content, metadata
@@ -192,7 +192,7 @@ HAND_TO_PARENT = text("""
 """)
 """Messages that a subagent did not receive are passed to its parent."""
 
-ENDED_UNHEARD = text("""
+ENDED_WITH_MISSED_MESSAGES = text("""
     SELECT DISTINCT execution.id, execution.tenant_id, execution.session_id
       FROM agent_steered steered
       JOIN agent_executions execution ON execution.id = steered.execution_id
@@ -237,7 +237,7 @@ ORIGIN = text("""
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """)
 
-COMPLETE_STEPS = text("""
+LAST_COMPLETE_STEP = text("""
     SELECT coalesce(max(step.number), 0) AS last
       FROM agent_steps step
      WHERE step.execution_id = :execution_id AND step.tenant_id = :tenant_id AND step.facts IS NOT NULL
@@ -247,7 +247,7 @@ COMPLETE_STEPS = text("""
                           AND call.state <> 'done')
 """)
 
-BEGAN_WITH = text("""
+FIRST_MESSAGES = text("""
     SELECT role, content, metadata
       FROM agent_transcript
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND step = 0

@@ -16,33 +16,33 @@ from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.sessions import (
-    EVERY_SESSION,
+    ALL_SESSIONS,
     ExecutionFilter,
-    Handed,
-    Launch,
+    ExecutionLaunch,
+    Handover,
     NewSession,
+    RepairCandidates,
     SessionBusy,
     SessionChanges,
     SessionFilter,
     SessionMessageRow,
     SessionRow,
     SnapshotRow,
-    Stranded,
-    merged_metadata,
+    merge_metadata,
 )
 from everstep.agent_domain.values import frozen_map
 from everstep.store import command_statements, rows, session_statements, transcripts
 from everstep.store.bodies import encode
 from everstep.store.cursors import Cursor, page_size
-from everstep.store.parameters import whose
-from everstep.store.reading import ROW, paged, questions
+from everstep.store.parameters import execution_key
+from everstep.store.reading import ROW, page_from, select_requests
 from everstep.store.session_forks import SessionForks
-from everstep.store.session_queue import existing_session, session_scope, session_values
+from everstep.store.session_queue import require_session, session_scope, session_values
 from everstep.store.session_rows import execution_ref, launch_row, message_row, session_row, snapshot_row
 from everstep.store.tables import executions, requests, session_messages, sessions, snapshots
 from everstep.store.transaction import Transaction
 
-FIRST = Cursor.first()
+FIRST_CURSOR = Cursor.first()
 
 
 class PostgresSessions(SessionForks):
@@ -53,26 +53,28 @@ class PostgresSessions(SessionForks):
         async with self._transaction() as connection:
             scope = Scope(new.tenant_id, new.user_id)
             _, locked = await connection.together(
-                (session_statements.MAKE_SESSION, session_values(new)),
+                (session_statements.CREATE_SESSION, session_values(new)),
                 (session_statements.LOCK_SESSION, session_scope(scope, new.id)),
             )
-            return session_row(existing_session(new.id, locked))
+            return session_row(require_session(new.id, locked))
 
     async def session(self, scope: Scope, session_id: UUID) -> SessionRow | None:
         """Return one session if the scope covers it."""
-        found = await self._all(_seen(select(sessions), scope).where(sessions.c.id == session_id))
+        found = await self._fetch_all(
+            _filter_by_scope(select(sessions), scope).where(sessions.c.id == session_id)
+        )
         return session_row(found[0]) if found else None
 
     async def sessions(
         self,
         scope: Scope,
-        wanted: SessionFilter = EVERY_SESSION,
+        wanted: SessionFilter = ALL_SESSIONS,
         *,
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[SessionRow]:
         """Return a page of sessions, newest first."""
-        query = _seen(select(sessions), scope)
+        query = _filter_by_scope(select(sessions), scope)
         for name in ("status", "related_type", "related_id"):
             value = getattr(wanted, name)
             if value is not None:
@@ -80,15 +82,15 @@ class PostgresSessions(SessionForks):
         if wanted.search is not None:
             title = func.to_tsvector(literal_column("'simple'"), func.coalesce(sessions.c.title, ""))
             query = query.where(
-                title.op("@@")(func.to_tsquery(literal_column("'simple'"), _words(wanted.search)))
+                title.op("@@")(func.to_tsquery(literal_column("'simple'"), _search_query(wanted.search)))
             )
-        return await self._newest(query, sessions, session_row, cursor, limit)
+        return await self._load_page(query, sessions, session_row, cursor, limit)
 
     async def change_session(self, scope: Scope, session_id: UUID, changes: SessionChanges) -> SessionRow:
         """Change a session."""
         async with self._transaction() as connection:
-            kept = session_row(await self._locked_session(connection, scope, session_id))
-            metadata = changes.metadata and merged_metadata(kept.metadata, changes.metadata)
+            kept = session_row(await self._lock_session(connection, scope, session_id))
+            metadata = changes.metadata and merge_metadata(kept.metadata, changes.metadata)
             values = {
                 "session_id": session_id,
                 "title": changes.title,
@@ -101,7 +103,9 @@ class PostgresSessions(SessionForks):
     async def retitle(self, scope: Scope, session_id: UUID, old: str, new: str) -> bool:
         """Replace a session's title if it is still the old one."""
         mine = (sessions.c.id == session_id, sessions.c.tenant_id == scope.tenant_id, sessions.c.title == old)
-        return bool(await self._all(update(sessions).where(*mine).values(title=new).returning(sessions.c.id)))
+        return bool(
+            await self._fetch_all(update(sessions).where(*mine).values(title=new).returning(sessions.c.id))
+        )
 
     async def delete_session(
         self, scope: Scope, session_id: UUID, *, unchanged_since: datetime | None = None
@@ -121,12 +125,12 @@ class PostgresSessions(SessionForks):
         """
         async with self._transaction() as connection:
             try:
-                session = await self._locked_session(connection, scope, session_id)
+                session = await self._lock_session(connection, scope, session_id)
             except NotFound:
                 return False
             if unchanged_since and session.updated_at >= unchanged_since:
                 return False
-            if await self._queue(connection, scope.tenant_id, session_id):
+            if await self._advance_queue(connection, scope.tenant_id, session_id):
                 raise SessionBusy
             values = {"session_id": session_id, "tenant_id": scope.tenant_id}
             for statement in session_statements.DELETE_SESSION:
@@ -140,19 +144,19 @@ class PostgresSessions(SessionForks):
         if await self.session(scope, session_id) is None:
             raise NotFound("session", session_id)
         query = select(session_messages).where(session_messages.c.session_id == session_id)
-        return await self._newest(query, session_messages, message_row, cursor, limit)
+        return await self._load_page(query, session_messages, message_row, cursor, limit)
 
     async def inbox(self, scope: Scope, *, cursor: str | None = None, limit: int = 50) -> Page[RequestRow]:
         """Return a page of open requests of all executions, oldest first."""
         size = page_size(limit)
-        query = questions().where(requests.c.tenant_id == scope.tenant_id, requests.c.state == "open")
+        query = select_requests().where(requests.c.tenant_id == scope.tenant_id, requests.c.state == "open")
         if scope.user_id is not None:
             query = query.where(requests.c.user_id == scope.user_id)
         if cursor is not None:
             last = Cursor.parse(cursor)
             query = query.where(tuple_(requests.c.created_at, requests.c.id) > (last.created_at, last.id))
-        found = await self._all(query.order_by(requests.c.created_at, requests.c.id).limit(size + 1))
-        return paged(found, size, rows.request_row)
+        found = await self._fetch_all(query.order_by(requests.c.created_at, requests.c.id).limit(size + 1))
+        return page_from(found, size, rows.request_row)
 
     async def executions_of(
         self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
@@ -165,7 +169,7 @@ class PostgresSessions(SessionForks):
             value = getattr(wanted, name)
             if value is not None:
                 query = query.where(executions.c[name] == value)
-        return await self._newest(query, executions, rows.execution_row, cursor, limit)
+        return await self._load_page(query, executions, rows.execution_row, cursor, limit)
 
     async def snapshots(
         self, ref: ExecutionRef, *, cursor: str | None = None, limit: int = 50
@@ -174,47 +178,53 @@ class PostgresSessions(SessionForks):
         query = select(snapshots).where(
             snapshots.c.agent_execution_id == ref.execution_id, snapshots.c.tenant_id == ref.tenant_id
         )
-        return await self._newest(query, snapshots, snapshot_row, cursor, limit)
+        return await self._load_page(query, snapshots, snapshot_row, cursor, limit)
 
     async def commands(
         self, task_queue: str, older_than: float, after: int = 0, limit: int = 100
     ) -> tuple[Sequence[Command], int | None]:
         """Return commands that have not been delivered for a while; see `SessionStore.commands`."""
         values = {"task_queue": task_queue, "older_than": older_than, "after": after, "limit": limit}
-        found = await self._all(command_statements.UNDELIVERED, values)
+        found = await self._fetch_all(command_statements.UNDELIVERED, values)
         return tuple(map(rows.command, found)), found[-1].position if len(found) == limit else None
 
-    async def unheard(self, task_queue: str, older_than: float, limit: int = 100) -> Sequence[ExecutionRef]:
+    async def with_undelivered_messages(
+        self, task_queue: str, older_than: float, limit: int = 100
+    ) -> Sequence[ExecutionRef]:
         """Return ended executions that did not receive all of their steering messages."""
         values = {"task_queue": task_queue, "older_than": older_than, "limit": limit}
-        return tuple(map(execution_ref, await self._all(session_statements.ENDED_UNHEARD, values)))
+        return tuple(
+            map(execution_ref, await self._fetch_all(session_statements.ENDED_WITH_MISSED_MESSAGES, values))
+        )
 
-    async def hand_over(self, ref: ExecutionRef) -> Handed | None:
+    async def hand_over(self, ref: ExecutionRef) -> Handover | None:
         """Pass steering messages of an ended execution to another one; see `SessionStore.hand_over`."""
-        if not await self._all(session_statements.UNHEARD_OF, whose(ref)):
+        if not await self._fetch_all(session_statements.MISSED_MESSAGES_OF, execution_key(ref)):
             return None
         async with self._transaction() as connection:
-            unheard = (await connection.execute(session_statements.LOCK_UNHEARD_OF, whose(ref))).all()
+            unheard = (
+                await connection.execute(session_statements.LOCK_MISSED_MESSAGES_OF, execution_key(ref))
+            ).all()
             if not unheard:
                 return None
             first = unheard[0]
             if first.parent_execution_id:
                 parent = replace(ref, execution_id=first.parent_execution_id, session_id=first.session_id)
-                values = whose(ref) | {"parent_id": parent.execution_id}
-                await connection.execute(session_statements.HAND_TO_PARENT, values)
-                await connection.execute(session_statements.MOVE_UNHEARD, whose(ref))
-                return Handed(parent=parent)
-            launch = await self._followed(connection, ref, unheard)
-            await connection.execute(session_statements.MOVE_UNHEARD, whose(ref))
-            return Handed(launch)
+                values = execution_key(ref) | {"parent_id": parent.execution_id}
+                await connection.execute(session_statements.STEER_PARENT, values)
+                await connection.execute(session_statements.MOVE_MISSED_MESSAGES, execution_key(ref))
+                return Handover(parent=parent)
+            launch = await self._continue_in_new_execution(connection, ref, unheard)
+            await connection.execute(session_statements.MOVE_MISSED_MESSAGES, execution_key(ref))
+            return Handover(launch)
 
-    async def _followed(
-        self, connection: Transaction, ref: ExecutionRef, unheard: Sequence[Row[Any]]
-    ) -> Launch | None:
+    async def _continue_in_new_execution(
+        self, connection: Transaction, ref: ExecutionRef, missed: Sequence[Row[Any]]
+    ) -> ExecutionLaunch | None:
         """Continue an execution without a session in a new one, with the messages it did not receive."""
         new = replace(ref, execution_id=follow_up_id(ref.execution_id))
-        origin = (await connection.execute(session_statements.ORIGIN, whose(ref))).one()
-        said = [transcripts.message_read(each.role, each.content, each.metadata) for each in unheard]
+        origin = (await connection.execute(session_statements.ORIGIN, execution_key(ref))).one()
+        said = [transcripts.parse_message(each.role, each.content, each.metadata) for each in missed]
         following = NewExecution(
             new,
             rows.spec(origin),
@@ -224,17 +234,17 @@ class PostgresSessions(SessionForks):
             plan=frozen_map(origin.plan),
             task_queue=origin.task_queue,
         )
-        await self._accept(connection, following)
-        found = (await connection.execute(session_statements.LAUNCH, whose(new))).first()
+        await self._insert_execution(connection, following)
+        found = (await connection.execute(session_statements.LAUNCH, execution_key(new))).first()
         return launch_row(found) if found else None
 
     async def owner(self, execution_id: UUID) -> ExecutionRef | None:
         """Return the full reference of an execution, from its id alone."""
         columns = (executions.c.id, executions.c.tenant_id, executions.c.session_id)
-        found = await self._all(select(*columns).where(executions.c.id == execution_id))
+        found = await self._fetch_all(select(*columns).where(executions.c.id == execution_id))
         return execution_ref(found[0]) if found else None
 
-    async def stranded(
+    async def repair_candidates(
         self,
         task_queue: str,
         older_than: float,
@@ -242,9 +252,9 @@ class PostgresSessions(SessionForks):
         limit: int = 100,
         *,
         pending_only: bool = True,
-    ) -> Stranded:
+    ) -> RepairCandidates:
         """Return executions of all tenants without a recent change, which may need recovery; oldest first."""
-        last = Cursor.parse(after) if after else FIRST
+        last = Cursor.parse(after) if after else FIRST_CURSOR
         values = {
             "task_queue": task_queue,
             "older_than": older_than,
@@ -253,9 +263,9 @@ class PostgresSessions(SessionForks):
             "after_id": last.id,
             "limit": limit,
         }
-        found = await self._all(session_statements.STRANDED, values)
+        found = await self._fetch_all(session_statements.STRANDED, values)
         pending = [row for row in found if row.status == ExecutionStatus.PENDING]
-        return Stranded(
+        return RepairCandidates(
             launches=[launch_row(row) for row in pending if row.is_released and not row.is_child],
             queued=[execution_ref(row) for row in pending if not row.is_released],
             orphans=[execution_ref(row) for row in pending if row.is_child],
@@ -264,12 +274,12 @@ class PostgresSessions(SessionForks):
         )
 
 
-def _seen(query: Select[Any], scope: Scope) -> Select[Any]:
+def _filter_by_scope(query: Select[Any], scope: Scope) -> Select[Any]:
     query = query.where(sessions.c.tenant_id == scope.tenant_id)
     return query if scope.user_id is None else query.where(sessions.c.user_id == scope.user_id)
 
 
-def _words(search: str) -> str:
+def _search_query(search: str) -> str:
     """Return a full-text query for all words of a search, with a prefix match for the last."""
     words = re.findall(r"\w+", search)
     if not words:

@@ -2,8 +2,8 @@
 
 from sqlalchemy import text
 
-from everstep.store.stream_statements import ITS_STREAM, PLACED, append_sql
-from everstep.store.transcript_statements import SAYS
+from everstep.store.stream_statements import ITS_STREAM, POSITIONS, append_sql
+from everstep.store.transcript_statements import APPEND_FRESH_LINES
 
 _KNOWN_STEP = """
     WITH known AS (
@@ -96,7 +96,7 @@ STEP_BEFORE = text("""
      LIMIT 1
 """)
 
-SPENT = """token_usage = token_usage + :tokens,
+ADD_USAGE = """token_usage = token_usage + :tokens,
                token_breakdown = (
                    SELECT json_object_agg(
                               more.kind,
@@ -123,7 +123,7 @@ RECORD_REPLY = text(f"""
            SET attempt = excluded.attempt, facts = excluded.facts, response = excluded.response,
                errors = excluded.errors, partial_text = '', next_index = NULL, after_seq = NULL
     ), said AS (
-        {SAYS}
+        {APPEND_FRESH_LINES}
     ), called AS (
         INSERT INTO agent_tool_calls (execution_id, call_id, tenant_id, step, idx, name, args, malformed,
                                       need, args_digest)
@@ -144,12 +144,12 @@ RECORD_REPLY = text(f"""
                       CAST(:requests AS text[])) AS asked(id, call_id, kind, request)
     ), execution AS (
         UPDATE agent_executions
-           SET {SPENT},
+           SET {ADD_USAGE},
                step_count = greatest(step_count, :step_count), updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
     ), {append_sql(ITS_STREAM, "EXISTS (SELECT 1 FROM fresh)")}
-    SELECT known.facts, {PLACED}
+    SELECT known.facts, {POSITIONS}
       FROM (VALUES (1)) AS one
       LEFT JOIN known ON true
       LEFT JOIN placed ON true
@@ -208,7 +208,7 @@ RECORD_PROCESSING = text(f"""
           FROM fresh
          WHERE execution_id = :execution_id AND number = :number
     ), said AS (
-        {SAYS}
+        {APPEND_FRESH_LINES}
     ), execution AS (
         UPDATE agent_executions
            SET updated_at = clock_timestamp()

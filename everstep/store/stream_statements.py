@@ -56,10 +56,10 @@ def append_sql(stream: str, condition: str = "true") -> str:
 
 ITS_STREAM = "(SELECT coalesce(session_id, id) FROM agent_executions WHERE id = :execution_id)"
 
-PLACED = "placed.given, placed.stream_id, placed.seq, placed.created_at"
+POSITIONS = "placed.given, placed.stream_id, placed.seq, placed.created_at"
 """The stored position of each given envelope, by its index among the given ones."""
 
-APPEND = text(f"WITH {append_sql(':stream_id')} SELECT {PLACED} FROM placed ORDER BY seq")  # noqa: S608 -- constants only
+APPEND = text(f"WITH {append_sql(':stream_id')} SELECT {POSITIONS} FROM placed ORDER BY seq")  # noqa: S608 -- constants only
 """An envelope that is stored already gets no number. If the stream is gone, there is no position and the call
 is refused. Session messages are inserted along with their envelopes."""
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.stream.channels import Channel
-from everstep.store.errors import translated
+from everstep.store.errors import error_translation
 
 SESSIONS = text("""
     SELECT id, tenant_id, id AS stream_id, user_id
@@ -38,8 +38,8 @@ class PostgresStreams:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self._sessions = _Together(engine, SESSIONS)
-        self._executions = _Together(engine, EXECUTIONS)
+        self._sessions = _BatchedLookup(engine, SESSIONS)
+        self._executions = _BatchedLookup(engine, EXECUTIONS)
 
     async def stream(self, channel: Channel, scope: Scope | None) -> UUID | None:
         """Return the stream of a channel, or None if it does not exist or the scope does not cover it."""
@@ -54,7 +54,7 @@ def _covers(scope: Scope, found: Row[Any]) -> bool:
     return found.tenant_id == scope.tenant_id and scope.covers(found.user_id)
 
 
-class _Together:
+class _BatchedLookup:
     """Batches lookups by id: one query runs at a time, for all ids that arrived since the previous one."""
 
     def __init__(self, engine: AsyncEngine, statement: TextClause) -> None:
@@ -91,7 +91,7 @@ class _Together:
             self._asking = None
 
     async def _rows(self, ids: Collection[UUID]) -> Mapping[UUID, Row[Any]]:
-        with translated(self._engine.url):
+        with error_translation(self._engine.url):
             async with self._engine.connect() as connection:
                 found = await connection.execute(self._statement, {"ids": [*ids]})
                 return {row.id: row for row in found}

@@ -25,16 +25,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 BEGIN = b"BEGIN"
-ONE_MOMENT = b"BEGIN ISOLATION LEVEL REPEATABLE READ"
+BEGIN_SNAPSHOT = b"BEGIN ISOLATION LEVEL REPEATABLE READ"
 """Every statement sees the snapshot of the first one."""
 
 COMMIT = b"COMMIT"
 
-Asked: TypeAlias = tuple[TextClause, Mapping[str, Any]]
+BoundStatement: TypeAlias = tuple[TextClause, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """The rows of a statement; columns are attributes."""
 
     rows: Sequence[Any]
@@ -72,7 +72,7 @@ class Transaction:
         self._is_open = False
         self._then: list[Callable[[], None]] = []
 
-    async def execute(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Answer:
+    async def execute(self, statement: Executable, values: Mapping[str, Any] | None = None) -> QueryResult:
         """Execute one statement."""
         if isinstance(statement, TextClause):
             (answer,) = await self.together((statement, values or {}))
@@ -80,9 +80,9 @@ class Transaction:
         if self._begin:
             await self.together()
         found = await self._connection.execute(statement, values)
-        return Answer(found.all() if found.returns_rows else (), found.rowcount)
+        return QueryResult(found.all() if found.returns_rows else (), found.rowcount)
 
-    async def together(self, *asked: Asked, last: bool = False) -> list[Answer]:
+    async def together(self, *asked: BoundStatement, last: bool = False) -> list[QueryResult]:
         """Execute statements in order, with one wait for all of their results.
 
         The last statements of a transaction take `COMMIT` along. If they are also the first ones, they need
@@ -102,21 +102,21 @@ class Transaction:
                 if begin and (begin is not BEGIN or not last):
                     self._is_open = True
                     await self._driver.execute(begin)
-                cursors = [await self._sent(statement, values) for statement, values in asked]
+                cursors = [await self._send_all(statement, values) for statement, values in asked]
                 if last and self._is_open:
                     await self._driver.execute(COMMIT)
-            answers = [Answer(await _rows(cursor), cursor.rowcount) for cursor in cursors]
+            answers = [QueryResult(await _rows(cursor), cursor.rowcount) for cursor in cursors]
         except psycopg.Error as error:
-            raise _wrapped(error) from error
+            raise _dbapi_error(error) from error
         self._is_open = self._is_open and not last
         return answers
 
-    async def _sent(self, statement: TextClause, values: Mapping[str, Any]) -> psycopg.AsyncCursor[Any]:
-        sql, names = _written(statement)
+    async def _send_all(self, statement: TextClause, values: Mapping[str, Any]) -> psycopg.AsyncCursor[Any]:
+        sql, names = _compile(statement)
         cursor = psycopg.AsyncRawCursor(self._driver, row_factory=namedtuple_row)
         return await cursor.execute(sql, [values[name] for name in names])
 
-    def once_kept(self, then: Callable[[], None]) -> None:
+    def call_after_commit(self, then: Callable[[], None]) -> None:
         """Call a function after the commit, and never after a rollback."""
         self._then.append(then)
 
@@ -133,16 +133,16 @@ class Transaction:
         self._then.clear()
         try:
             if self._driver.pgconn.pipeline_status != PipelineStatus.OFF:
-                await self.give_up()
+                await self.abandon()
             elif self._driver.info.transaction_status is not TransactionStatus.IDLE:
                 await self._driver.rollback()
         except psycopg.Error:
-            await self.give_up()
+            await self.abandon()
         except BaseException:
-            await self.give_up()
+            await self.abandon()
             raise
 
-    async def give_up(self) -> None:
+    async def abandon(self) -> None:
         """Close the connection; the server rolls back."""
         self._is_open = False
         self._then.clear()
@@ -164,7 +164,7 @@ async def transaction(engine: AsyncEngine, begin: bytes = BEGIN) -> AsyncGenerat
             await current.rollback()
             raise
         except BaseException:
-            await current.give_up()
+            await current.abandon()
             raise
 
 
@@ -178,7 +178,7 @@ async def _rows(cursor: psycopg.AsyncCursor[Any]) -> list[Any]:
 
 
 @cache
-def _written(statement: TextClause) -> tuple[bytes, tuple[str, ...]]:
+def _compile(statement: TextClause) -> tuple[bytes, tuple[str, ...]]:
     """Return the statement in the server's syntax, which needs no conversion, and its parameter names."""
     names = dict[str, int]()
 
@@ -192,7 +192,7 @@ def _written(statement: TextClause) -> tuple[bytes, tuple[str, ...]]:
 _DIALECT = PGDialect_psycopg()
 
 
-def _wrapped(error: psycopg.Error) -> DBAPIError:
+def _dbapi_error(error: psycopg.Error) -> DBAPIError:
     """Return the error in SQLAlchemy's form, without bound parameters, which may be user data."""
     wrapped = DBAPIError.instance(None, None, error, psycopg.Error, dialect=_DIALECT, hide_parameters=True)
     assert isinstance(wrapped, DBAPIError)  # noqa: S101

@@ -44,7 +44,7 @@ NOTES_BEFORE_CALL = text(
 )
 """The metadata when the step of a call began, including the notes of its hooks."""
 
-SAY = text("""
+APPEND_LINES = text("""
     INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
     SELECT :execution_id, said.step, said.idx, :tenant_id, said.role,
            CAST(said.content AS json), CAST(said.metadata AS json)
@@ -53,7 +53,8 @@ SAY = text("""
            AS said(step, idx, role, content, metadata)
 """)
 
-SAYS = """INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
+APPEND_FRESH_LINES = """
+    INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
         SELECT :execution_id, said.step, said.idx, :tenant_id, said.role,
                CAST(said.content AS json), CAST(said.metadata AS json)
           FROM fresh,
@@ -72,6 +73,8 @@ IN_LAST_STEPS = """
 """
 """Selects what belongs to the last steps, whose numbers are consecutive."""
 
-SAID_WITHIN = text(f"{_SAID} AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int) ORDER BY step, idx")
+MESSAGES_WITHIN = text(
+    f"{_SAID} AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int) ORDER BY step, idx"
+)
 
 SAID_LAST = text(f"{_SAID} {IN_LAST_STEPS} ORDER BY step, idx")

@@ -12,15 +12,15 @@ from sqlalchemy import Row
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.messages import Message, Messages, Role
-from everstep.agent_domain.storage.metadata_changes import Notes, of_next_execution
-from everstep.agent_domain.storage.steps import Added
+from everstep.agent_domain.storage.metadata_changes import MetadataChanges, inherited_metadata
+from everstep.agent_domain.storage.steps import HookAdditions
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, reading
 from everstep.store.bodies import document, encode
 
 RESULTS_FROM = 1000
 """The index of the first result within a step, above that of any reply."""
 
-HEARD_BEFORE = -RESULTS_FROM
+STEERING_END = -RESULTS_FROM
 """Steering messages are placed below this index; the range above it is for hook messages."""
 
 PROCESSED_FROM = 1_900_000_000
@@ -33,7 +33,7 @@ NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TranscriptLine:
     """A message at its place in a step."""
 
     idx: int
@@ -42,10 +42,10 @@ class Line:
     metadata: str
 
 
-def lines(messages: Sequence[Message], start: int = 0) -> tuple[Line, ...]:
+def lines(messages: Sequence[Message], start: int = 0) -> tuple[TranscriptLine, ...]:
     """Return transcript lines of messages, from an index on."""
     return tuple(
-        Line(
+        TranscriptLine(
             start + offset,
             str(message.role),
             encode(message.content, "message content"),
@@ -55,19 +55,19 @@ def lines(messages: Sequence[Message], start: int = 0) -> tuple[Line, ...]:
     )
 
 
-def reply_lines(messages: Messages) -> tuple[Line, ...]:
+def reply_lines(messages: Messages) -> tuple[TranscriptLine, ...]:
     """Return the lines of the model's reply, which precede all results."""
     _fits(len(messages))
     return lines(messages)
 
 
-def result_lines(messages: Messages, call_index: int) -> tuple[Line, ...]:
+def result_lines(messages: Messages, call_index: int) -> tuple[TranscriptLine, ...]:
     """Return the lines of a call's result, placed in call order rather than completion order."""
     _fits(len(messages))
-    return lines(messages, place(call_index))
+    return lines(messages, result_index(call_index))
 
 
-def place(call_index: int) -> int:
+def result_index(call_index: int) -> int:
     """Return the first index of a call's result."""
     return RESULTS_FROM * (call_index + 1)
 
@@ -77,7 +77,7 @@ def _fits(count: int) -> None:
         raise InvalidInput(f"a reply or a result has at most {RESULTS_FROM} messages, not {count}; join some")
 
 
-def message_read(role: str, content: Any, metadata: Any) -> Message:
+def parse_message(role: str, content: Any, metadata: Any) -> Message:
     """Return one stored message."""
     with reading("the message"):
         return Message(Role.parse(role), content, frozen_map(metadata, "message metadata"))
@@ -86,36 +86,38 @@ def message_read(role: str, content: Any, metadata: Any) -> Message:
 # Notes, and messages of hooks and processors.
 
 
-def call_notes(notes: Notes, call_index: int) -> tuple[Line, ...]:
+def call_notes(notes: MetadataChanges, call_index: int) -> tuple[TranscriptLine, ...]:
     """Return the line of a call's notes; the last call in the reply wins, in any completion order."""
-    return _note(notes, _NOTES_OF_CALLS + call_index)
+    return _note_lines(notes, _NOTES_OF_CALLS + call_index)
 
 
-def hook_lines(number: int, added: Added) -> tuple[tuple[int, Line], ...]:
+def hook_lines(number: int, added: HookAdditions) -> tuple[tuple[int, TranscriptLine], ...]:
     """Return the messages and notes that hooks added before the model was called, each with its step."""
     _fits(len(added.said))
-    said = (*lines(added.said, -len(added.said)), *_note(added.notes, _NOTES_OF_HOOKS))
-    return (*_opening(number, added.opening), *((number, line) for line in said))
+    said = (*lines(added.said, -len(added.said)), *_note_lines(added.notes, _NOTES_OF_HOOKS))
+    return (*_opening_lines(number, added.opening), *((number, line) for line in said))
 
 
-def processed_lines(number: int, added: Added) -> tuple[tuple[int, Line], ...]:
+def processed_lines(number: int, added: HookAdditions) -> tuple[tuple[int, TranscriptLine], ...]:
     """Return the messages and notes that processors added after the last result, each with its step."""
     _fits(len(added.said))
-    said = (*lines(added.said, PROCESSED_FROM), *_note(added.notes, _NOTES_OF_PROCESSORS))
-    return (*_opening(number, added.opening, 1), *((number, line) for line in said))
+    said = (*lines(added.said, PROCESSED_FROM), *_note_lines(added.notes, _NOTES_OF_PROCESSORS))
+    return (*_opening_lines(number, added.opening, 1), *((number, line) for line in said))
 
 
-def _note(notes: Notes, idx: int) -> tuple[Line, ...]:
-    return (Line(idx, NOTE, encode(notes.to_dict(), "the agent's metadata"), "{}"),) if notes else ()
+def _note_lines(notes: MetadataChanges, idx: int) -> tuple[TranscriptLine, ...]:
+    return (
+        (TranscriptLine(idx, NOTE, encode(notes.to_dict(), "the agent's metadata"), "{}"),) if notes else ()
+    )
 
 
-def _opening(number: int, messages: Messages, after: int = 0) -> Iterable[tuple[int, Line]]:
+def _opening_lines(number: int, messages: Messages, after: int = 0) -> Iterable[tuple[int, TranscriptLine]]:
     """Place messages before the execution's first message; later additions go further to the front."""
     _fits(len(messages))
     return ((0, line) for line in lines(messages, -RESULTS_FROM * (2 * number + after)))
 
 
-def is_said_by(place: tuple[int, int], number: int) -> bool:
+def is_filled_by(place: tuple[int, int], number: int) -> bool:
     """Return whether a place, a step and an index, was filled by the end of the given step."""
     step, idx = place
     return step <= number and (step > 0 or idx >= -RESULTS_FROM * (2 * number + 1))
@@ -124,20 +126,20 @@ def is_said_by(place: tuple[int, int], number: int) -> bool:
 # Reading.
 
 
-def told(said: Iterable[Row[Any]]) -> tuple[Messages, FrozenDict]:
+def parse_transcript(said: Iterable[Row[Any]]) -> tuple[Messages, FrozenDict]:
     """Return the messages, and the metadata that the notes among them add up to."""
     messages, metadata = list[Message](), EMPTY
     for row in said:
         if row.role != NOTE:
-            messages.append(message_read(row.role, row.content, row.metadata))
+            messages.append(parse_message(row.role, row.content, row.metadata))
         elif "begins" in row.content:
-            metadata = begun_with(metadata, document(row.content["begins"], "the agent's metadata"))
+            metadata = initial_metadata(metadata, document(row.content["begins"], "the agent's metadata"))
         else:
-            metadata = notes_read(row.content).added_to(metadata)
+            metadata = parse_notes(row.content).apply_to(metadata)
     return tuple(messages), metadata
 
 
-def task_of(said: Iterable[tuple[tuple[int, int], Message]], earlier: str | None) -> str | None:
+def find_task(said: Iterable[tuple[tuple[int, int], Message]], earlier: str | None) -> str | None:
     """Return the message that began an execution, from its own part of the transcript.
 
     Args:
@@ -148,23 +150,23 @@ def task_of(said: Iterable[tuple[tuple[int, int], Message]], earlier: str | None
     return next((message.text for message in reversed([*began])), earlier)
 
 
-def task_told(said: Iterable[Row[Any]]) -> str | None:
+def task_from_rows(said: Iterable[Row[Any]]) -> str | None:
     """Return the message that began the last execution of these rows."""
     task, own = None, list[tuple[tuple[int, int], Message]]()
     for row in said:
         if row.role != NOTE:
-            own.append(((row.step, row.idx), message_read(row.role, row.content, row.metadata)))
+            own.append(((row.step, row.idx), parse_message(row.role, row.content, row.metadata)))
         elif "begins" in row.content:
-            task, own = task_of(own, task), []
-    return task_of(own, task)
+            task, own = find_task(own, task), []
+    return find_task(own, task)
 
 
-def begun_with(metadata: FrozenDict, own: FrozenDict) -> FrozenDict:
+def initial_metadata(metadata: FrozenDict, own: FrozenDict) -> FrozenDict:
     """Return the initial metadata of an execution, merged onto that of the execution it continues."""
-    return of_next_execution(metadata).merged(own)
+    return inherited_metadata(metadata).merged(own)
 
 
-def notes_read(content: Any) -> Notes:
+def parse_notes(content: Any) -> MetadataChanges:
     """Return the notes of one line."""
     with reading("the notes"):
-        return Notes.from_dict(document(content, "the notes"))
+        return MetadataChanges.from_dict(document(content, "the notes"))

@@ -3,39 +3,39 @@
 from dataclasses import dataclass
 from random import uniform
 
-LONGEST_ASKED = 300.0
+MAX_REQUESTED_DELAY = 300.0
 """Upper limit in seconds for a delay that the gateway asks for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ClientTimings:
     """Delays and timeouts, in seconds."""
 
-    pause: float = 0.5
+    first_delay: float = 0.5
     """Before the first reconnect; doubles with each one."""
-    longest: float = 30.0
-    patience: float = 10.0
+    max_delay: float = 30.0
+    reply_timeout: float = 10.0
     """Timeout for a reply."""
-    steady: float = 30.0
+    reset_after: float = 30.0
     """A connection that lasted this long resets the backoff."""
 
 
-class Pauses:
+class Backoff:
     """Exponential backoff with jitter."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._timings = pace
+    def __init__(self, timings: ClientTimings) -> None:
+        self._timings = timings
         self._tries = 0
 
-    def next(self, asked: float | None = None) -> float:
+    def next_delay(self, requested: float | None = None) -> float:
         """Return the seconds until the next try; a delay that the gateway asked for is used as it is once."""
-        pace = self._timings
-        drawn = min(pace.longest, pace.pause * 2 ** min(self._tries, 30)) * uniform(0.5, 1)  # noqa: S311 -- no secret
+        timings = self._timings
+        delay = min(timings.max_delay, timings.first_delay * 2 ** min(self._tries, 30)) * uniform(0.5, 1)  # noqa: S311 -- no secret
         is_first, self._tries = self._tries == 0, self._tries + 1
-        if asked is None:
-            return drawn
-        asked = min(asked, LONGEST_ASKED)
-        return asked if is_first else max(asked, drawn)
+        if requested is None:
+            return delay
+        requested = min(requested, MAX_REQUESTED_DELAY)
+        return requested if is_first else max(requested, delay)
 
     def reset(self) -> None:
         """Start again with the shortest pause, after a success."""

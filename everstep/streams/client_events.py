@@ -6,7 +6,7 @@ from uuid import UUID
 
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.stream.envelopes import Envelope
-from everstep.agent_domain.stream.reader import ENDED, fence_of
+from everstep.agent_domain.stream.reader import AFTER_ALL_ATTEMPTS, fence_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,10 @@ class Happened:
     def ends(self, execution_id: UUID) -> bool:
         """Whether it is the end of this execution."""
         envelope = self.envelope
-        return envelope.execution_id == execution_id and fence_of(envelope.type, envelope.payload) == ENDED
+        return (
+            envelope.execution_id == execution_id
+            and fence_from(envelope.type, envelope.payload) == AFTER_ALL_ATTEMPTS
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Reload:
     seq: int
 
 
-News: TypeAlias = Happened | Wrote | Reload
+StreamEvent: TypeAlias = Happened | Wrote | Reload
 
 
 class StreamRefused(EverstepError):

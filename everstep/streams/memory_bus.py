@@ -5,26 +5,26 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
-from everstep.agent_domain.stream.bus import Chunk, Frame, Outbox
+from everstep.agent_domain.stream.bus import Frame, SendQueue, TextChunk
 from everstep.agent_domain.stream.records import StoredEnvelope
 
 MOST_FRAMES = 1000
 """Frames buffered per listener before chunks are dropped."""
 
 
-class Listener:
+class StreamListener:
     """The frames of one stream, as an iterator; it ends when the buffer overflows.
 
     A consumer that wants to continue starts again from the table.
     """
 
     def __init__(self, limit: int) -> None:
-        self._outbox = Outbox[Frame](limit)
+        self._outbox = SendQueue[Frame](limit)
         self._filled = asyncio.Event()
 
     def put(self, frame: Frame) -> None:
         """Buffer a frame."""
-        self._outbox.put(frame, is_chunk=isinstance(frame, Chunk))
+        self._outbox.put(frame, is_chunk=isinstance(frame, TextChunk))
         self._filled.set()
 
     @property
@@ -32,7 +32,7 @@ class Listener:
         """Whether the buffer has overflowed."""
         return self._outbox.is_overrun
 
-    def waiting(self) -> tuple[Frame, ...]:
+    def take_frames(self) -> tuple[Frame, ...]:
         """Return and clear the buffered frames."""
         self._filled.clear()
         return self._outbox.take()
@@ -41,7 +41,7 @@ class Listener:
         while not self.is_overrun:
             await self._filled.wait()
             if not self.is_overrun:
-                for frame in self.waiting():
+                for frame in self.take_frames():
                     yield frame
 
 
@@ -50,26 +50,26 @@ class MemoryBus:
 
     def __init__(self, limit: int = MOST_FRAMES) -> None:
         self._limit = limit
-        self._listeners: dict[UUID, list[Listener]] = {}
+        self._listeners: dict[UUID, list[StreamListener]] = {}
 
     @contextmanager
-    def listening(self, stream_id: UUID) -> Generator[Listener]:
+    def open_listener(self, stream_id: UUID) -> Generator[StreamListener]:
         """Receive the frames of a stream while the body runs."""
-        listener = Listener(self._limit)
+        listener = StreamListener(self._limit)
         self._listeners.setdefault(stream_id, []).append(listener)
         try:
             yield listener
         finally:
-            self._leave(stream_id, listener)
+            self._remove(stream_id, listener)
 
-    def _leave(self, stream_id: UUID, listener: Listener) -> None:
-        left = [each for each in self._listeners.get(stream_id, ()) if each is not listener]
-        if left:
-            self._listeners[stream_id] = left
+    def _remove(self, stream_id: UUID, listener: StreamListener) -> None:
+        remaining = [each for each in self._listeners.get(stream_id, ()) if each is not listener]
+        if remaining:
+            self._listeners[stream_id] = remaining
         else:
             self._listeners.pop(stream_id, None)
 
-    def wants(self, stream_id: UUID) -> bool:
+    def has_subscribers(self, stream_id: UUID) -> bool:
         """Whether the stream has a listener."""
         return stream_id in self._listeners
 
@@ -78,7 +78,7 @@ class MemoryBus:
         for envelope in envelopes:
             self._put(stream_id, envelope)
 
-    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
+    def publish_chunk(self, stream_id: UUID, chunk: TextChunk) -> None:
         """Deliver a text chunk to the listeners."""
         self._put(stream_id, chunk)
 
@@ -86,4 +86,4 @@ class MemoryBus:
         for listener in self._listeners.get(stream_id, ()):
             listener.put(frame)
             if listener.is_overrun:
-                self._leave(stream_id, listener)
+                self._remove(stream_id, listener)

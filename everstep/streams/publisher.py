@@ -20,8 +20,8 @@ from websockets.typing import Subprotocol
 from everstep.agent_domain.background import keep_running, note_failure
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream import link
-from everstep.agent_domain.stream.bus import Chunk, Frame, Outbox, envelope_of
-from everstep.agent_domain.stream.gateways import PRESENT_SECONDS, Gateways
+from everstep.agent_domain.stream.bus import Frame, SendQueue, TextChunk, envelope_from
+from everstep.agent_domain.stream.gateways import GATEWAY_EXPIRY_SECONDS, GatewayDirectory
 from everstep.agent_domain.stream.records import StoredEnvelope
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ FLUSH_SECONDS = 1.0
 """Seconds for sending the rest of the queue on close."""
 
 
-def nothing_is_lost() -> bool:
+def never_loses() -> bool:
     """Return False, as everywhere outside of crash tests: frames arrive, or the connection is lost."""
     return False
 
@@ -50,14 +50,14 @@ class DirectBus:
 
     def __init__(
         self,
-        gateways: Gateways,
+        gateways: GatewayDirectory,
         secret: str,
         *,
         refresh: float = REFRESH_SECONDS,
         limit: int = MOST_FRAMES,
         first_pause: float = FIRST_PAUSE,
         ping: float = PING_SECONDS,
-        loses: Callable[[], bool] = nothing_is_lost,
+        loses: Callable[[], bool] = never_loses,
     ) -> None:
         self._gateways = gateways
         self._refresh = refresh
@@ -66,11 +66,11 @@ class DirectBus:
         self._first_pause = first_pause
         self._ping = ping
         self._loses = loses
-        self._links: dict[tuple[UUID, str], _Link] = {}
+        self._links: dict[tuple[UUID, str], _GatewayLink] = {}
         self._search: asyncio.Task[None] | None = None
         self._is_lost = False
 
-    def wants(self, stream_id: UUID) -> bool:
+    def has_subscribers(self, stream_id: UUID) -> bool:
         """Whether a gateway wants this stream."""
         return any(stream_id in each.wanted for each in self._links.values())
 
@@ -79,39 +79,43 @@ class DirectBus:
         for envelope in envelopes:
             self._put(stream_id, envelope)
 
-    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
+    def publish_chunk(self, stream_id: UUID, chunk: TextChunk) -> None:
         """Send a text chunk to the gateways that want the stream."""
         self._put(stream_id, chunk)
 
     def _put(self, stream_id: UUID, frame: Frame) -> None:
-        line = None
+        encoded = None
         for each in self._links.values():
             if stream_id in each.wanted:
-                line = line or _Line(stream_id, frame)
-                each.put(line)
+                encoded = encoded or _EncodedFrame(stream_id, frame)
+                each.put(encoded)
 
     def start(self) -> None:
         """Start looking for gateways."""
         self._search = asyncio.create_task(
             keep_running(
-                "the search for gateways", self._find, sleep=asyncio.sleep, clock=monotonic, log=logger
+                "the search for gateways",
+                self._search_gateways,
+                sleep=asyncio.sleep,
+                clock=monotonic,
+                log=logger,
             )
         )
 
     async def aclose(self) -> None:
         """Send the rest of the queues, for a limited time, and close all links."""
         if self._search:
-            await _cancelled([self._search])
+            await _cancel_all([self._search])
         links, self._links = list(self._links.values()), {}
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
-                await asyncio.gather(*(each.idle() for each in links))
-        await _cancelled([each.task for each in links if each.task])
+                await asyncio.gather(*(each.wait_idle() for each in links))
+        await _cancel_all([each.task for each in links if each.task])
 
-    async def _find(self) -> None:
+    async def _search_gateways(self) -> None:
         while True:
             try:
-                self._found(*await self._gateways.present(PRESENT_SECONDS))
+                self._update_links(*await self._gateways.active_gateways(GATEWAY_EXPIRY_SECONDS))
                 self._is_lost = False
             except Exception as error:  # noqa: BLE001 -- the known gateways keep working
                 if not self._is_lost:
@@ -119,23 +123,23 @@ class DirectBus:
                 self._is_lost = True
             await asyncio.sleep(self._refresh)
 
-    def _found(self, epoch: str, present: Sequence[tuple[UUID, str]]) -> None:
+    def _update_links(self, epoch: str, present: Sequence[tuple[UUID, str]]) -> None:
         for key in present:
             if key not in self._links:
-                self._links[key] = _Link(
+                self._links[key] = _GatewayLink(
                     key[1], self._token, self._limit, self._first_pause, self._ping, loses=self._loses
                 )
         for key, each in list(self._links.items()):
             # An absent gateway is not linked again, but a link that is still open proves that it is there.
             each.is_present = key in present
             if each.is_present or each.is_open:
-                each.tell(epoch)
+                each.set_epoch(epoch)
             else:
                 del self._links[key]
-                each.drop()
+                each.stop()
 
 
-class _Line:
+class _EncodedFrame:
     """A frame as it is sent: encoded once for all gateways, when the first one takes it."""
 
     __slots__ = ("_data", "_frame", "_stream_id", "is_chunk")
@@ -144,21 +148,21 @@ class _Line:
         self._stream_id = stream_id
         self._frame = frame
         self._data: bytes | None = None
-        self.is_chunk = isinstance(frame, Chunk)
+        self.is_chunk = isinstance(frame, TextChunk)
 
     @property
-    def written(self) -> bytes:
+    def data(self) -> bytes:
         """The encoded frame; empty if it cannot be encoded, which readers detect as a hole."""
         if self._data is None:
             try:
-                self._data = link.line(self._stream_id, envelope_of(self._frame))
+                self._data = link.encode_line(self._stream_id, envelope_from(self._frame))
             except Exception:
                 logger.exception("a frame of the stream %s cannot be encoded", self._stream_id)
                 self._data = b""
         return self._data
 
 
-class _Link:
+class _GatewayLink:
     """The queue and the successive connections of one gateway."""
 
     def __init__(
@@ -183,7 +187,7 @@ class _Link:
         self._epoch = ""
         self._is_refused = False
         self._connection: ClientConnection | None = None
-        self._outbox = Outbox[_Line](limit)
+        self._outbox = SendQueue[_EncodedFrame](limit)
         self._wakeup = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -193,11 +197,11 @@ class _Link:
         """Whether there is a connection now."""
         return self._connection is not None
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until the queue is empty."""
         await self._idle.wait()
 
-    def tell(self, epoch: str) -> None:
+    def set_epoch(self, epoch: str) -> None:
         """Set the epoch of the frames that follow, and start the link."""
         if epoch != self._epoch:
             self._epoch = epoch
@@ -205,13 +209,17 @@ class _Link:
         if self.task is None or self.task.done():
             self.task = asyncio.create_task(
                 keep_running(
-                    "a link to a gateway", self._stay, sleep=asyncio.sleep, clock=monotonic, log=logger
+                    "a link to a gateway",
+                    self._keep_connected,
+                    sleep=asyncio.sleep,
+                    clock=monotonic,
+                    log=logger,
                 )
             )
 
-    def put(self, line: _Line) -> None:
+    def put(self, frame: _EncodedFrame) -> None:
         """Queue one more line. A gateway that is too far behind is disconnected and has to read the table."""
-        self._outbox.put(line, is_chunk=line.is_chunk)
+        self._outbox.put(frame, is_chunk=frame.is_chunk)
         self._idle.clear()
         self._wakeup.set()
         if self._outbox.is_overrun and self._connection:
@@ -219,34 +227,34 @@ class _Link:
             self._connection.transport.abort()
             self._reset()
 
-    def drop(self) -> None:
+    def stop(self) -> None:
         """Stop the link of a gateway that is gone."""
         if self.task:
             self.task.cancel()
 
-    async def _stay(self) -> None:
+    async def _keep_connected(self) -> None:
         """Keep the link open while the gateway is there."""
         pause = self._first_pause
         while self.is_present:
-            began = monotonic()
+            opened_at = monotonic()
             try:
-                await self._linked()
+                await self._connect()
             except InvalidStatus as refusal:
-                self._complain(refusal)
+                self._log_refusal(refusal)
             except (OSError, TimeoutError, WebSocketException) as error:
                 logger.info("the link to the gateway at %s is lost: %s", self._url, error)
-            if monotonic() - began > STEADY_SECONDS:
+            if monotonic() - opened_at > STEADY_SECONDS:
                 pause = self._first_pause
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _complain(self, refusal: InvalidStatus) -> None:
+    def _log_refusal(self, refusal: InvalidStatus) -> None:
         if not self._is_refused:
             advice = "is EVERSTEP_BROADCAST_SECRET the same?"
             logger.warning("the gateway at %s refuses this writer (%s); %s", self._url, refusal, advice)
         self._is_refused = True
 
-    async def _linked(self) -> None:
+    async def _connect(self) -> None:
         async with connect(
             self._url,
             additional_headers={"Authorization": f"Bearer {self._token}"},
@@ -268,7 +276,7 @@ class _Link:
                     # A closing handshake would wait behind the frames that the gateway does not take.
                     connection.transport.abort()
                 self._reset()
-                await _cancelled([sending])
+                await _cancel_all([sending])
                 await connection.close(CloseCode.GOING_AWAY)
 
     def _reset(self) -> None:
@@ -281,7 +289,7 @@ class _Link:
     async def _listen(self, connection: ClientConnection) -> None:
         async for message in connection:
             try:
-                interest = link.read_gateway(message)
+                interest = link.parse_gateway_message(message)
             except InvalidInput as error:
                 logger.warning("a gateway of another version sent an unreadable message: %s", error)
                 continue
@@ -298,20 +306,20 @@ class _Link:
             connection.transport.abort()
 
     async def _send_all(self, connection: ClientConnection) -> None:
-        told = ""
+        sent_epoch = ""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
-            if told != self._epoch:
-                told = self._epoch
-                await self._sent(connection, link.told(told).encode())
-            lines = [line.written for line in self._outbox.take() if not self._loses()]
-            for message in link.messages(filter(None, lines)):
-                await self._sent(connection, message)
+            if sent_epoch != self._epoch:
+                sent_epoch = self._epoch
+                await self._send_message(connection, link.epoch_message(sent_epoch).encode())
+            lines = [line.data for line in self._outbox.take() if not self._loses()]
+            for message in link.pack_lines(filter(None, lines)):
+                await self._send_message(connection, message)
             if not self._outbox:
                 self._idle.set()
 
-    async def _sent(self, connection: ClientConnection, message: bytes) -> None:
+    async def _send_message(self, connection: ClientConnection, message: bytes) -> None:
         """Send with a deadline: a ping would wait behind a blocked send forever."""
         try:
             async with asyncio.timeout(2 * self._ping):
@@ -322,7 +330,7 @@ class _Link:
             raise
 
 
-async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from temporalio.testing import TimeSkippingConfig, WorkflowEnvironment
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.errors import EverstepError, InvalidInput
@@ -40,14 +40,14 @@ class NotReached(EverstepError, AssertionError):
 class NoPresets:
     """Stands in for presets: agents of a test bring their own models."""
 
-    def model(self, wanted: ModelChoice = None) -> Model:
+    def model(self, choice: ModelChoice = None) -> Model:
         """Refuse every name.
 
         Raises:
             InvalidInput: Always.
         """
         raise InvalidInput(
-            f"the agent names the model {wanted!r}; give it a model, such as ScriptedModel(...)"
+            f"the agent names the model {choice!r}; give it a model, such as ScriptedModel(...)"
         )
 
 
@@ -168,7 +168,7 @@ class DurableAgents:
             async with asyncio.timeout(self.patience):
                 while True:
                     # It listens before it looks, so that nothing happens unnoticed in between.
-                    with self.bus.listening(execution.ref.stream_id) as listener:
+                    with self.bus.open_listener(execution.ref.stream_id) as listener:
                         has_ended = (await execution.get()).status.is_terminal
                         if (found := await look()) is not None:
                             return found
@@ -191,7 +191,7 @@ class DurableAgents:
 @asynccontextmanager
 async def open_agents(
     server: WorkflowEnvironment,
-    *agents: AgentBuilder | AgentDefinition,
+    *agents: DefinitionBuilder | AgentDefinition,
     models: Models | None = None,
     patience: float = PATIENCE_SECONDS,
 ) -> AsyncGenerator[DurableAgents]:
@@ -206,7 +206,7 @@ async def open_agents(
     Raises:
         InvalidInput: There is no agent, or two have the same name.
     """
-    definitions = [each.definition() if isinstance(each, AgentBuilder) else each for each in agents]
+    definitions = [each.definition() if isinstance(each, DefinitionBuilder) else each for each in agents]
     names = [each.descriptor.name for each in definitions]
     if not names or len({*names}) < len(names):
         raise InvalidInput(f"pass agents with different names; these are {names}")

@@ -23,10 +23,10 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from everstep.agent_domain.errors import EverstepError
-from everstep.runtime.api import answering_locally
+from everstep.runtime.api import open_local_api
 from everstep.runtime.data_folder import data_folder
-from everstep.runtime.installation import Installation, local
-from everstep.runtime.serving import bound, serving
+from everstep.runtime.installation import Installation, open_local_installation
+from everstep.runtime.serving import bind_socket, serve_app
 from everstep.runtime.settings import Settings
 
 HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ class Pages:
         return self.modules / "pusher-js" / "dist" / "web" / "pusher.min.js"
 
 
-async def keep_a_gateway(settings: Settings, port: int, origins: Sequence[str]) -> None:
+async def keep_gateway_running(settings: Settings, port: int, origins: Sequence[str]) -> None:
     """Run `everstep gateway`, and start another one whenever it is killed."""
     arguments = ("--data", str(settings.data_dir), "gateway", "--port", str(port))
     environment = {**os.environ, "EVERSTEP_ALLOWED_ORIGINS": ",".join(origins)}
@@ -110,7 +110,7 @@ async def working(installation: Installation) -> AsyncGenerator[None]:
 async def main(data: Path, port: int, modules: Path) -> None:
     """Run everything until it is stopped."""
     pages = Pages(modules)
-    async with serving(pages.app, HOST, port, or_any=True) as url:
+    async with serve_app(pages.app, HOST, port, or_any=True) as url:
         # Pages on another port have another origin, for the API and for the gateway.
         origins = (url, url.replace(HOST, "localhost"))
         settings = Settings.read(
@@ -118,19 +118,19 @@ async def main(data: Path, port: int, modules: Path) -> None:
         )
         print("Starting PostgreSQL and Temporal ...", flush=True)
         async with (
-            local(settings, temporal_port=0, ui_port=0) as (installation, services),
+            open_local_installation(settings, temporal_port=0, ui_port=0) as (installation, services),
             working(installation),
-            answering_locally(installation) as api,
+            open_local_api(installation) as api,
         ):
-            with bound(HOST, settings.gateway_port, or_any=True) as free:
+            with bind_socket(HOST, settings.gateway_port, or_any=True) as free:
                 gateway_port: int = free.getsockname()[1]
             pages.config = {"api": api.url, "gateway": f"ws://{HOST}:{gateway_port}", "token": api.token}
-            gateway = asyncio.create_task(keep_a_gateway(installation.settings, gateway_port, origins))
+            gateway = asyncio.create_task(keep_gateway_running(installation.settings, gateway_port, origins))
             print(f"HTTP API     {api.url}")
             print(f"pages        {url}/ and {url}/pusher.html; Ctrl-C stops everything", flush=True)
             if not pages.pusher.exists():
                 print(f"             pusher.html needs pusher-js: run `npm ci` in {HERE}", flush=True)
-            ends = [gateway, *map(asyncio.ensure_future, (told_to_stop(), services.died))]
+            ends = [gateway, *map(asyncio.ensure_future, (wait_for_signal(), services.death))]
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -139,7 +139,7 @@ async def main(data: Path, port: int, modules: Path) -> None:
                 await asyncio.gather(*ends, return_exceptions=True)
 
 
-async def told_to_stop() -> None:
+async def wait_for_signal() -> None:
     """Wait for Ctrl-C."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

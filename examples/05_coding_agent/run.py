@@ -20,10 +20,10 @@ from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.capabilities.bash.sandbox import Sandbox
-from everstep.cli.follow import followed
+from everstep.cli.follow import follow_lines
 from everstep.cli.output import execution_lines
 from everstep.runtime.data_folder import data_folder
-from everstep.runtime.installation import Installation, local
+from everstep.runtime.installation import Installation, open_local_installation
 from everstep.runtime.settings import Settings
 
 HERE = Path(__file__).parent.resolve()
@@ -38,28 +38,31 @@ async def main(data: Path, task: str) -> None:
     shutil.rmtree(WORKSPACE, ignore_errors=True)
     shutil.copytree(PROJECT, WORKSPACE)
     print("Starting PostgreSQL and Temporal ...", flush=True)
-    async with local(Settings.read(data_dir=data), temporal_port=0, ui_port=0) as (installation, _services):
+    async with open_local_installation(Settings.read(data_dir=data), temporal_port=0, ui_port=0) as (
+        installation,
+        _services,
+    ):
         print(f"Temporal UI: {installation.settings.ui_url}\n")
         stop = asyncio.Event()
         worker = asyncio.create_task(installation.work(stop))
         try:
-            await asked(installation, task)
+            await follow_agent(installation, task)
         finally:
             stop.set()
             await worker
 
 
-async def asked(installation: Installation, task: str) -> None:
+async def follow_agent(installation: Installation, task: str) -> None:
     """Follow the agent to its end, and show its changes."""
     execution = await installation.client.start("coder", task)
-    async with aclosing(followed(execution)) as lines:
+    async with aclosing(follow_lines(execution)) as lines:
         async for line in lines:
             print(line, flush=True)
     row = await execution.get()
     print("\n" + "\n".join(execution_lines(row, installation.settings.ui_url)))
     print("\nWhat it changed:\n\n" + "".join(changes()))
     print(f"\nAfter {row.step_count} steps the tests {await verdict()}.")
-    stay(installation.settings.ui_url)
+    wait_for_enter(installation.settings.ui_url)
     if row.status is not ExecutionStatus.COMPLETED:
         raise SystemExit(f"The execution {row.status}.")
 
@@ -83,7 +86,7 @@ async def verdict() -> str:
     return "pass" if result.exit_code == 0 else f"fail:\n{result.stderr}"
 
 
-def stay(ui_url: str | None) -> None:
+def wait_for_enter(ui_url: str | None) -> None:
     """Leave time for a look at Temporal's UI, if the terminal is interactive."""
     if sys.stdin.isatty():
         print(f"\nHave a look at {ui_url}; Enter stops everything.")

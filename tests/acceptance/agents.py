@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import Model, OnText, ToolCallingDriver
 from everstep.agent_domain.agents.spawning import Spawn
 from everstep.agent_domain.loop.child_end import ChildEnd
@@ -78,7 +78,7 @@ class WitnessedModel:
         turn = sum(message.is_assistant for message in conversation) + 1
         about, pieces = conversation[0].text, 0
 
-        def heard(text: str) -> None:
+        def on_piece(text: str) -> None:
             nonlocal pieces
             pieces += 1
             spark(f"turn {turn}, piece {pieces}")
@@ -86,13 +86,13 @@ class WitnessedModel:
 
         note("asked", f"turn {turn}", about=about, last=conversation[-1].text)
         await at(f"turn {turn}", about)
-        response = await self.model.respond(request, heard)
+        response = await self.model.respond(request, on_piece)
         note("answered", f"turn {turn}", about=about)
         spark(f"turn {turn} answered")
         return response
 
 
-async def _ran(context: ToolContext, name: str, result: str) -> str:
+async def _run_tool(context: ToolContext, name: str, result: str) -> str:
     note("ran", name, execution=str(context.execution_id), key=context.tool_call_id)
     await at(f"{name} ran")
     return result
@@ -101,31 +101,31 @@ async def _ran(context: ToolContext, name: str, result: str) -> str:
 @tool
 async def look_up(city: str, context: ToolContext) -> str:
     """Look up hotels in a city."""
-    return await _ran(context, "look_up", f"Hotel de la Gare in {city}")
+    return await _run_tool(context, "look_up", f"Hotel de la Gare in {city}")
 
 
 @tool
 async def book(hotel: str, context: ToolContext) -> str:
     """Book a room; booking it again under the same key books it once."""
-    return await _ran(context, "book", f"booked {hotel}")
+    return await _run_tool(context, "book", f"booked {hotel}")
 
 
 @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
 async def pay(euros: int, context: ToolContext) -> str:
     """Pay."""
-    return await _ran(context, "pay", f"paid {euros}")
+    return await _run_tool(context, "pay", f"paid {euros}")
 
 
 @tool(options=ToolOptions(quick=True))
 async def jot(text: str, context: ToolContext) -> str:
     """Jot something down."""
-    return await _ran(context, "jot", f"jotted {text}")
+    return await _run_tool(context, "jot", f"jotted {text}")
 
 
 @tool(options=ToolOptions(quick=True, effect=Effect.AT_MOST_ONCE))
 async def ring(times: int, context: ToolContext) -> str:
     """Ring a bell."""
-    return await _ran(context, "ring", f"rang {times} times")
+    return await _run_tool(context, "ring", f"rang {times} times")
 
 
 @tool(options=ToolOptions(need=CallNeed.INPUT))
@@ -189,12 +189,12 @@ SCRIPT = Script(
 @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
 async def transfer(euros: int, context: ToolContext) -> str:
     """Pay, after a person's approval."""
-    return await _ran(context, "transfer", f"transferred {euros}")
+    return await _run_tool(context, "transfer", f"transferred {euros}")
 
 
-def _agent(name: str, policy: ErrorPolicy) -> AgentBuilder:
+def _agent(name: str, policy: ErrorPolicy) -> DefinitionBuilder:
     return (
-        AgentBuilder.base()
+        DefinitionBuilder.base()
         .with_name(name, "Books hotels")
         .with_system_prompt("You book hotels.")
         .with_tools([look_up, book, pay, transfer, jot, ring, ask, Delegate()])

@@ -22,17 +22,24 @@ from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
 from everstep.client.client import Client
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.agents import load_agents
-from everstep.runtime.embedded import EmbeddedServices, embedded
+from everstep.runtime.embedded import EmbeddedServices, open_embedded
 from everstep.store.keys import PostgresKeys
 from tests.acceptance.front import a_free_port
-from tests.acceptance.harness import Installation, Nursery, Process, installed
-from tests.acceptance.onlookers import Entrance, Follower, Native, Onlooker, Pusher, Sse
+from tests.acceptance.harness import Installation, Nursery, Process, open_installation
+from tests.acceptance.onlookers import (
+    ClientViewer,
+    Endpoints,
+    NativeViewer,
+    PusherViewer,
+    SseViewer,
+    StreamViewer,
+)
 from tests.acceptance.storytellers import STEPS, is_long
 from tests.acceptance.ways import Way
 from tests.services import careless, data_directory
 
 AGENTS = "tests.acceptance.storytellers:agents"
-LOOK = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two polls."""
 TAIL = 4000
 """Characters of a log that a report shows."""
@@ -99,7 +106,7 @@ class Plot:
     stream_id: UUID | None = None
     began: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    told: list[Envelope] = field(default_factory=list[Envelope])
+    envelopes: list[Envelope] = field(default_factory=list[Envelope])
     """Every envelope stored for it, read at the end."""
 
     @property
@@ -111,21 +118,21 @@ class Plot:
         return " and ".join(map(str, self.stories))
 
 
-class Patient(Protocol):
+class HasPatience(Protocol):
     """The part of the stage that a role needs: how long it may take to start."""
 
     @property
     def patience(self) -> float: ...
 
 
-class Scenery(Protocol):
+class RoleContext(Protocol):
     """The installation in which a role runs."""
 
     folder: Path
     installation: Installation
 
     @property
-    def measure(self) -> Patient: ...
+    def measure(self) -> HasPatience: ...
 
 
 @dataclass
@@ -136,7 +143,7 @@ class Role:
     arguments: tuple[str, ...]
     says: str
     environment: Mapping[str, str]
-    stage: Scenery
+    stage: RoleContext
     lives: list[Process] = field(default_factory=list[Process])
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -152,9 +159,9 @@ class Role:
             while process.code is None:
                 if self.says in log.read_text():
                     return
-                await asyncio.sleep(LOOK / 4)
+                await asyncio.sleep(POLL_SECONDS / 4)
             assert monotonic() < deadline, f"{self.name} does not start:\n{log.read_text()[-TAIL:]}"
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def crash(self, pause: float) -> None:
         """Kill the process, and restart it after a moment."""
@@ -187,7 +194,7 @@ class Stage:
     workers: list[Role] = field(default_factory=list[Role])
     apis: list[Role] = field(default_factory=list[Role])
     plots: list[Plot] = field(default_factory=list[Plot])
-    onlookers: list[Onlooker] = field(default_factory=list[Onlooker])
+    viewers: list[StreamViewer] = field(default_factory=list[StreamViewer])
     ports: list[int] = field(default_factory=list[int])
     notes: list[str] = field(default_factory=list[str])
     began: float = field(default_factory=monotonic)
@@ -204,8 +211,8 @@ class Stage:
         self.notes.append(f"{monotonic() - self.began:6.2f} {what}")
 
     @property
-    def entrance(self) -> Entrance:
-        return Entrance(f"http://127.0.0.1:{self.api_port}", self.key)
+    def endpoints(self) -> Endpoints:
+        return Endpoints(f"http://127.0.0.1:{self.api_port}", self.key)
 
     @property
     def client(self) -> Client:
@@ -270,13 +277,13 @@ class Stage:
         self.began = monotonic()
         async with AsyncExitStack() as ways, asyncio.TaskGroup() as tasks:
             for number, plot in enumerate(self.plots):
-                tasks.create_task(self._tell(plot, self.dice(f"plot {number}")))
+                tasks.create_task(self._run_plot(plot, self.dice(f"plot {number}")))
             for number in range(self.measure.viewers):
-                tasks.create_task(self._look_on(number, ways, tasks))
-            tasks.create_task(self._wreck())
+                tasks.create_task(self._add_viewer(number, ways, tasks))
+            tasks.create_task(self._run_faults())
         self.note("everything was told")
 
-    async def _tell(self, plot: Plot, dice: Random) -> None:
+    async def _run_plot(self, plot: Plot, dice: Random) -> None:
         """Start a stream at a random moment and wait until all of it is stored."""
         await asyncio.sleep(dice.uniform(0, 0.6) * self.measure.seconds)
         if plot.is_session:
@@ -292,13 +299,13 @@ class Stage:
             story.execution_id = plot.stream_id = UUID(int=dice.getrandbits(128), version=4)
             await self._start(story.about, story.execution_id)
             plot.began.set()
-        await self.until(f"{plot} ended", lambda: self._have_ended(plot))
+        await self.until(f"{plot} ended", lambda: self._has_ended(plot))
         plot.ended.set()
 
     async def _post(self, path: str, content: str) -> dict[str, str]:
-        headers = {**self.entrance.headers, "Idempotency-Key": content.replace(" ", "-")}
+        headers = {**self.endpoints.headers, "Idempotency-Key": content.replace(" ", "-")}
         deadline = monotonic() + self.measure.patience
-        async with httpx2.AsyncClient(base_url=self.entrance.api, headers=headers, timeout=20) as http:
+        async with httpx2.AsyncClient(base_url=self.endpoints.api, headers=headers, timeout=20) as http:
             while True:
                 assert monotonic() < deadline, f"{content} was not accepted"
                 try:
@@ -309,7 +316,7 @@ class Stage:
                     if answer.status_code != 503:
                         assert answer.status_code == 201, answer.text
                         return answer.json()
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
 
     async def _start(self, about: str, execution_id: UUID) -> None:
         deadline = monotonic() + self.measure.patience
@@ -319,11 +326,11 @@ class Stage:
             except (StoreUnavailable, RPCError) as error:
                 assert monotonic() < deadline, f"{about} was not accepted"
                 self.note(f"{about} is started again: {error!r}")
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
             else:
                 return
 
-    async def _have_ended(self, plot: Plot) -> bool:
+    async def _has_ended(self, plot: Plot) -> bool:
         wanted = [story.execution_id for story in plot.stories]
         try:
             found = await self.rows(
@@ -353,22 +360,25 @@ class Stage:
             if monotonic() > deadline:
                 self.faults.append(f"it did not happen that {what}")
                 return
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
     # Viewers.
 
-    async def _look_on(self, number: int, ways: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
+    async def _add_viewer(self, number: int, ways: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         """Add a viewer at its moment."""
-        dice, kinds = self.dice(f"viewer {number}"), (Native, Pusher, Sse, Follower, Pusher, Sse)
+        dice, kinds = (
+            self.dice(f"viewer {number}"),
+            (NativeViewer, PusherViewer, SseViewer, ClientViewer, PusherViewer, SseViewer),
+        )
         kind = kinds[(number + number // len(self.plots)) % len(kinds)]
         is_slow = number % 5 == 0
         plots = [plot for plot in self.plots if plot.is_long] if is_slow else self.plots
         plot = plots[number % len(plots)]
 
         def choose() -> int:
-            return self.api_port if kind is Sse else dice.choice(self.ports)
+            return self.api_port if kind is SseViewer else dice.choice(self.ports)
 
-        way = await ways.enter_async_context(Way.opened(choose, is_narrow=is_slow))
+        way = await ways.enter_async_context(Way.open(choose, is_narrow=is_slow))
         await plot.began.wait()
         if dice.random() < 0.15:
             await plot.ended.wait()
@@ -376,54 +386,54 @@ class Stage:
             await asyncio.sleep(dice.choice([0.0, dice.uniform(0, self.measure.seconds / 3)]))
         assert plot.stream_id
         onlooker = kind(
-            f"{number} ({kind.__name__})", plot.stream_id, plot.is_session, way, self.entrance, dice
+            f"{number} ({kind.__name__})", plot.stream_id, plot.is_session, way, self.endpoints, dice
         )
-        self.onlookers.append(onlooker)
+        self.viewers.append(onlooker)
         watching = tasks.create_task(self._watch(onlooker))
-        troubles = tasks.create_task(self._trouble(onlooker, dice, is_slow=is_slow))
+        troubles = tasks.create_task(self._disturb(onlooker, dice, is_slow=is_slow))
         await plot.ended.wait()
-        plot.told = plot.told or await self._told(plot.stream_id)
+        plot.envelopes = plot.envelopes or await self._read_stream(plot.stream_id)
         await self.until(
-            f"{onlooker.name} saw all {len(plot.told)} of {plot}",
-            lambda: len(onlooker.seen.stored) >= len(plot.told),
+            f"{onlooker.name} saw all {len(plot.envelopes)} of {plot}",
+            lambda: len(onlooker.received.stored) >= len(plot.envelopes),
         )
         troubles.cancel()
         watching.cancel()
 
-    async def _watch(self, onlooker: Onlooker) -> None:
+    async def _watch(self, onlooker: StreamViewer) -> None:
         try:
             await onlooker.watch()
         except Exception as error:  # noqa: BLE001 -- the test's own viewers may fail in any way
             self.faults.append(f"viewer {onlooker.name} gave up: {error!r}")
 
-    async def _trouble(self, onlooker: Onlooker, dice: Random, *, is_slow: bool) -> None:
+    async def _disturb(self, onlooker: StreamViewer, dice: Random, *, is_slow: bool) -> None:
         """Cut the viewer's connections, and stop reading for a while."""
         if is_slow:
             # Starts with the long text: with less, a pause in reading has no effect.
-            while not any(map(_begins_the_last, onlooker.seen.stored)):  # noqa: ASYNC110 -- there is no signal to wait for
-                await asyncio.sleep(LOOK / 4)
-            await onlooker.way.held(self.measure.unread)
+            while not any(map(_begins_the_last, onlooker.received.stored)):  # noqa: ASYNC110 -- there is no signal to wait for
+                await asyncio.sleep(POLL_SECONDS / 4)
+            await onlooker.way.hold(self.measure.unread)
         while monotonic() < self.began + self.measure.seconds:
             await asyncio.sleep(dice.uniform(0, 2) * self.measure.cut_every)
             onlooker.way.cut()
 
-    async def _told(self, stream_id: UUID) -> list[Envelope]:
+    async def _read_stream(self, stream_id: UUID) -> list[Envelope]:
         while True:
             try:
                 found = await self.installation.store.envelopes(DEFAULT_TENANT, stream_id)
             except StoreUnavailable:
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
             else:
                 return [Envelope.placed(each) for each in found]
 
     # Faults.
 
-    async def _wreck(self) -> None:
+    async def _run_faults(self) -> None:
         """Run every fault at its random moment."""
         dice, measure = self.dice("wrecks"), self.measure
         wrecks: list[tuple[float, str, Wreck]] = []
 
-        def drawn(what: str, wreck: Wreck) -> None:
+        def add_fault(what: str, wreck: Wreck) -> None:
             wrecks.append((dice.uniform(0.1, 0.9) * measure.seconds, what, wreck))
 
         def crash(role: Role) -> Wreck:
@@ -431,12 +441,12 @@ class Stage:
             return lambda: role.crash(pause)
 
         for _ in range(measure.kills):
-            drawn("a gateway is killed", crash(dice.choice(self.gateways)))
-            drawn("a worker is killed", crash(dice.choice(self.workers)))
+            add_fault("a gateway is killed", crash(dice.choice(self.gateways)))
+            add_fault("a worker is killed", crash(dice.choice(self.workers)))
         for _ in range(measure.drains):
-            drawn("a gateway is sent away", dice.choice(self.gateways).drain)
+            add_fault("a gateway is sent away", dice.choice(self.gateways).drain)
         for _ in range(measure.restarts):
-            drawn("PostgreSQL is restarted", self._restart)
+            add_fault("PostgreSQL is restarted", self._restart)
         async with asyncio.TaskGroup() as tasks:
             for moment, what, wreck in sorted(wrecks, key=lambda each: each[0]):
                 await asyncio.sleep(max(0.0, self.began + moment - monotonic()))
@@ -453,9 +463,9 @@ class Stage:
         """Everything that helps to explain a failure."""
         seen = [
             f"{each.name}: {each.connections} connections, {each.way.cuts // 2} cuts, {each.resyncs} resyncs,"
-            f" {each.seen.words} texts, {len(each.seen.stored)} stored;"
+            f" {each.received.words} texts, {len(each.received.stored)} stored;"
             f" ends {Counter(each.ends).most_common(5)}"
-            for each in self.onlookers
+            for each in self.viewers
         ]
         logs = [f"--- {role.name}\n{role.log[-TAIL:]}" for role in self.roles]
         return "\n".join([f"EVERSTEP_CHAOS_SEED={self.seed}", *self.faults, *self.notes, *seen, *logs])
@@ -468,13 +478,13 @@ def _begins_the_last(envelope: Envelope) -> bool:
 
 
 @asynccontextmanager
-async def set_up(measure: Measure, nursery: Nursery, folder: Path) -> AsyncGenerator[Stage]:
+async def open_stage(measure: Measure, nursery: Nursery, folder: Path) -> AsyncGenerator[Stage]:
     """Start servers for this test alone, and all processes."""
     seed = os.environ.get("EVERSTEP_CHAOS_SEED") or uuid4().hex[:8]
     with data_directory() as data:
         async with (
-            embedded(careless(data)) as services,
-            installed(nursery, services, services.database_url) as installation,
+            open_embedded(careless(data)) as services,
+            open_installation(nursery, services, services.database_url) as installation,
         ):
             key = await create_key(PostgresKeys(installation.store.engine), "people", user_id="ann")
             made = Stage(measure, seed, installation, services, folder, key.secret, a_free_port())

@@ -1,9 +1,9 @@
 import asyncio
 from datetime import timedelta
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.tools.function_tool import tool
@@ -38,9 +38,9 @@ async def pay(mark: str) -> str:
     return f"paid {mark}"
 
 
-def _agent(name: str) -> AgentBuilder:
+def _agent(name: str) -> DefinitionBuilder:
     return (
-        AgentBuilder.new()
+        DefinitionBuilder.new()
         .with_name(name, "Plays programs")
         .with_tools([count, linger, transfer, nap, spill, pay])
         .with_approval("transfer", "always")
@@ -53,7 +53,9 @@ def _agent(name: str) -> AgentBuilder:
 FINDER = AgentSpec("finder", "Finds things", "You find things.", tools=[])
 
 agents = [
-    _agent("citizen").with_capability(UseUserInput()).with_capability(UseSubagents(AgentRegistry([FINDER]))),
+    _agent("citizen")
+    .with_capability(UseUserInput())
+    .with_capability(UseSubagents(AgentSpecRegistry([FINDER]))),
     _agent("hasty").with_capability(UseUserInput(PATIENCE.total_seconds(), "yes")),
     _agent("mute").with_capability(UseUserInput(PATIENCE.total_seconds())),
     _agent("brief").with_cumulative_timeout(NAP * 1.5, scope="session"),

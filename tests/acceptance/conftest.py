@@ -12,13 +12,13 @@ from everstep.http_api.api_keys import create_key
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.keys import PostgresKeys
 from tests.acceptance.front import Front
-from tests.acceptance.harness import Installation, Nursery, installed
+from tests.acceptance.harness import Installation, Nursery, open_installation
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def nursery() -> AsyncGenerator[Nursery]:
     """The source of processes."""
-    async with Nursery.opened() as nursery:
+    async with Nursery.open() as nursery:
         yield nursery
 
 
@@ -28,7 +28,9 @@ async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGen
     with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE DATABASE acceptance")
     own = make_url(services.database_url).set(database="acceptance")
-    async with installed(nursery, services, own.render_as_string(hide_password=False)) as installation:
+    async with open_installation(
+        nursery, services, own.render_as_string(hide_password=False)
+    ) as installation:
         yield installation
 
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -97,7 +97,7 @@ class WatchedSet:
     def name(self) -> str:
         return self.toolset.name
 
-    async def listed(self, asker: Asker) -> Sequence[ListedTool]:
+    async def list_tools(self, asker: Asker) -> Sequence[ListedTool]:
         note("listed", self.name)
         return await self.toolset.listed(asker)
 
@@ -160,7 +160,7 @@ SCRIPT = Script(
 FINDER = AgentSpec("finder", "Finds files", "You find files.", tools=["search_files"])
 
 
-def _watched(definition: AgentDefinition, left_alone: Iterable[str]) -> AgentDefinition:
+def _watch_tools(definition: AgentDefinition, left_alone: Iterable[str]) -> AgentDefinition:
     """The toolset with journalled tools, except for those that others run."""
     tools = definition.tools.merged(
         [Watched(tool) for tool in definition.tools if tool.name not in left_alone]
@@ -172,7 +172,7 @@ def _craftsman() -> AgentDefinition:
     policy = ExecutionPolicy.for_bash(WORK)
     server = StdioServer(sys.executable, ["-I", "-S", str(SERVER)], {MARK: os.environ.get(MARK, "")})
     builder = (
-        AgentBuilder.base()
+        DefinitionBuilder.base()
         .with_name("craftsman", "Works with everything there is")
         .with_error_policy(ErrorPolicy.ignore_tool_errors())
         .with_driver(ToolCallingDriver(WitnessedModel(ScenarioModel(SCRIPT))))
@@ -187,10 +187,10 @@ def _craftsman() -> AgentDefinition:
         UseStructuredOutputs({"fruit": Fruit}),
         UseMCP(server, "server", tools=["echo", "dies_once"]),
         UseUserInput(),
-        UseSubagents(AgentRegistry([FINDER])),
+        UseSubagents(AgentSpecRegistry([FINDER])),
     ):
         builder.with_capability(capability)
-    watched = _watched(builder.definition(), left_alone=("user_input", "spawn_subagent"))
+    watched = _watch_tools(builder.definition(), left_alone=("user_input", "spawn_subagent"))
     # A second time, so that the subagent inherits journalled tools.
     return watched.equipped()
 

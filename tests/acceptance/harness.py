@@ -42,7 +42,7 @@ DEADLINE: Final = 90.0
 tasks that it had polled for 10.
 """
 
-LOOK: Final = 0.02
+POLL_SECONDS: Final = 0.02
 """Seconds between two polls of another process, which sends no signal."""
 
 OUR_ENVIRONMENT: Final = re.compile(r"EVERSTEP_|TEMPORAL_|DATABASE_URL|OPENAI_|ANTHROPIC_|COV_")
@@ -62,7 +62,7 @@ async def until(what: str, condition: Callable[[], Awaitable[object] | object]) 
                 found = condition()
                 if await found if isinstance(found, Awaitable) else found:
                     return
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         raise AssertionError(f"within {DEADLINE:g} s it did not happen that {what}") from None
 
@@ -78,7 +78,7 @@ class Nursery:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls) -> AsyncGenerator["Nursery"]:
+    async def open(cls) -> AsyncGenerator["Nursery"]:
         """A nursery that ends all its processes when the block ends."""
         module = (sys.executable, "-m", "tests.acceptance.nursery")
         process = await asyncio.create_subprocess_exec(
@@ -129,7 +129,7 @@ class Process:
         """The return code, as in `subprocess`; None while it runs."""
         return self.ended.result() if self.ended.done() else None
 
-    async def death(self) -> int:
+    async def wait(self) -> int:
         """Wait for its end and return its code."""
         async with asyncio.timeout(DEADLINE):
             return await asyncio.shield(self.ended)
@@ -141,12 +141,12 @@ class Process:
         """Kill it with SIGKILL, as a crash would."""
         if self.code is None:
             self.signal(signal.SIGKILL)
-        await self.death()
+        await self.wait()
 
     async def stop(self) -> int:
         """Stop it as an operator would; it may finish its current work."""
         self.signal(signal.SIGTERM)
-        return await self.death()
+        return await self.wait()
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Entry:
     event: str
     where: str
     pid: int
-    told: Mapping[str, Any]
+    data: Mapping[str, Any]
 
 
 def read_journal(file: Path) -> list[Entry]:
@@ -184,7 +184,7 @@ class Installation:
 
 
 @asynccontextmanager
-async def installed(
+async def open_installation(
     nursery: Nursery, services: EmbeddedServices, database_url: str
 ) -> AsyncGenerator[Installation]:
     """An installation on these servers, with its tables."""
@@ -248,7 +248,7 @@ class Site:
         """Start an execution for the workers of this site."""
         return await self.client.start(agent, message)
 
-    async def ended(self, execution: Execution) -> "Account":
+    async def final_account(self, execution: Execution) -> "Account":
         """Wait for the end of an execution and return its account."""
         async with asyncio.timeout(DEADLINE):
             await execution.result()
@@ -258,7 +258,7 @@ class Site:
         """Release the workers that wait at a gate."""
         (self.folder / OPEN).touch()
 
-    async def reached(self, event: str, where: str) -> None:
+    async def until_journalled(self, event: str, where: str) -> None:
         """Wait until a worker has journalled this."""
         await until(f"a worker of {self.name} {event} at {where}", lambda: self.count(event, where))
 
@@ -267,13 +267,13 @@ class Site:
         entries = read_journal(self.folder / JOURNAL)
         return [entry for entry in entries if not events or entry.event in events]
 
-    def counted(self, event: str) -> dict[str, int]:
+    def counts(self, event: str) -> dict[str, int]:
         """How often this happened, by place."""
         return dict(Counter(entry.where for entry in self.journal(event)))
 
     def count(self, event: str, where: str) -> int:
         """How often this happened at a place."""
-        return self.counted(event).get(where, 0)
+        return self.counts(event).get(where, 0)
 
     async def close(self) -> None:
         """End every process."""
@@ -294,7 +294,7 @@ async def site(
         await made.close()
 
 
-async def paused(execution: Execution) -> None:
+async def until_paused(execution: Execution) -> None:
     """Wait until an execution waits for people."""
 
     async def is_paused() -> bool:
@@ -318,7 +318,7 @@ class Account:
     """By table, without the values that may differ."""
 
     @property
-    def told(self) -> str:
+    def last_tool_message(self) -> str:
         """The last message that the model received."""
         return next(text for role, text in reversed(self.conversation) if role == "tool")
 
@@ -366,13 +366,13 @@ async def _rows(installation: Installation, execution: Execution) -> Mapping[str
         for table, (whose, order) in TABLES.items():
             wanted = f"SELECT to_jsonb(t) FROM {table} t WHERE {whose} = :id ORDER BY {order}"  # noqa: S608 -- fixed text
             rows = await connection.execute(text(wanted), {"id": execution.id})
-            found[table] = [_without_what_differs(row) for row in rows.scalars()]
-    _forget_what_was_taken_back(found)
+            found[table] = [_comparable(row) for row in rows.scalars()]
+    _drop_announcements(found)
     names: dict[str, str] = {}
     return json.loads(AN_ID.sub(lambda id_: names.setdefault(id_[0], f"id {len(names)}"), json.dumps(found)))
 
 
-def _forget_what_was_taken_back(found: dict[str, Any]) -> None:
+def _drop_announcements(found: dict[str, Any]) -> None:
     """Drop the announcement that an attempt was superseded, of which only this number remains."""
     kept_rows = [row for row in found["agent_envelopes"] if row["type"] != "agent.attempt.superseded"]
     for stream in found["agent_streams"]:
@@ -380,16 +380,16 @@ def _forget_what_was_taken_back(found: dict[str, Any]) -> None:
     found["agent_envelopes"] = [row | {"seq": seq} for seq, row in enumerate(kept_rows, 1)]
 
 
-def _without_what_differs(value: object) -> object:
+def _comparable(value: object) -> object:
     if isinstance(value, list):
-        return [_without_what_differs(entry) for entry in cast("list[object]", value)]
+        return [_comparable(entry) for entry in cast("list[object]", value)]
     if isinstance(value, dict):
         entries = cast("dict[str, object]", value).items()
-        return {name: _without_what_differs(entry) for name, entry in entries if not DIFFERS.fullmatch(name)}
+        return {name: _comparable(entry) for name, entry in entries if not DIFFERS.fullmatch(name)}
     return value
 
 
-async def elapsed(work: Awaitable[object]) -> float:
+async def measure_seconds(work: Awaitable[object]) -> float:
     """Measure how many seconds something takes."""
     began = monotonic()
     await work

@@ -25,7 +25,7 @@ assert http
 children: set[int] = set()
 
 
-def tell(**news: Any) -> None:
+def send(**news: Any) -> None:
     """Write one line to the process that sends the orders."""
     os.write(1, (json.dumps(news) + "\n").encode())
 
@@ -38,7 +38,7 @@ def reap(_number: int, _frame: FrameType | None) -> None:
             if not pid:
                 return
             children.discard(pid)
-            tell(ended=pid, code=os.waitstatus_to_exitcode(status))
+            send(ended=pid, code=os.waitstatus_to_exitcode(status))
 
 
 def become(order: dict[str, Any]) -> NoReturn:
@@ -68,7 +68,7 @@ def serve() -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             become(json.loads(line))
         children.add(pid)
-        tell(began=pid)
+        send(began=pid)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     for pid in children:
         with suppress(ProcessLookupError):

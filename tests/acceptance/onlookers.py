@@ -21,8 +21,16 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
 from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
-from everstep.agent_domain.stream.reader import ENDED, Attempted, Draft, Position, Reader, Taken, fence_of
-from everstep.streams.backoff import Pace
+from everstep.agent_domain.stream.reader import (
+    AFTER_ALL_ATTEMPTS,
+    AttemptKey,
+    Draft,
+    Position,
+    Reader,
+    ReadOutcome,
+    fence_from,
+)
+from everstep.streams.backoff import ClientTimings
 from everstep.streams.client import Stream as Following
 from everstep.streams.client_events import Happened, Reload, Wrote
 from tests.acceptance.ways import HOST, Way
@@ -33,7 +41,7 @@ RESYNC = 0.2
 """Seconds before a viewer asks for missing envelopes, which may still be on their way."""
 
 
-class Cut(Exception):
+class ConnectionCut(Exception):
     """The connection is unusable; reconnect."""
 
 
@@ -47,7 +55,7 @@ class Text:
 
 
 @dataclass
-class Seen:
+class Received:
     """Everything that a viewer received."""
 
     stored: list[Envelope] = field(default_factory=list[Envelope])
@@ -55,17 +63,17 @@ class Seen:
     """By execution and step: the text in progress, or the text at the moment when the step completed."""
     drafts: dict[tuple[UUID, int], Draft] = field(default_factory=dict[tuple[UUID, int], Draft])
     """The reader's draft when a step completed, by the same key."""
-    floors: dict[UUID, Attempted] = field(default_factory=dict[UUID, Attempted])
+    floors: dict[UUID, AttemptKey] = field(default_factory=dict[UUID, AttemptKey])
     faults: list[str] = field(default_factory=list[str])
     words: int = 0
     """The number of text chunks received."""
 
-    def happened(self, envelope: Envelope, reader: Reader | None = None) -> None:
+    def on_envelope(self, envelope: Envelope, reader: Reader | None = None) -> None:
         """Record a stored envelope as it is applied."""
         if envelope.seq != len(self.stored) + 1:
             self.faults.append(f"{envelope.seq} after {len(self.stored)}")
         self.stored.append(envelope)
-        floor = fence_of(envelope.type, envelope.payload)
+        floor = fence_from(envelope.type, envelope.payload)
         if floor is None:
             return
         execution_id = envelope.execution_id
@@ -75,12 +83,12 @@ class Seen:
             text = self.texts.get(key)
             if text and text.attempt < floor[1]:
                 del self.texts[key]
-        elif floor != ENDED and reader:
+        elif floor != AFTER_ALL_ATTEMPTS and reader:
             draft = reader.drafts[execution_id]
             if draft.place.step_number == key[1]:
                 self.drafts[key] = deepcopy(draft)
 
-    def wrote(self, execution_id: UUID, step_number: int, text: Text) -> None:
+    def on_text(self, execution_id: UUID, step_number: int, text: Text) -> None:
         """Record the whole text of the attempt in progress."""
         self.words += 1
         key, where = (execution_id, step_number), f"step {step_number} of {execution_id}"
@@ -95,7 +103,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Entrance:
+class Endpoints:
     """The address and credentials of every wire."""
 
     api: str
@@ -108,16 +116,16 @@ class Entrance:
 
 
 @dataclass(eq=False)
-class Onlooker(ABC):
+class StreamViewer(ABC):
     """Watches one stream over its own wire."""
 
     name: str
     stream_id: UUID
     is_session: bool
     way: Way
-    entrance: Entrance
+    endpoints: Endpoints
     dice: Random
-    seen: Seen = field(default_factory=Seen)
+    received: Received = field(default_factory=Received)
     connections: int = 0
     resyncs: int = 0
     ends: list[str] = field(default_factory=list[str])
@@ -129,7 +137,7 @@ class Onlooker(ABC):
     @property
     def position(self) -> object:
         """The current position, for reports."""
-        return len(self.seen.stored)
+        return len(self.received.stored)
 
     async def watch(self) -> None:
         """Watch until cancelled."""
@@ -137,7 +145,14 @@ class Onlooker(ABC):
             self.connections += 1
             try:
                 await self.connection()
-            except (Cut, ConnectionClosed, InvalidHandshake, httpx2.TransportError, OSError, EOFError) as end:
+            except (
+                ConnectionCut,
+                ConnectionClosed,
+                InvalidHandshake,
+                httpx2.TransportError,
+                OSError,
+                EOFError,
+            ) as end:
                 self.ends.append(f"{type(end).__name__}: {end}")
             await asyncio.sleep(self.dice.uniform(0.05, 0.4))
 
@@ -147,10 +162,10 @@ class Onlooker(ABC):
 
     def fault(self, what: str) -> None:
         """Record a violation."""
-        self.seen.faults.append(what)
+        self.received.faults.append(what)
 
 
-class Handy(Onlooker):
+class ManualViewer(StreamViewer):
     """Implements the reader's rule by hand."""
 
     def __init__(self, *given: Any) -> None:
@@ -161,7 +176,7 @@ class Handy(Onlooker):
     def position(self) -> object:
         return self.reader.position.to_dict()
 
-    def joined(self, answer: dict[str, Any]) -> None:
+    def on_subscribed(self, answer: dict[str, Any]) -> None:
         """Apply the reply to a subscription."""
         if not answer["recovered"]:
             self.fault(f"not recovered at {self.position}: {answer}")
@@ -170,17 +185,17 @@ class Handy(Onlooker):
     def take(self, envelope: Envelope) -> bool:
         """Return whether the envelope has no gap before it."""
         taken = self.reader.take(envelope)
-        if taken is Taken.APPLIED and envelope.seq is not None:
-            self.seen.happened(envelope, self.reader)
-        elif taken is Taken.APPLIED:
+        if taken is ReadOutcome.APPLIED and envelope.seq is not None:
+            self.received.on_envelope(envelope, self.reader)
+        elif taken is ReadOutcome.APPLIED:
             draft = self.reader.drafts[envelope.execution_id]
             text = Text(draft.place.attempt, draft.content, draft.is_complete)
-            self.seen.wrote(envelope.execution_id, draft.place.step_number, text)
-        self.resyncs += taken is Taken.RESYNC
-        return taken is not Taken.RESYNC
+            self.received.on_text(envelope.execution_id, draft.place.step_number, text)
+        self.resyncs += taken is ReadOutcome.RESYNC
+        return taken is not ReadOutcome.RESYNC
 
 
-class Native(Handy):
+class NativeViewer(ManualViewer):
     """`everstep.v1`, frame by frame."""
 
     async def connection(self) -> None:
@@ -189,7 +204,7 @@ class Native(Handy):
         async with connect(
             url, subprotocols=protocols, compression=None, close_timeout=0.2, ping_interval=None, proxy=None
         ) as socket:
-            await self._say(socket, type="hello", token=self.entrance.key)
+            await self._say(socket, type="hello", token=self.endpoints.key)
             await self._subscribe(socket)
             is_asked = True
             while True:
@@ -203,11 +218,11 @@ class Native(Handy):
                             await self._subscribe(socket)
                     case {"type": "sub_ok"}:
                         is_asked = False
-                        self.joined(frame)
+                        self.on_subscribed(frame)
                     case {"type": "bye", "code": code}:
                         if code >= 3500:
                             self.fault(f"told to stay away: {frame}")
-                        raise Cut(f"bye: {frame['reason']}")
+                        raise ConnectionCut(f"bye: {frame['reason']}")
                     case {"type": "welcome" | "pong"}:
                         pass
                     case other:
@@ -220,13 +235,13 @@ class Native(Handy):
         await socket.send(json.dumps(frame))
 
 
-class Pusher(Handy):
+class PusherViewer(ManualViewer):
     """The Pusher protocol as pusher-js speaks it, with a position in the signed channel data."""
 
     async def connection(self) -> None:
-        url = f"ws://{HOST}:{self.way.port}/app/{self.entrance.app}?protocol=7&client=test&version=1"
+        url = f"ws://{HOST}:{self.way.port}/app/{self.endpoints.app}?protocol=7&client=test&version=1"
         async with (
-            httpx2.AsyncClient(base_url=self.entrance.api, headers=self.entrance.headers) as http,
+            httpx2.AsyncClient(base_url=self.endpoints.api, headers=self.endpoints.headers) as http,
             connect(url, compression=None, close_timeout=0.2, ping_interval=None, proxy=None) as socket,
         ):
             socket_id, is_asked = "", True
@@ -239,11 +254,11 @@ class Pusher(Handy):
                         await self._subscribe(http, socket, socket_id)
                     case {"event": "pusher_internal:subscription_succeeded", "data": data}:
                         is_asked = False
-                        self.joined(json.loads(data))
+                        self.on_subscribed(json.loads(data))
                     case {"event": "pusher:error", "data": {"code": code}}:
                         if not 4100 <= code < 4300:
                             self.fault(f"told to stay away: {frame}")
-                        raise Cut(f"error {frame['data']}")
+                        raise ConnectionCut(f"error {frame['data']}")
                     case {"event": "pusher:pong"}:
                         pass
                     case {"channel": channel, "data": data} if channel == f"private-{self.channel}":
@@ -259,37 +274,37 @@ class Pusher(Handy):
         asked = {"socket_id": socket_id, "channel_name": channel, "since": self.reader.position.to_dict()}
         answer = await http.post("/broadcasting/auth", json=asked)
         if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
-            raise Cut("nobody signs now")
+            raise ConnectionCut("nobody signs now")
         if answer.status_code != HTTPStatus.OK:
             self.fault(f"not signed: {answer.status_code} {answer.text}")
-            raise Cut("not signed")
+            raise ConnectionCut("not signed")
         sent = {"event": "pusher:subscribe", "data": {"channel": channel, **answer.json()}}
         await socket.send(json.dumps(sent))
 
 
-class Sse(Handy):
+class SseViewer(ManualViewer):
     """Server-sent events as browsers read them: the position is the id of the last event."""
 
     last = "0"
 
     async def connection(self) -> None:
         url = f"http://{HOST}:{self.way.port}/agent/streams/{self.stream_id}"
-        headers = {**self.entrance.headers, "Last-Event-ID": self.last}
+        headers = {**self.endpoints.headers, "Last-Event-ID": self.last}
         async with (
             httpx2.AsyncClient(timeout=QUIET) as http,
             http.stream("GET", url, headers=headers) as answer,
         ):
             if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
-                raise Cut("no events now")
+                raise ConnectionCut("no events now")
             if answer.status_code != HTTPStatus.OK:
                 self.fault(f"no events: {answer.status_code} {await answer.aread()}")
-                raise Cut("no events")
+                raise ConnectionCut("no events")
             waiting = b""
             async for data in answer.aiter_raw():
                 *events, waiting = (waiting + data).split(b"\n\n")
                 for event in events:
                     self._read(event.decode())
-        raise Cut("it ended")
+        raise ConnectionCut("it ended")
 
     def _read(self, event: str) -> None:
         fields = dict(line.split(": ", 1) for line in event.split("\n") if line and not line.startswith(":"))
@@ -297,40 +312,40 @@ class Sse(Handy):
             case None:
                 return
             case "joined":
-                self.joined(json.loads(fields["data"]))
+                self.on_subscribed(json.loads(fields["data"]))
             case "bye":
-                raise Cut(f"bye: {fields['data']}")
+                raise ConnectionCut(f"bye: {fields['data']}")
             case kind:
                 envelope = Envelope.from_dict(json.loads(fields["data"]))
                 if kind != envelope.type:
                     self.fault(f"{kind} is {envelope.type}")
                 if not self.take(envelope):
-                    raise Cut("something is missing")
+                    raise ConnectionCut("something is missing")
         self.last = fields.get("id", self.last)
 
 
-class Follower(Onlooker):
+class ClientViewer(StreamViewer):
     """The client library."""
 
     async def connection(self) -> None:
-        pace = Pace(pause=0.1, longest=1.0, patience=10.0)
+        pace = ClientTimings(first_delay=0.1, max_delay=1.0, reply_timeout=10.0)
         url = f"ws://{HOST}:{self.way.port}"
-        stream = Following(url, self.channel, self.entrance.key, Position(), pace)
+        stream = Following(url, self.channel, self.endpoints.key, Position(), pace)
         async for event in stream:
             match event:
                 case Happened(envelope):
-                    self.seen.happened(envelope)
+                    self.received.on_envelope(envelope)
                 case Wrote():
                     text = Text(event.attempt, event.text, event.is_complete)
-                    self.seen.wrote(event.execution_id, event.step_number, text)
+                    self.received.on_text(event.execution_id, event.step_number, text)
                 case Reload():
                     self.fault(f"to load anew: {event}")
         self.fault("it ended")
 
 
-def settled(draft: Draft, message: str) -> bool:
+def is_settled(draft: Draft, message: str) -> bool:
     """Whether a draft equals the stored message after the message was applied, and stays equal."""
     place = draft.place
     draft.settle(place.step_number, message)
     late = draft.take(place, "late", False)
-    return draft.content == message and draft.is_complete and late is Taken.DROPPED
+    return draft.content == message and draft.is_complete and late is ReadOutcome.DROPPED

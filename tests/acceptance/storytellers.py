@@ -8,7 +8,7 @@ import os
 from random import Random
 from uuid import uuid4
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
 from everstep.agent_domain.errors import ModelUnavailable
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -116,7 +116,7 @@ async def jot(what: str, context: ToolContext) -> str:
 
 
 agents = [
-    AgentBuilder.base()
+    DefinitionBuilder.base()
     .with_name("teller", "Tells stories")
     .with_tools([weigh, pay, jot])
     .with_max_retries(50)

@@ -131,7 +131,7 @@ async def test_the_doctor_reports_a_silent_link_and_does_not_hang(
     doctor = await far.installation.nursery.start("doctor", log=log, environment=environment)
 
     async with asyncio.timeout(DEADLINE + SLACK):
-        assert await doctor.death() == 1
+        assert await doctor.wait() == 1
     assert "WRONG  PostgreSQL at" in log.read_text()
     assert "cannot be reached" in log.read_text()
 
@@ -147,7 +147,7 @@ async def test_the_doctor_finds_a_worker_whose_database_is_silent(
     doctor = await installation.nursery.start("doctor", log=log, environment=environment)
 
     async with asyncio.timeout(2 * DEADLINE + SLACK):
-        assert await doctor.death() == 1
+        assert await doctor.wait() == 1
     assert f"WRONG  a worker answers on '{far.queue}' that it cannot work" in log.read_text()
     assert "cannot be reached" in log.read_text()
 

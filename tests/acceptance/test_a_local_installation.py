@@ -187,7 +187,7 @@ def open_to_others(data: Path) -> list[str]:
     return [str(each) for each in (data, *data.rglob("*")) if each.lstat().st_mode & 0o077]
 
 
-def refused(url: str, **other: str | None) -> str:
+def connection_error(url: str, **other: str | None) -> str:
     """PostgreSQL's refusal."""
     parts = make_url(url)
     given = {"user": parts.username, "password": parts.password, "dbname": parts.database, **other}
@@ -204,10 +204,10 @@ async def test_its_database_has_a_password_and_its_user_is_no_superuser(place: P
     async with up(place, project) as here:
         url, password = here.database_url, make_url(here.database_url).password
         assert isinstance(password, str)
-        assert "rejects connection" in refused(url, user="postgres", dbname="postgres")
-        assert "rejects connection" in refused(url, user="postgres", password=None)
-        assert "password" in refused(url, password=None)
-        assert "password authentication failed" in refused(url, password="wrong")  # noqa: S106
+        assert "rejects connection" in connection_error(url, user="postgres", dbname="postgres")
+        assert "rejects connection" in connection_error(url, user="postgres", password=None)
+        assert "password" in connection_error(url, password=None)
+        assert "password authentication failed" in connection_error(url, password="wrong")  # noqa: S106
         ran = place.root / "ran"
         with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
             for attack in (
@@ -229,7 +229,7 @@ async def test_its_database_has_a_password_and_its_user_is_no_superuser(place: P
         assert again.database_url == url
 
 
-def answered(url: str, *headers: tuple[str, str]) -> int:
+def response_status(url: str, *headers: tuple[str, str]) -> int:
     """The status of the response."""
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 -- a fixed URL
     try:
@@ -246,10 +246,10 @@ async def test_web_pages_cannot_reach_its_temporal(place: Place) -> None:
 
         async def reaches_temporal() -> bool:
             # The UI answers before it is connected to its Temporal.
-            return await asyncio.to_thread(answered, ui) == 200
+            return await asyncio.to_thread(response_status, ui) == 200
 
         await until("the UI reaches Temporal", reaches_temporal)
-        assert await asyncio.to_thread(answered, here.ui_url) == 200
+        assert await asyncio.to_thread(response_status, here.ui_url) == 200
         for header in (("Host", "evil.com"), ("Origin", "http://evil.com"), ("Host", "evil.com:80")):
-            assert await asyncio.to_thread(answered, ui, header) == 403
-            assert await asyncio.to_thread(answered, here.ui_url, header) == 403
+            assert await asyncio.to_thread(response_status, ui, header) == 403
+            assert await asyncio.to_thread(response_status, here.ui_url, header) == 403

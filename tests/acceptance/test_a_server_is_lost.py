@@ -17,19 +17,28 @@ import pytest_asyncio
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Execution
-from everstep.runtime.embedded import EmbeddedServices, Service, embedded
-from tests.acceptance.harness import Account, Installation, Nursery, Site, installed, paused, site, until
+from everstep.runtime.embedded import EmbeddedServices, Service, open_embedded
+from tests.acceptance.harness import (
+    Account,
+    Installation,
+    Nursery,
+    Site,
+    open_installation,
+    site,
+    until,
+    until_paused,
+)
 from tests.services import careless, data_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GATES = "book: turn 2;pay ran;jot: turn 1"
 
-Outage: TypeAlias = Callable[["UnderWay"], Awaitable[None]]
+Outage: TypeAlias = Callable[["RunningExecutions"], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class UnderWay:
+class RunningExecutions:
     """The executions, each at the point where it waits, and the servers."""
 
     site: Site
@@ -40,27 +49,27 @@ class UnderWay:
     held: Execution
 
     @classmethod
-    async def arrived(cls, site: Site, services: EmbeddedServices) -> "UnderWay":
+    async def start(cls, site: Site, services: EmbeddedServices) -> "RunningExecutions":
         """All of them at the points where they wait, with the gates still closed."""
         await site.worker(gates=GATES)
         held = await site.start("jot")
-        await site.reached("waiting", "turn 1")
+        await site.until_journalled("waiting", "turn 1")
         await held.pause()
         under_way = cls(
             site, services, await site.start("book"), await site.start("pay"), await site.start("ask"), held
         )
-        await site.reached("waiting", "turn 2")
-        await site.reached("waiting", "pay ran")
-        await paused(under_way.asking)
+        await site.until_journalled("waiting", "turn 2")
+        await site.until_journalled("waiting", "pay ran")
+        await until_paused(under_way.asking)
         return under_way
 
     async def accounts(self) -> Mapping[str, Account]:
         """People answer, and all executions end."""
         await self.asking.submit_input("low")
-        await paused(self.held)
+        await until_paused(self.held)
         await self.held.resume()
         executions = {"model": self.model, "tool": self.tool, "asking": self.asking, "held": self.held}
-        return {name: await self.site.ended(each) for name, each in executions.items()}
+        return {name: await self.site.final_account(each) for name, each in executions.items()}
 
     async def is_recorded(self) -> bool:
         """Whether the model's reply and the tool's result are in the store."""
@@ -69,12 +78,12 @@ class UnderWay:
         return answered is not None and called.record is not None
 
 
-async def nothing(under_way: UnderWay) -> None:
+async def no_outage(under_way: RunningExecutions) -> None:
     """No outage: the reference for the others."""
     under_way.site.open_gates()
 
 
-async def postgres_is_killed(under_way: UnderWay) -> None:
+async def kill_postgres(under_way: RunningExecutions) -> None:
     """The reply and the result cannot be stored for a while."""
     await under_way.services.postgres.kill()
     under_way.site.open_gates()
@@ -89,7 +98,7 @@ def tries(site: Site) -> int:
     return site.workers[0].log.read_text().count("the store is unavailable, retrying")
 
 
-async def temporal_is_killed(under_way: UnderWay) -> None:
+async def kill_temporal(under_way: RunningExecutions) -> None:
     """The reply and the result are stored, and cannot be reported for a while."""
     await under_way.services.temporal.kill()
     under_way.site.open_gates()
@@ -97,7 +106,7 @@ async def temporal_is_killed(under_way: UnderWay) -> None:
     await under_way.services.temporal.start()
 
 
-async def away(service: Service, under_way: UnderWay, seconds: float) -> None:
+async def away(service: Service, under_way: RunningExecutions, seconds: float) -> None:
     """An outage of a given length."""
     await service.stop()
     under_way.site.open_gates()
@@ -105,12 +114,12 @@ async def away(service: Service, under_way: UnderWay, seconds: float) -> None:
     await service.start()
 
 
-async def postgres_is_away_for_long(under_way: UnderWay) -> None:
+async def postgres_is_away_for_long(under_way: RunningExecutions) -> None:
     """An outage longer than every timeout."""
     await away(under_way.services.postgres, under_way, 20)
 
 
-async def temporal_is_away_for_long(under_way: UnderWay) -> None:
+async def temporal_is_away_for_long(under_way: RunningExecutions) -> None:
     """An outage longer than every timeout."""
     await away(under_way.services.temporal, under_way, 20)
 
@@ -123,11 +132,11 @@ class Servers:
     installation: Installation
     folder: Path
 
-    async def played(self, outage: Outage) -> tuple[Mapping[str, Account], Site]:
+    async def run(self, outage: Outage) -> tuple[Mapping[str, Account], Site]:
         """How the executions end, and the worker's journal."""
         name = outage.__name__
         async with site(name, self.installation, self.folder / name) as place:
-            under_way = await UnderWay.arrived(place, self.services)
+            under_way = await RunningExecutions.start(place, self.services)
             await outage(under_way)
             return await under_way.accounts(), place
 
@@ -137,8 +146,8 @@ async def servers(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) ->
     """Servers of this test alone."""
     with data_directory() as data:
         async with (
-            embedded(careless(data)) as services,
-            installed(nursery, services, services.database_url) as installation,
+            open_embedded(careless(data)) as services,
+            open_installation(nursery, services, services.database_url) as installation,
         ):
             yield Servers(services, installation, tmp_path_factory.mktemp("sites"))
 
@@ -146,15 +155,15 @@ async def servers(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def without_outage(servers: Servers) -> Mapping[str, Account]:
     """How the executions end without an outage."""
-    accounts, _ = await servers.played(nothing)
+    accounts, _ = await servers.run(no_outage)
     return accounts
 
 
 @pytest.mark.parametrize(
     "outage",
     [
-        postgres_is_killed,
-        temporal_is_killed,
+        kill_postgres,
+        kill_temporal,
         pytest.param(postgres_is_away_for_long, marks=pytest.mark.slow),
         pytest.param(temporal_is_away_for_long, marks=pytest.mark.slow),
     ],
@@ -162,10 +171,10 @@ async def without_outage(servers: Servers) -> Mapping[str, Account]:
 async def test_nothing_is_lost_or_done_twice(
     servers: Servers, without_outage: Mapping[str, Account], outage: Outage
 ) -> None:
-    accounts, place = await servers.played(outage)
+    accounts, place = await servers.run(outage)
 
     assert {account.status for account in accounts.values()} == {ExecutionStatus.COMPLETED}
     assert accounts == without_outage
     # Each reply was paid for once, and each tool ran once.
-    assert place.counted("asked") == place.counted("answered") == {"turn 1": 4, "turn 2": 4, "turn 3": 4}
-    assert place.counted("ran") == {"look_up": 4, "book": 1, "pay": 1, "jot": 1}
+    assert place.counts("asked") == place.counts("answered") == {"turn 1": 4, "turn 2": 4, "turn 3": 4}
+    assert place.counts("ran") == {"look_up": 4, "book": 1, "pay": 1, "jot": 1}

@@ -47,7 +47,7 @@ def strange(tmp_path: Path) -> Path:
     return folder
 
 
-async def said(folder: Path, *arguments: str, **more: str) -> str:
+async def run_command(folder: Path, *arguments: str, **more: str) -> str:
     """Run a command there that succeeds, and return its output."""
     process = await asyncio.create_subprocess_exec(
         *(*EVERSTEP, *arguments), cwd=folder, env=environment(**more), stdout=-1, stderr=-1
@@ -69,7 +69,7 @@ async def said(folder: Path, *arguments: str, **more: str) -> str:
 )
 async def test_nothing_that_is_not_named_is_imported(strange: Path, arguments: list[str]) -> None:
     """10.2.6"""
-    printed = await said(strange, *arguments)
+    printed = await run_command(strange, *arguments)
     assert "stranger" not in printed
     assert not (strange.parent / "ran").exists()
 
@@ -77,9 +77,9 @@ async def test_nothing_that_is_not_named_is_imported(strange: Path, arguments: l
 async def test_a_name_in_the_folders_settings_is_imported(strange: Path) -> None:
     """10.2.6: a module, and everything that it imports; a folder has texts only."""
     (strange / "everstep.toml").write_text('agents = [".claude/agents"]\n')
-    assert "stranger" in await said(strange, "agents")
+    assert "stranger" in await run_command(strange, "agents")
     assert not (strange.parent / "ran").exists()
 
     (strange / "everstep.toml").write_text('agents = ["agents:agents"]\n')
-    await said(strange, "agents")
+    await run_command(strange, "agents")
     assert (strange.parent / "ran").read_text() == "agents "

@@ -23,7 +23,7 @@ from everstep.agent_domain.tools.tools import Effect, options_of
 from everstep.client.client import Execution
 from tests.acceptance import craftsman
 from tests.acceptance.craftsman import BILL, GO, LETTER, MARK, PLAN, QUICK, SLOW, WALK, furnish
-from tests.acceptance.harness import Account, Installation, Site, paused, site, until
+from tests.acceptance.harness import Account, Installation, Site, site, until, until_paused
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -51,14 +51,14 @@ class Day:
     children: int
 
     @property
-    def ran(self) -> Mapping[str, int]:
+    def effect_counts(self) -> Mapping[str, int]:
         """How often each tool had its effect; the subagent's calls are not the agent's."""
-        return self.site.counted("ran")
+        return self.site.counts("ran")
 
     @property
-    def asked(self) -> Mapping[str, int]:
+    def question_counts(self) -> Mapping[str, int]:
         """How often each question reached a model, by the last message."""
-        return Counter(entry.told["last"] for entry in self.site.journal("asked"))
+        return Counter(entry.data["last"] for entry in self.site.journal("asked"))
 
     def file(self, name: str) -> str:
         """The content of a file in its folder."""
@@ -93,7 +93,7 @@ async def the_results(execution: Execution) -> dict[str, list[str]]:
 
 async def day(site: Site, executions: Mapping[str, Execution]) -> Day:
     """Wait for the end of all executions."""
-    accounts = {name: await site.ended(each) for name, each in executions.items()}
+    accounts = {name: await site.final_account(each) for name, each in executions.items()}
     found = [await the_results(each) for each in executions.values()]
     read = {name: texts for results in found for name, texts in results.items()}
     parent = executions["sending"]
@@ -104,7 +104,7 @@ async def day(site: Site, executions: Mapping[str, Execution]) -> Day:
     return Day(site, accounts, texts, walked, dict(notes), len(rows))
 
 
-async def begun(site: Site) -> dict[str, Execution]:
+async def start_executions(site: Site) -> dict[str, Execution]:
     """Start all executions but the one with the quick tools."""
     messages = {
         "slow": "Please take your time",
@@ -112,26 +112,26 @@ async def begun(site: Site) -> dict[str, Execution]:
         "asking": "Please ask me",
     }
     executions = {name: await site.start(said, "craftsman") for name, said in messages.items()}
-    await paused(executions["asking"])
+    await until_paused(executions["asking"])
     return executions
 
 
-async def undisturbed(site: Site) -> Day:
+async def run_without_crash(site: Site) -> Day:
     """The worker is not killed."""
     await site.worker()
     (site.folder / "work" / GO).touch()
-    executions = await begun(site)
+    executions = await start_executions(site)
     executions["quick"] = await site.start("Please do it at once", "craftsman")
     await executions["asking"].submit_input("oak")
     return await day(site, executions)
 
 
-async def cut_short(site: Site) -> Day:
+async def run_with_crash(site: Site) -> Day:
     """The worker is killed when each tool has done its work and none has reported; one command still runs."""
     first = await site.worker(gates=HELD)
-    executions = await begun(site)
+    executions = await start_executions(site)
     for name in SLOW:
-        await site.reached("waiting", f"{name} ran")
+        await site.until_journalled("waiting", f"{name} ran")
     # The other search is the agent's.
     await until("the subagent searches", lambda: site.count("waiting", "search_files ran") == 2)
     await until("the command walks", (site.folder / "work" / WALK).exists)
@@ -139,7 +139,7 @@ async def cut_short(site: Site) -> Day:
     # Last, and all in one step, because they can be held only for a moment: quick tools have five seconds.
     executions["quick"] = await site.start("Please do it at once", "craftsman")
     for name in QUICK:
-        await site.reached("waiting", f"{name} ran")
+        await site.until_journalled("waiting", f"{name} ran")
     await first.kill()
     await until("nothing is left of what tools began", lambda: not began_by(site))
     (site.folder / "work" / GO).touch()
@@ -163,7 +163,7 @@ async def days(
     ):
         for folder in folders:
             furnish(folder / "work")
-        yield await asyncio.gather(undisturbed(one), cut_short(other))
+        yield await asyncio.gather(run_without_crash(one), run_with_crash(other))
 
 
 async def test_the_cases_cover_every_tool() -> None:
@@ -182,10 +182,10 @@ async def test_an_idempotent_tool_runs_again(days: tuple[Day, Day], name: str) -
 
     # The subagent searches as well.
     each = 2 if name == "search_files" else 1
-    assert (expected.ran[name], actual.ran[name]) == (each, 2 * each)
+    assert (expected.effect_counts[name], actual.effect_counts[name]) == (each, 2 * each)
     assert actual.read[name] == expected.read[name]
     assert actual.read[name] != UNKNOWN
-    keys = {entry.told["key"] for entry in actual.site.journal("ran") if entry.where == name}
+    keys = {entry.data["key"] for entry in actual.site.journal("ran") if entry.where == name}
     assert len(keys) == each
 
 
@@ -197,7 +197,7 @@ async def test_a_tool_that_runs_at_most_once_does_not(days: tuple[Day, Day], nam
     assert actual.read[name] == UNKNOWN
     assert not expected.read[name].startswith("Error")
     # The undisturbed long command has run as well.
-    assert (expected.ran[name], actual.ran[name]) == (2 if name == "bash" else 1, 1)
+    assert (expected.effect_counts[name], actual.effect_counts[name]) == (2 if name == "bash" else 1, 1)
 
 
 async def test_the_effects_of_tools_happen_once(days: tuple[Day, Day]) -> None:
@@ -222,7 +222,7 @@ async def test_the_model_calls_of_tools_are_made_once(days: tuple[Day, Day]) -> 
     """9.8.1, 9.9.1, 1.1.1: although the tools ran again."""
     expected, actual = days
 
-    assert actual.asked[craftsman.ASKED] == actual.asked[craftsman.EXTRACTED] == 1
+    assert actual.question_counts[craftsman.ASKED] == actual.question_counts[craftsman.EXTRACTED] == 1
     assert actual.read["llm_query"] == "Paris."
     assert actual.read["extract_data"] == "Extracted fruit into 'found': {\"number\":6}"
     usage = [each.rows["agent_executions"][0]["token_usage"] for each in (*expected.accounts.values(),)]
@@ -235,7 +235,7 @@ async def test_a_subagent_continues(days: tuple[Day, Day]) -> None:
 
     assert actual.read["spawn_subagent"] == expected.read["spawn_subagent"] == "[Subagent: finder] Found."
     assert actual.children == expected.children == 1
-    assert actual.asked[craftsman.TASK] == 1
+    assert actual.question_counts[craftsman.TASK] == 1
 
 
 async def test_a_question_waits_without_a_worker(days: tuple[Day, Day]) -> None:

@@ -22,7 +22,7 @@ from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.client.client import Execution
 from everstep.client.errors import Refused
-from tests.acceptance.harness import Account, Installation, Site, elapsed, paused, site, until
+from tests.acceptance.harness import Account, Installation, Site, measure_seconds, site, until, until_paused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,7 +30,7 @@ UNKNOWN = f"Error: {EFFECT_UNKNOWN}"
 
 
 @dataclass(frozen=True)
-class Played:
+class CaseResult:
     """The result of a case."""
 
     account: Account
@@ -38,22 +38,22 @@ class Played:
     seconds: float = 0
 
     @property
-    def asked(self) -> Mapping[str, int]:
+    def request_counts(self) -> Mapping[str, int]:
         """How often each turn was requested from the model."""
-        return self.site.counted("asked")
+        return self.site.counts("asked")
 
     @property
-    def answered(self) -> Mapping[str, int]:
+    def reply_counts(self) -> Mapping[str, int]:
         """How often the model completed each turn."""
-        return self.site.counted("answered")
+        return self.site.counts("answered")
 
     @property
-    def ran(self) -> Mapping[str, int]:
+    def effect_counts(self) -> Mapping[str, int]:
         """How often each tool had its effect."""
-        return self.site.counted("ran")
+        return self.site.counts("ran")
 
 
-Case: TypeAlias = Callable[[Site], Coroutine[None, None, Mapping[str, Played]]]
+Case: TypeAlias = Callable[[Site], Coroutine[None, None, Mapping[str, CaseResult]]]
 """Runs on a site and returns the results by name."""
 
 ONCE = {"turn 1": 1, "turn 2": 1, "turn 3": 1}
@@ -70,16 +70,16 @@ class Crash:
     asked: Mapping[str, int] = field(default_factory=lambda: ONCE)
     answered: Mapping[str, int] = field(default_factory=lambda: ONCE)
     effects: int = 1
-    told: str | None = None
+    expected_message: str | None = None
     """The message that the model receives about the call, if it differs from the run without the crash."""
 
-    async def played(self, site: Site) -> Mapping[str, Played]:
+    async def run(self, site: Site) -> Mapping[str, CaseResult]:
         """Run the whole case."""
         first = await site.worker(kill_at=self.point, fuse=self.fuse)
         execution = await site.start(self.message)
-        assert await first.death() == -signal.SIGKILL, first.log.read_text()
+        assert await first.wait() == -signal.SIGKILL, first.log.read_text()
         await site.worker()
-        return {"": Played(await site.ended(execution), site)}
+        return {"": CaseResult(await site.final_account(execution), site)}
 
 
 CRASHES = {
@@ -102,15 +102,15 @@ CRASHES = {
     ),
     "before an idempotent tool is reported": Crash("book", Failpoint.TOOL_BEFORE_REPORT, "book ran"),
     "before an at_most_once tool": Crash(
-        "pay", Failpoint.TOOL_AFTER_RESERVE, "turn 2 answered", effects=0, told=UNKNOWN
+        "pay", Failpoint.TOOL_AFTER_RESERVE, "turn 2 answered", effects=0, expected_message=UNKNOWN
     ),
     "after the effect of an at_most_once tool": Crash(
-        "pay", Failpoint.TOOL_AFTER_EFFECT, "pay ran", told=UNKNOWN
+        "pay", Failpoint.TOOL_AFTER_EFFECT, "pay ran", expected_message=UNKNOWN
     ),
     "before an at_most_once tool is reported": Crash("pay", Failpoint.TOOL_BEFORE_REPORT, "pay ran"),
     "after the effect of a quick tool": Crash("jot", Failpoint.TOOL_AFTER_EFFECT, "jot ran", effects=2),
     "after the effect of a quick at_most_once tool": Crash(
-        "ring", Failpoint.TOOL_AFTER_EFFECT, "ring ran", told=UNKNOWN
+        "ring", Failpoint.TOOL_AFTER_EFFECT, "ring ran", expected_message=UNKNOWN
     ),
     "before the end is written": Crash("book", Failpoint.SETTLE_BEFORE_COMMIT, "turn 3 answered"),
     "before the end is reported": Crash("book", Failpoint.SETTLE_BEFORE_REPORT, "turn 3 answered"),
@@ -144,40 +144,40 @@ class People:
         return self.asking, self.approving, self.held
 
     @classmethod
-    async def needed(cls, site: Site) -> "People":
+    async def start(cls, site: Site) -> "People":
         """All of them paused. The worker's gate is at the end of a step."""
         held = await site.start("book")
-        await site.reached("waiting", "look_up ran")
+        await site.until_journalled("waiting", "look_up ran")
         await held.pause()
         site.open_gates()
         people = cls(await site.start("ask"), await site.start("approve"), held)
-        await asyncio.gather(*map(paused, people.all))
+        await asyncio.gather(*map(until_paused, people.all))
         return people
 
-    async def come(self, site: Site) -> Mapping[str, Played]:
+    async def answer_all(self, site: Site) -> Mapping[str, CaseResult]:
         """Answer, approve, and resume."""
         await asyncio.gather(self.asking.submit_input("high"), self.approving.approve(), self.held.resume())
         executions = {"answered": self.asking, "approved": self.approving, "resumed": self.held}
-        return {name: Played(await site.ended(each), site) for name, each in executions.items()}
+        return {name: CaseResult(await site.final_account(each), site) for name, each in executions.items()}
 
 
-async def nothing_happens(site: Site) -> Mapping[str, Played]:
+async def nothing_happens(site: Site) -> Mapping[str, CaseResult]:
     """The reference for the other cases."""
     await site.worker(gates="look_up ran")
-    people = await People.needed(site)
-    played = dict(await people.come(site))
+    people = await People.start(site)
+    played = dict(await people.answer_all(site))
     for message in ("book", "pay", "jot", "ring"):
-        played[message] = Played(await site.ended(await site.start(message)), site)
+        played[message] = CaseResult(await site.final_account(await site.start(message)), site)
     return played
 
 
-async def a_kill_while_nothing_runs(site: Site) -> Mapping[str, Played]:
+async def a_kill_while_nothing_runs(site: Site) -> Mapping[str, CaseResult]:
     """All wait for people when the worker dies; another one is there when they answer, or a little later."""
     first = await site.worker(gates="look_up ran")
-    people = await People.needed(site)
+    people = await People.start(site)
     await asyncio.gather(*map(at_rest, people.all))
     await first.kill()
-    coming = asyncio.create_task(people.come(site))
+    coming = asyncio.create_task(people.answer_all(site))
     await site.worker()
     return await coming
 
@@ -186,12 +186,12 @@ async def killed_as_it_pauses(site: Site) -> Execution:
     """People see the question, and the server has not recorded that it was asked."""
     first = await site.worker(kill_at=Failpoint.SETTLE_BEFORE_REPORT, fuse="turn 2 answered")
     execution = await site.start("ask")
-    assert await first.death() == -signal.SIGKILL, first.log.read_text()
-    await paused(execution)
+    assert await first.wait() == -signal.SIGKILL, first.log.read_text()
+    await until_paused(execution)
     return execution
 
 
-async def a_kill_as_it_pauses(site: Site) -> Mapping[str, Played]:
+async def a_kill_as_it_pauses(site: Site) -> Mapping[str, CaseResult]:
     """People answer before the question is asked a second time."""
     execution = await killed_as_it_pauses(site)
     answering = asyncio.create_task(execution.submit_input("high"))
@@ -202,25 +202,25 @@ async def a_kill_as_it_pauses(site: Site) -> Mapping[str, Played]:
     await until("the answer is stored", is_answered)
     await site.worker()
     await answering
-    return {"": Played(await site.ended(execution), site)}
+    return {"": CaseResult(await site.final_account(execution), site)}
 
 
-async def a_cancel_as_it_pauses(site: Site) -> Mapping[str, Played]:
+async def a_cancel_as_it_pauses(site: Site) -> Mapping[str, CaseResult]:
     """People cancel, so that the question is not asked a second time."""
     execution = await killed_as_it_pauses(site)
     cancelling = asyncio.create_task(execution.cancel())
     await site.worker()
     await cancelling
-    return {"": Played(await site.ended(execution), site)}
+    return {"": CaseResult(await site.final_account(execution), site)}
 
 
-async def a_kill_of_who_answers(site: Site) -> Mapping[str, Played]:
+async def a_kill_of_the_api(site: Site) -> Mapping[str, CaseResult]:
     """An answer is stored, and the process that received it dies before the execution gets it. It is sent
     again.
     """
     await site.worker()
     asking, approving = await site.start("ask"), await site.start("approve")
-    await asyncio.gather(paused(asking), paused(approving))
+    await asyncio.gather(until_paused(asking), until_paused(approving))
     store = site.installation.store
     for execution, said in ((asking, Resolution("answer", "high")), (approving, Resolution("approve"))):
         (request,) = await execution.requests()
@@ -230,53 +230,53 @@ async def a_kill_of_who_answers(site: Site) -> Mapping[str, Played]:
     with pytest.raises(Refused, match="Approval already resolved"):
         await approving.approve()
     executions = {"answered": asking, "approved": approving}
-    return {name: Played(await site.ended(each), site) for name, each in executions.items()}
+    return {name: CaseResult(await site.final_account(each), site) for name, each in executions.items()}
 
 
-async def delegated(site: Site) -> Execution:
+async def start_child(site: Site) -> Execution:
     """The child of an execution that delegates its booking."""
     parent = await site.start("delegate")
 
-    async def called() -> bool:
+    async def has_called() -> bool:
         return any(call.call.name == "delegate" for step in await parent.steps() for call in step.calls)
 
-    await until("the booking is handed over", called)
+    await until("the booking is handed over", has_called)
     called_by = [call.call.id for step in await parent.steps() for call in step.calls]
     return site.client.execution(subagent_id(parent.id, called_by[-1]))
 
 
-async def both(site: Site, child: Execution) -> Mapping[str, Played]:
+async def both(site: Site, child: Execution) -> Mapping[str, CaseResult]:
     """A child and its parent."""
     parent = (await child.get()).parent_execution_id
     assert parent
     executions = {"parent": site.client.execution(parent), "child": child}
-    return {name: Played(await site.ended(each), site) for name, each in executions.items()}
+    return {name: CaseResult(await site.final_account(each), site) for name, each in executions.items()}
 
 
-async def a_child_undisturbed(site: Site) -> Mapping[str, Played]:
+async def a_child_runs(site: Site) -> Mapping[str, CaseResult]:
     """The reference for the next case."""
     await site.worker()
-    child = await delegated(site)
+    child = await start_child(site)
     await until("the child is there", lambda: site.installation.store.execution(child.ref))
     return await both(site, child)
 
 
-async def a_kill_while_a_child_works(site: Site) -> Mapping[str, Played]:
+async def a_kill_while_a_child_works(site: Site) -> Mapping[str, CaseResult]:
     """The worker runs parent and child, and the child's tool has just had its effect."""
     first = await site.worker(gates="book ran")
-    child = await delegated(site)
-    await site.reached("waiting", "book ran")
+    child = await start_child(site)
+    await site.until_journalled("waiting", "book ran")
     await first.kill()
     site.open_gates()
     await site.worker()
     return await both(site, child)
 
 
-async def a_kill_as_a_child_is_accepted(site: Site) -> Mapping[str, Played]:
+async def a_kill_before_a_child_reports(site: Site) -> Mapping[str, CaseResult]:
     """The child is in the store, and the server has not recorded it."""
     first = await site.worker(kill_at=Failpoint.SPAWN_BEFORE_REPORT, fuse="turn 2 answered")
-    child = await delegated(site)
-    assert await first.death() == -signal.SIGKILL, first.log.read_text()
+    child = await start_child(site)
+    assert await first.wait() == -signal.SIGKILL, first.log.read_text()
     await site.worker()
     return await both(site, child)
 
@@ -288,29 +288,29 @@ async def stopping(site: Site) -> None:
     await until("a worker stops", lambda: "stopping" in first.log.read_text())
 
 
-async def a_stop_during_a_call(site: Site) -> Mapping[str, Played]:
+async def a_stop_during_a_call(site: Site) -> Mapping[str, CaseResult]:
     """The call ends in time, and the next worker continues from there."""
     first = await site.worker(gates="turn 2")
     execution = await site.start("book")
-    await site.reached("waiting", "turn 2")
+    await site.until_journalled("waiting", "turn 2")
     await stopping(site)
     site.open_gates()
-    assert await first.death() == 0, first.log.read_text()
+    assert await first.wait() == 0, first.log.read_text()
     assert site.count("answered", "turn 2") == 1
     await site.worker()
-    return {"": Played(await site.ended(execution), site)}
+    return {"": CaseResult(await site.final_account(execution), site)}
 
 
-async def a_stop_during_a_long_call(site: Site) -> Mapping[str, Played]:
+async def a_stop_during_a_long_call(site: Site) -> Mapping[str, CaseResult]:
     """The call does not end in time; a worker that is already running takes it over at once."""
     first = await site.worker(gates="turn 2", grace=0.5)
     execution = await site.start("book")
-    await site.reached("waiting", "turn 2")
+    await site.until_journalled("waiting", "turn 2")
     await site.worker()
     await stopping(site)
-    seconds = await elapsed(site.ended(execution))
-    assert await first.death() == 0, first.log.read_text()
-    return {"": Played(await site.ended(execution), site, seconds)}
+    seconds = await measure_seconds(site.final_account(execution))
+    assert await first.wait() == 0, first.log.read_text()
+    return {"": CaseResult(await site.final_account(execution), site, seconds)}
 
 
 async def hanging(site: Site) -> None:
@@ -323,34 +323,34 @@ async def hanging(site: Site) -> None:
     site.workers[0].signal(signal.SIGSTOP)
 
 
-async def a_hang_during_a_call(site: Site) -> Mapping[str, Played]:
+async def a_hang_during_a_call(site: Site) -> Mapping[str, CaseResult]:
     """The worker wakes up when the execution is in the next step, and finishes its call."""
     first = await site.worker(gates="turn 2")
     execution = await site.start("book")
-    await site.reached("waiting", "turn 2")
+    await site.until_journalled("waiting", "turn 2")
     await hanging(site)
-    await site.reached("waiting", "turn 3")
+    await site.until_journalled("waiting", "turn 3")
     site.open_gates()
     first.signal(signal.SIGCONT)
-    assert await first.death() == 0, first.log.read_text()
-    return {"": Played(await site.ended(execution), site)}
+    assert await first.wait() == 0, first.log.read_text()
+    return {"": CaseResult(await site.final_account(execution), site)}
 
 
-async def a_hang_during_a_tool(site: Site) -> Mapping[str, Played]:
+async def a_hang_during_a_tool(site: Site) -> Mapping[str, CaseResult]:
     """The worker wakes up when the execution continues without its result."""
     first = await site.worker(gates="pay ran")
     execution = await site.start("pay")
-    await site.reached("waiting", "pay ran")
+    await site.until_journalled("waiting", "pay ran")
     await hanging(site)
-    await site.reached("waiting", "turn 3")
+    await site.until_journalled("waiting", "turn 3")
     site.open_gates()
     first.signal(signal.SIGCONT)
-    assert await first.death() == 0, first.log.read_text()
-    return {"": Played(await site.ended(execution), site)}
+    assert await first.wait() == 0, first.log.read_text()
+    return {"": CaseResult(await site.final_account(execution), site)}
 
 
 CASES: Mapping[str, Case] = {
-    **{name: crash.played for name, crash in CRASHES.items()},
+    **{name: crash.run for name, crash in CRASHES.items()},
     **{
         case.__name__: case
         for case in (
@@ -358,10 +358,10 @@ CASES: Mapping[str, Case] = {
             a_kill_while_nothing_runs,
             a_kill_as_it_pauses,
             a_cancel_as_it_pauses,
-            a_kill_of_who_answers,
-            a_child_undisturbed,
+            a_kill_of_the_api,
+            a_child_runs,
             a_kill_while_a_child_works,
-            a_kill_as_a_child_is_accepted,
+            a_kill_before_a_child_reports,
             a_stop_during_a_call,
             a_stop_during_a_long_call,
             a_hang_during_a_call,
@@ -370,23 +370,23 @@ CASES: Mapping[str, Case] = {
     },
 }
 
-Playing: TypeAlias = Callable[[Case | str], Awaitable[Mapping[str, Played]]]
+CaseResults: TypeAlias = Callable[[Case | str], Awaitable[Mapping[str, CaseResult]]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def case_results(
     installation: Installation, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncGenerator[Playing]:
+) -> AsyncGenerator[CaseResults]:
     """All cases, running."""
     folder = tmp_path_factory.mktemp("sites")
 
-    async def played(case: Case, name: str) -> Mapping[str, Played]:
+    async def run_case(case: Case, name: str) -> Mapping[str, CaseResult]:
         async with site(name, installation, folder / name.replace(" ", "_")) as place:
             return await case(place)
 
-    tasks = {name: asyncio.create_task(played(case, name)) for name, case in CASES.items()}
+    tasks = {name: asyncio.create_task(run_case(case, name)) for name, case in CASES.items()}
 
-    def outcome(case: Case | str) -> Awaitable[Mapping[str, Played]]:
+    def outcome(case: Case | str) -> Awaitable[Mapping[str, CaseResult]]:
         return asyncio.shield(tasks[case if isinstance(case, str) else case.__name__])
 
     yield outcome
@@ -396,138 +396,148 @@ async def case_results(
 
 
 @pytest.mark.parametrize("name", CRASHES)
-async def test_after_a_kill_the_execution_ends_as_it_would_have(case_results: Playing, name: str) -> None:
+async def test_after_a_kill_the_execution_ends_as_it_would_have(case_results: CaseResults, name: str) -> None:
     crash, played = CRASHES[name], (await case_results(name))[""]
     expected = (await case_results(nothing_happens))[crash.message].account
 
     assert played.account.status is ExecutionStatus.COMPLETED
     assert played.account.answer == expected.answer
     assert played.account.steps == expected.steps
-    assert played.account.told == (crash.told or expected.told)
-    if crash.told is None:
+    assert played.account.last_tool_message == (crash.expected_message or expected.last_tool_message)
+    if crash.expected_message is None:
         assert played.account == expected
 
 
 @pytest.mark.parametrize("name", CRASHES)
-async def test_after_a_kill_nothing_is_paid_for_or_done_twice(case_results: Playing, name: str) -> None:
+async def test_after_a_kill_nothing_is_paid_for_or_done_twice(case_results: CaseResults, name: str) -> None:
     crash, played = CRASHES[name], (await case_results(name))[""]
     effects = played.site.journal("ran")
 
-    assert played.asked == crash.asked
-    assert played.answered == crash.answered
-    assert played.ran.get("look_up") == 1
+    assert played.request_counts == crash.asked
+    assert played.reply_counts == crash.answered
+    assert played.effect_counts.get("look_up") == 1
     assert sum(effect.where != "look_up" for effect in effects) == crash.effects
     # An effect that happens twice has the same idempotency key.
-    assert len({(effect.where, *effect.told.values()) for effect in effects}) == 1 + min(crash.effects, 1)
+    assert len({(effect.where, *effect.data.values()) for effect in effects}) == 1 + min(crash.effects, 1)
 
 
-@pytest.mark.parametrize("name", [name for name, crash in CRASHES.items() if crash.told])
-async def test_the_model_learns_when_an_effect_is_unknown(case_results: Playing, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, crash in CRASHES.items() if crash.expected_message])
+async def test_the_model_learns_when_an_effect_is_unknown(case_results: CaseResults, name: str) -> None:
     played = (await case_results(name))[""]
 
     (asked,) = [entry for entry in played.site.journal("asked") if entry.where == "turn 3"]
-    assert asked.told["last"] == UNKNOWN
+    assert asked.data["last"] == UNKNOWN
     (row,) = [row for row in played.account.rows["agent_tool_calls"] if row["name"] != "look_up"]
     assert row["error"]["type"] == "unknown"
     assert row["success"] is False
 
 
 @pytest.mark.parametrize("name", ["answered", "approved", "resumed"])
-async def test_a_kill_while_nothing_runs_changes_nothing(case_results: Playing, name: str) -> None:
+async def test_a_kill_while_nothing_runs_changes_nothing(case_results: CaseResults, name: str) -> None:
     played = (await case_results(a_kill_while_nothing_runs))[name]
 
     assert played.account.status is ExecutionStatus.COMPLETED
     assert played.account == (await case_results(nothing_happens))[name].account
-    assert played.asked == {"turn 1": 3, "turn 2": 3, "turn 3": 3}
-    assert played.ran == {"look_up": 3, "book": 1, "transfer": 1}
+    assert played.request_counts == {"turn 1": 3, "turn 2": 3, "turn 3": 3}
+    assert played.effect_counts == {"look_up": 3, "book": 1, "transfer": 1}
 
 
-async def test_an_answer_is_received_although_the_question_is_asked_twice(case_results: Playing) -> None:
+async def test_an_answer_is_received_although_the_question_is_asked_twice(case_results: CaseResults) -> None:
     played = (await case_results(a_kill_as_it_pauses))[""]
 
     assert played.account == (await case_results(nothing_happens))["answered"].account
-    assert played.asked == played.answered == ONCE
+    assert played.request_counts == played.reply_counts == ONCE
 
 
-async def test_the_text_of_a_lost_worker_does_not_hide_the_end(case_results: Playing) -> None:
+async def test_the_text_of_a_lost_worker_does_not_hide_the_end(case_results: CaseResults) -> None:
     played = (await case_results(a_cancel_as_it_pauses))[""]
 
     assert played.account.status is ExecutionStatus.CANCELLED
-    assert played.account.told == CANCELLED_CALL
+    assert played.account.last_tool_message == CANCELLED_CALL
     assert [row["state"] for row in played.account.rows["agent_requests"]] == ["resolved"]
 
 
-async def test_an_answer_is_received_although_its_api_process_died(case_results: Playing) -> None:
-    played = await case_results(a_kill_of_who_answers)
+async def test_an_answer_is_received_although_its_api_process_died(case_results: CaseResults) -> None:
+    played = await case_results(a_kill_of_the_api)
 
     assert played["answered"].account.status is ExecutionStatus.COMPLETED
-    assert played["answered"].account.told == "high"
-    assert played["approved"].account.told == "transferred 80"
+    assert played["answered"].account.last_tool_message == "high"
+    assert played["approved"].account.last_tool_message == "transferred 80"
 
 
-@pytest.mark.parametrize("case", [a_kill_while_a_child_works, a_kill_as_a_child_is_accepted])
-async def test_parent_and_child_end_as_if_no_worker_had_been_lost(case_results: Playing, case: Case) -> None:
+@pytest.mark.parametrize("case", [a_kill_while_a_child_works, a_kill_before_a_child_reports])
+async def test_parent_and_child_end_as_if_no_worker_had_been_lost(
+    case_results: CaseResults, case: Case
+) -> None:
     """1.1.1, 1.1.3, 9.6.2: and every reply is paid for once."""
-    played, expected = await case_results(case), await case_results(a_child_undisturbed)
+    played, expected = await case_results(case), await case_results(a_child_runs)
 
-    assert played["parent"].account.told == "completed: Your room in the Hotel de la Gare is ready."
+    assert (
+        played["parent"].account.last_tool_message == "completed: Your room in the Hotel de la Gare is ready."
+    )
     for each in ("parent", "child"):
         assert played[each].account.status is ExecutionStatus.COMPLETED
         assert played[each].account == expected[each].account
-    assert played["parent"].asked == played["parent"].answered == {"turn 1": 2, "turn 2": 2, "turn 3": 2}
+    assert (
+        played["parent"].request_counts
+        == played["parent"].reply_counts
+        == {"turn 1": 2, "turn 2": 2, "turn 3": 2}
+    )
 
 
-async def test_a_worker_that_is_stopped_finishes_its_model_call(case_results: Playing) -> None:
+async def test_a_worker_that_is_stopped_finishes_its_model_call(case_results: CaseResults) -> None:
     played = (await case_results(a_stop_during_a_call))[""]
 
     assert played.account == (await case_results(nothing_happens))["book"].account
-    assert played.asked == played.answered == ONCE
-    assert played.ran == {"look_up": 1, "book": 1}
+    assert played.request_counts == played.reply_counts == ONCE
+    assert played.effect_counts == {"look_up": 1, "book": 1}
 
 
-async def test_a_call_that_outlasts_the_grace_period_is_handed_over_at_once(case_results: Playing) -> None:
+async def test_a_call_that_outlasts_the_grace_period_is_handed_over_at_once(
+    case_results: CaseResults,
+) -> None:
     played = (await case_results(a_stop_during_a_long_call))[""]
 
     assert played.account == (await case_results(nothing_happens))["book"].account
-    assert played.asked == {**ONCE, "turn 2": 2}
-    assert played.answered == ONCE
+    assert played.request_counts == {**ONCE, "turn 2": 2}
+    assert played.reply_counts == ONCE
     # Sooner than the missing heartbeats would be noticed.
     assert played.seconds < 10
 
 
-async def test_a_late_reply_of_a_hung_worker_changes_nothing(case_results: Playing) -> None:
+async def test_a_late_reply_of_a_hung_worker_changes_nothing(case_results: CaseResults) -> None:
     played = (await case_results(a_hang_during_a_call))[""]
 
     assert played.account == (await case_results(nothing_happens))["book"].account
-    assert played.asked == {**ONCE, "turn 2": 2}
-    assert played.ran == {"look_up": 1, "book": 1}
+    assert played.request_counts == {**ONCE, "turn 2": 2}
+    assert played.effect_counts == {"look_up": 1, "book": 1}
 
 
-async def test_the_result_of_a_hung_tool_comes_too_late(case_results: Playing) -> None:
+async def test_the_result_of_a_hung_tool_comes_too_late(case_results: CaseResults) -> None:
     played = (await case_results(a_hang_during_a_tool))[""]
 
     assert played.account.status is ExecutionStatus.COMPLETED
-    assert played.account.told == UNKNOWN
-    assert played.ran == {"look_up": 1, "pay": 1}
-    assert played.asked == played.answered == ONCE
+    assert played.account.last_tool_message == UNKNOWN
+    assert played.effect_counts == {"look_up": 1, "pay": 1}
+    assert played.request_counts == played.reply_counts == ONCE
 
 
 @pytest.mark.slow
 async def test_a_worker_that_hangs_without_warning_only_delays(
-    case_results: Playing, installation: Installation, tmp_path: Path
+    case_results: CaseResults, installation: Installation, tmp_path: Path
 ) -> None:
     """It still receives tasks, for ten seconds each: as many at once as it had polled for."""
     expected = (await case_results(nothing_happens))["book"].account
     async with site("a hang", installation, tmp_path / "site") as place:
         first = await place.worker(gates="turn 2")
         execution = await place.start("book")
-        await place.reached("waiting", "turn 2")
+        await place.until_journalled("waiting", "turn 2")
         first.signal(signal.SIGSTOP)
         await place.worker()
-        await place.ended(execution)
+        await place.final_account(execution)
         place.open_gates()
         first.signal(signal.SIGCONT)
 
         assert await first.stop() == 0, first.log.read_text()
-        assert await place.ended(execution) == expected
-        assert place.counted("ran") == {"look_up": 1, "book": 1}
+        assert await place.final_account(execution) == expected
+        assert place.counts("ran") == {"look_up": 1, "book": 1}

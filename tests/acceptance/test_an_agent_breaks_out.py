@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
-from tests.everstep.capabilities.bash.users import WorkerUser, worker_users
+from tests.everstep.capabilities.bash.users import WorkerUser, open_worker_user
 
 SECRET = "S3CRET-of-the-project"  # noqa: S105 -- of no account
 OUTSIDE = "Error: Path is outside the allowed directory"
@@ -70,7 +70,7 @@ WRITE = (
 def user(request: pytest.FixtureRequest) -> Iterator[WorkerUser]:
     """The user who runs these tests, and a user who is not root."""
     need_a_sandbox()
-    yield from worker_users(request.param)
+    yield from open_worker_user(request.param)
 
 
 @contextmanager

@@ -207,7 +207,7 @@ async def test_an_object_that_is_no_policy_keeps_the_api_from_starting(
     environment = installation.environment(EVERSTEP_CONTEXT_POLICY=setting)
     process = await installation.nursery.start("api", "--port", "0", log=log, environment=environment)
 
-    assert await process.death() == 1
+    assert await process.wait() == 1
     said = log.read_text().splitlines()[-1]
     assert said.startswith("Error: context_policy")
     assert words in said

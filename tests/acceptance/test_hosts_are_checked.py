@@ -68,7 +68,7 @@ async def head(port: int, line: str, *headers: str, body: str = "") -> str:
     return answer.decode()
 
 
-async def watched(port: int, path: str, *headers: str) -> int:
+async def handshake_status(port: int, path: str, *headers: str) -> int:
     """The response to a WebSocket handshake."""
     protocol = [f"Sec-WebSocket-Protocol: {SUBPROTOCOL}"] if path == "/v1" else []
     return await status(port, f"GET {path} HTTP/1.1", *headers, *UPGRADE, *protocol)
@@ -125,14 +125,14 @@ async def test_a_page_with_a_foreign_name_gets_nothing(nursery: Nursery, tmp_pat
                 )
                 assert posted in {400, 403}, (path, rebound)
             for path in ("/v1", "/app/everstep?protocol=7", "/metrics"):
-                assert await watched(here.gateway, path, *rebound) in {400, 403}, (path, rebound)
+                assert await handshake_status(here.gateway, path, *rebound) in {400, 403}, (path, rebound)
 
         for host in own(here.api):
             asked = ("GET /agent/sessions HTTP/1.1", f"Host: {host}", *here.authorization)
             assert await status(here.api, *asked) == 200, host
         for host in own(here.gateway):
             for path in ("/v1", "/app/everstep?protocol=7"):
-                assert await watched(here.gateway, path, f"Host: {host}") == 101, host
+                assert await handshake_status(here.gateway, path, f"Host: {host}") == 101, host
 
 
 async def test_requests_with_no_host_or_two_are_refused_and_probes_are_not(
@@ -168,7 +168,7 @@ async def test_configured_names_are_answered(nursery: Nursery, tmp_path: Path) -
             "b.example.com": 403,
         }.items():
             assert await status(here.api, "GET /agent/sessions HTTP/1.1", f"Host: {host}") == expected
-        assert await watched(here.gateway, "/v1", "Host: a.watch.example") == 101
+        assert await handshake_status(here.gateway, "/v1", "Host: a.watch.example") == 101
 
 
 @pytest.mark.parametrize("process", ["api", "gateway"])
@@ -182,7 +182,7 @@ async def test_a_process_that_listens_on_every_address_needs_its_names(
     everywhere["EVERSTEP_AUTH_SECRET"] = "s" * 40
     environment = installation.environment(**everywhere)
     started = await nursery.start(process, "--port", "0", log=log, environment=environment)
-    assert await started.death() == 1
+    assert await started.wait() == 1
     assert (
         "so other machines reach this process, under names that it does not know: set EVERSTEP_ALLOWED_HOSTS"
         in (log.read_text())

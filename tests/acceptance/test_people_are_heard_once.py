@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @dataclass(frozen=True)
-class Ann:
+class ApiCaller:
     """A caller of an API process."""
 
     http: httpx2.AsyncClient
@@ -59,20 +59,20 @@ class Ann:
         await self.until(sent["execution_id"], "paused")
         return sent["session_id"], sent["execution_id"]
 
-    async def asked(self, execution: str) -> Any:
+    async def pending_request(self, execution: str) -> Any:
         """The request that an execution waits for."""
         return (await self.get(f"/agent/executions/{execution}/requests"))["items"][0]
 
 
 @asynccontextmanager
-async def ann_at(front: Front) -> AsyncGenerator[Ann]:
+async def ann_at(front: Front) -> AsyncGenerator[ApiCaller]:
     """A caller at this process."""
     headers = {"Authorization": f"Bearer {front.key}"}
     async with httpx2.AsyncClient(base_url=front.url, headers=headers, timeout=30) as http:
-        yield Ann(http)
+        yield ApiCaller(http)
 
 
-async def dies(front: Front, sent: Callable[[Ann], Awaitable[httpx2.Response]]) -> None:
+async def dies(front: Front, sent: Callable[[ApiCaller], Awaitable[httpx2.Response]]) -> None:
     """Send a request to a process that dies once it has committed."""
     doomed = replace(front, port=a_free_port(), kill_at=Failpoint.API_AFTER_COMMIT)
     api = await doomed.api()
@@ -80,7 +80,7 @@ async def dies(front: Front, sent: Callable[[Ann], Awaitable[httpx2.Response]]) 
     async with ann_at(doomed) as ann:
         with pytest.raises(httpx2.TransportError):
             await sent(ann)
-    assert await api.death() == -signal.SIGKILL
+    assert await api.wait() == -signal.SIGKILL
 
 
 async def test_an_interrupt_is_carried_out_by_the_next_attempt(front: Front) -> None:
@@ -116,44 +116,44 @@ async def test_an_interrupt_is_carried_out_without_a_second_request(front: Front
         await ann.until(busy, "cancelled")
 
 
-Ready = Callable[[Ann], Awaitable[tuple[str, Any, Callable[[Ann], Awaitable[object]]]]]
+Ready = Callable[[ApiCaller], Awaitable[tuple[str, Any, Callable[[ApiCaller], Awaitable[object]]]]]
 
 
-async def approving(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+async def approving(ann: ApiCaller) -> tuple[str, Any, Callable[[ApiCaller], Awaitable[object]]]:
     """An approval, after which the execution completes."""
     _, execution = await ann.begins("book")
-    request = await ann.asked(execution)
+    request = await ann.pending_request(execution)
     body = {"decision": "approve", "args_digest": request["args_digest"]}
     path = f"/agent/executions/{execution}/approvals/{request['id']}"
     return path, body, lambda ann: ann.until(execution, "completed")
 
 
-async def answering(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+async def answering(ann: ApiCaller) -> tuple[str, Any, Callable[[ApiCaller], Awaitable[object]]]:
     """An answer."""
     _, execution = await ann.begins("ask me")
     path = f"/agent/executions/{execution}/input"
     return path, {"text": "Friday"}, lambda ann: ann.until(execution, "completed")
 
 
-async def answering_by_message(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+async def answering_by_message(ann: ApiCaller) -> tuple[str, Any, Callable[[ApiCaller], Awaitable[object]]]:
     """An answer sent as a message of the session."""
     session, execution = await ann.begins("ask me")
     path = f"/agent/sessions/{session}/messages"
     return path, {"content": "Friday"}, lambda ann: ann.until(execution, "completed")
 
 
-async def cancelling(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+async def cancelling(ann: ApiCaller) -> tuple[str, Any, Callable[[ApiCaller], Awaitable[object]]]:
     """A cancel."""
     _, execution = await ann.begins("book")
     return f"/agent/executions/{execution}/cancel", None, lambda ann: ann.until(execution, "cancelled")
 
 
-async def steering(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+async def steering(ann: ApiCaller) -> tuple[str, Any, Callable[[ApiCaller], Awaitable[object]]]:
     """A message to an execution under way."""
     _, execution = await ann.begins("book")
 
-    async def is_heard(ann: Ann) -> None:
-        request = await ann.asked(execution)
+    async def is_heard(ann: ApiCaller) -> None:
+        request = await ann.pending_request(execution)
         decision = {"decision": "deny", "args_digest": request["args_digest"]}
         await ann.post(f"/agent/executions/{execution}/approvals/{request['id']}", decision)
         ended = await ann.until(execution, "completed")
@@ -162,10 +162,10 @@ async def steering(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object
     return f"/agent/executions/{execution}/steer", {"content": "Hurry"}, is_heard
 
 
-async def starting(ann: Ann) -> tuple[str, Any, Callable[[Ann], Awaitable[object]]]:
+async def starting(ann: ApiCaller) -> tuple[str, Any, Callable[[ApiCaller], Awaitable[object]]]:
     """An execution without a session."""
 
-    async def has_run(ann: Ann) -> None:
+    async def has_run(ann: ApiCaller) -> None:
         (execution,) = (await ann.get("/agent/executions"))["items"]
         await ann.until(execution["id"], "completed")
 
@@ -232,7 +232,7 @@ async def test_a_message_near_the_end_is_received_once_or_refused(front: Front) 
     other = replace(front, port=a_free_port())
     await asyncio.gather(front.api(), other.api())
 
-    async def talk(ann: Ann, also_ann: Ann, number: int) -> None:
+    async def talk(ann: ApiCaller, also_ann: ApiCaller, number: int) -> None:
         words = f"steer {number}"
         if number % 2:
             execution = (await ann.post("/agent/messages", {"content": "Hello"}))["execution_id"]

@@ -47,11 +47,11 @@ async def town(installation: Installation, tmp_path_factory: pytest.TempPathFact
 async def test_every_layer_has_its_own_status(town: Town) -> None:
     """1.2.1"""
     done = await town.begin([("count", {"mark": "a"})])
-    assert (await town.ended(done))["status"] == "completed"
+    assert (await town.wait_for_end(done))["status"] == "completed"
     asked = await town.begin([("user_input", {"prompt": "Which?"})])
     await town.request(asked)
     await town.post(f"/agent/executions/{asked['execution_id']}/cancel")
-    assert (await town.ended(asked))["status"] == "cancelled"
+    assert (await town.wait_for_end(asked))["status"] == "cancelled"
 
     wire = [e.payload["status"] for e in await town.envelopes(asked) if e.type == "agent.status"]
     assert (wire[:2], wire[-1]) == (["processing", "paused"], "cancelled")
@@ -64,7 +64,7 @@ async def test_the_model_learns_of_a_step_that_rests_in_no_result(town: Town) ->
     asked = await town.begin([("user_input", {"prompt": "Which?"})])
     await town.request(asked)
     await town.post(f"/agent/executions/{asked['execution_id']}/cancel")
-    await town.ended(asked)
+    await town.wait_for_end(asked)
     messages = (await town.steps(asked))[-1]["messages"]
     assert messages[-1]["content"] == "Error: Cancelled before it finished"
 
@@ -79,7 +79,7 @@ async def test_only_work_counts_as_time(town: Town) -> None:
     await asyncio.sleep(2 * NAP)
     execution = asked["execution_id"]
     await town.post(f"/agent/executions/{execution}/input", text="this", request_id=request["id"])
-    await town.ended(asked)
+    await town.wait_for_end(asked)
 
     *_, paused, final = await town.snapshots(asked)
     before, after = state_of(paused)["execution"], state_of(final)["execution"]
@@ -94,9 +94,9 @@ async def test_only_work_counts_as_time(town: Town) -> None:
 async def test_a_sessions_time_limits_all_its_executions(town: Town) -> None:
     """2.7.3"""
     first = await town.begin([("nap", {})], agent="brief")
-    assert (await town.ended(first))["stop_reason"] == "completed"
+    assert (await town.wait_for_end(first))["stop_reason"] == "completed"
     second = await town.say(first["session_id"], [("nap", {})], [("nap", {})], agent="brief")
-    ended = await town.ended(second)
+    ended = await town.wait_for_end(second)
     assert (ended["stop_reason"], ended["step_count"]) == ("time_limit", 1)
 
 
@@ -106,7 +106,7 @@ async def test_a_sessions_time_limits_all_its_executions(town: Town) -> None:
 async def test_envelopes_have_their_keys(town: Town) -> None:
     """7.2 and 7.6.2"""
     done = await town.begin([("count", {"mark": "a"})])
-    await town.ended(done)
+    await town.wait_for_end(done)
     by_type = {e.type: e for e in await town.envelopes(done)}
     assert set(by_type["agent.step.started"].payload) == {
         "step_number",
@@ -124,7 +124,7 @@ async def test_envelopes_have_their_keys(town: Town) -> None:
 async def test_messages_are_listed_as_they_were_stored(town: Town) -> None:
     """7.8.3"""
     done = await town.begin([("count", {"mark": "a"})])
-    await town.ended(done)
+    await town.wait_for_end(done)
     listed = (await town.get(f"/agent/sessions/{done['session_id']}/messages?limit=100"))["items"]
     moments = [(each["created_at"], each["id"]) for each in listed]
     assert moments == sorted(moments, reverse=True)
@@ -137,7 +137,7 @@ async def test_messages_are_listed_as_they_were_stored(town: Town) -> None:
 async def test_only_the_operator_sees_the_message_of_a_tools_exception(town: Town) -> None:
     """5.4.4"""
     done = await town.begin([("spill", {})])
-    ended = await town.ended(done)
+    ended = await town.wait_for_end(done)
     pages = [
         await town.get(f"/agent/executions/{done['execution_id']}/{part}")
         for part in ("steps", "trace", "snapshots", "requests")
@@ -167,7 +167,7 @@ async def test_a_session_knows_its_last_execution_and_snapshot(town: Town) -> No
     paused = (await town.snapshots(accepted))[-1]
     assert not paused["is_final"]
     await town.post(f"/agent/executions/{accepted['execution_id']}/input", text="this")
-    ended = await town.ended(accepted)
+    ended = await town.wait_for_end(accepted)
     session = await town.get(f"/agent/sessions/{accepted['session_id']}")
     final = (await town.snapshots(accepted))[-1]
     assert (session["last_snapshot_id"], final["is_final"]) == (final["id"], True)
@@ -179,11 +179,11 @@ async def test_debug_mode_keeps_a_state_for_each_step_that_another_follows(town:
     """8.1.3"""
     turns: tuple[Any, ...] = ([("count", {"mark": "a"})], [("count", {"mark": "b"})])
     done = await town.begin(*turns, debug=True)
-    await town.ended(done)
+    await town.wait_for_end(done)
     kept = [(each["step_number"], each["is_final"]) for each in await town.snapshots(done)]
     assert kept == [(1, False), (2, False), (3, True)]
     quiet = await town.begin(*turns)
-    await town.ended(quiet)
+    await town.wait_for_end(quiet)
     assert [each["is_final"] for each in await town.snapshots(quiet)] == [True]
 
 
@@ -191,7 +191,7 @@ async def test_a_subagent_is_a_separate_execution(town: Town) -> None:
     """8.1.2 and 9.6.3"""
     task = Program("[child]").text()
     done = await town.begin([("spawn_subagent", {"subagent": "finder", "prompt": task})])
-    await town.ended(done)
+    await town.wait_for_end(done)
     children = await town.get(f"/agent/executions?parent_execution_id={done['execution_id']}")
     (child,) = children["items"]
     assert child["metadata"]["parent_execution_id"] == done["execution_id"]
@@ -201,10 +201,10 @@ async def test_a_subagent_is_a_separate_execution(town: Town) -> None:
 async def test_a_quiet_session_starts_the_next_message_with_the_conversation_so_far(town: Town) -> None:
     """8.2.4"""
     first = await town.begin([("count", {"mark": "a"})])
-    await town.ended(first)
+    await town.wait_for_end(first)
     second = await town.say(first["session_id"])
     assert second["route"] == "start"
-    await town.ended(second)
+    await town.wait_for_end(second)
     started = next(
         e
         for e in await town.envelopes(second)
@@ -216,20 +216,20 @@ async def test_a_quiet_session_starts_the_next_message_with_the_conversation_so_
 async def test_a_busy_session_cannot_be_forked(town: Town) -> None:
     """8.2.5"""
     first = await town.begin([("count", {"mark": "a"})])
-    await town.ended(first)
+    await town.wait_for_end(first)
     busy = await town.say(first["session_id"], [("user_input", {"prompt": "Which?"})])
     await town.request(busy)
     await town.post(f"/agent/executions/{first['execution_id']}/fork", step=1, expect=409)
     await town.post(f"/agent/executions/{busy['execution_id']}/cancel")
-    await town.ended(busy)
+    await town.wait_for_end(busy)
     forked = await town.post(f"/agent/executions/{first['execution_id']}/fork", step=1)
-    assert (await town.ended(forked))["status"] == "completed"
+    assert (await town.wait_for_end(forked))["status"] == "completed"
 
 
 async def test_a_deleted_session_leaves_nothing(town: Town) -> None:
     """8.7.1"""
     done = await town.begin([("count", {"mark": "a"})])
-    await town.ended(done)
+    await town.wait_for_end(done)
     answer = await town.http.delete(f"/agent/sessions/{done['session_id']}")
     assert answer.status_code == 204
     for path in (f"/agent/sessions/{done['session_id']}", f"/agent/executions/{done['execution_id']}"):
@@ -249,7 +249,7 @@ async def test_questions_of_one_response_are_asked_one_after_the_other(town: Tow
         assert request["request"]["prompt"] == prompt
         await town.post(f"/agent/executions/{asked['execution_id']}/input", text=f"to {prompt}")
         await until("it goes on", lambda closed=request["id"]: _is_closed(town, asked, closed))
-    await town.ended(asked)
+    await town.wait_for_end(asked)
     assert await town.results(asked) == ["to First?", "to Second?"]
     types = [e.type for e in await town.envelopes(asked)]
     requested = types.index("agent.input.requested")
@@ -266,7 +266,7 @@ async def test_a_question_without_an_answer_takes_the_default_or_fails(town: Tow
     """8.5.5"""
     question: Any = [("user_input", {"prompt": "Which?"})]
     hasty, mute = await town.begin(question, agent="hasty"), await town.begin(question, agent="mute")
-    await asyncio.gather(town.ended(hasty), town.ended(mute))
+    await asyncio.gather(town.wait_for_end(hasty), town.wait_for_end(mute))
     assert await town.results(hasty) == ["yes"]
     seconds = int(PATIENCE.total_seconds())
     assert (await town.results(mute)) == [f"Error: No answer within {seconds}s"]
@@ -277,12 +277,12 @@ async def test_a_question_without_an_answer_takes_the_default_or_fails(town: Tow
 async def test_rules_decide_which_calls_wait_for_a_person(town: Town) -> None:
     """8.6.1"""
     cheap = await town.begin([("pay", {"mark": "cheap"})])
-    assert (await town.ended(cheap))["status"] == "completed"
+    assert (await town.wait_for_end(cheap))["status"] == "completed"
     dear = await town.begin([("pay", {"mark": "dear thing"})])
     request = await town.request(dear)
     assert (request["kind"], request["args"]) == ("approval", {"mark": "dear thing"})
     await town.post(f"/agent/executions/{dear['execution_id']}/cancel")
-    await town.ended(dear)
+    await town.wait_for_end(dear)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ async def test_a_decision_is_carried_out(
     request = await town.request(asked)
     path = f"/agent/executions/{asked['execution_id']}/approvals/{request['id']}"
     await town.post(path, decision=decision, args_digest=request["args_digest"], **more)
-    await town.ended(asked)
+    await town.wait_for_end(asked)
     assert await town.results(asked) == [result]
     (call,) = (await town.steps(asked))[0]["calls"]
     assert call["args"] == more.get("args", {"mark": "a"})
@@ -314,7 +314,7 @@ async def test_an_approval_can_be_remembered(town: Town) -> None:
     request = await town.request(asked)
     path = f"/agent/executions/{asked['execution_id']}/approvals/{request['id']}"
     await town.post(path, decision="approve", args_digest=request["args_digest"], remember=True)
-    await town.ended(asked)
+    await town.wait_for_end(asked)
     assert await town.results(asked) == ["transfer a", "transfer b"]
 
 
@@ -329,4 +329,4 @@ async def test_an_unanswered_execution_holds_no_worker(town: Town) -> None:
     assert not described.raw_description.pending_activities
     for each in asked:
         await town.post(f"/agent/executions/{each['execution_id']}/cancel")
-        await town.ended(each)
+        await town.wait_for_end(each)

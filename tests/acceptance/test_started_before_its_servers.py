@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from sqlalchemy import make_url
 
-from everstep.runtime.embedded import EmbeddedServices, embedded
+from everstep.runtime.embedded import EmbeddedServices, open_embedded
 from everstep.store.migrate import upgrade
 from tests.acceptance.front import a_free_port
 from tests.acceptance.harness import Nursery, Process, environment, until
@@ -52,19 +52,19 @@ def folder(tmp_path: Path) -> Path:
 async def a_site(nursery: Nursery, folder: Path) -> AsyncGenerator[Site]:
     """A site with tables on which nothing runs yet."""
     with data_directory() as data:
-        async with embedded(careless(data)) as services:
+        async with open_embedded(careless(data)) as services:
             await upgrade(services.database_url)
             await services.stop()
             yield Site(services, nursery, folder)
 
 
-async def said(process: Process, words: str) -> None:
+async def until_in_log(process: Process, words: str) -> None:
     """Wait until the process logs this."""
     await until(f"it says '{words}'", lambda: words in process.log.read_text() or process.ended.done())
     assert words in process.log.read_text()
 
 
-async def asked(port: int, path: str) -> tuple[int, Any]:
+async def fetch(port: int, path: str) -> tuple[int, Any]:
     async with httpx2.AsyncClient() as client:
         answer = await client.get(f"http://127.0.0.1:{port}{path}")
     return answer.status_code, answer.json()
@@ -73,7 +73,7 @@ async def asked(port: int, path: str) -> tuple[int, Any]:
 async def missing(port: int) -> list[str]:
     """The parts that `/readyz` reports missing; a port that is handed over may refuse for a moment."""
     try:
-        _, body = await asked(port, "/readyz")
+        _, body = await fetch(port, "/readyz")
     except httpx2.RequestError:
         return ["?"]
     return [check["name"] for check in body["checks"] if not check["ok"]]
@@ -84,17 +84,19 @@ async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, fold
     async with a_site(nursery, folder) as site:
         port = a_free_port()
         api = await site.start("api", "--port", str(port))
-        await said(api, "waiting for PostgreSQL: PostgreSQL at postgresql+psycopg://everstep:***@/everstep?")
-        await said(api, "waiting for Temporal: no Temporal server answers at")
+        await until_in_log(
+            api, "waiting for PostgreSQL: PostgreSQL at postgresql+psycopg://everstep:***@/everstep?"
+        )
+        await until_in_log(api, "waiting for Temporal: no Temporal server answers at")
 
-        assert await asked(port, "/healthz") == (200, {"status": "ok"})
-        status, body = await asked(port, "/readyz")
+        assert await fetch(port, "/healthz") == (200, {"status": "ok"})
+        status, body = await fetch(port, "/readyz")
         assert (status, body["status"]) == (503, "not ready")
         assert body["checks"] == [
             {"name": "database", "ok": False, "detail": "waiting for PostgreSQL; the log says why"},
             {"name": "temporal", "ok": False, "detail": "waiting for Temporal; the log says why"},
         ]
-        status, problem = await asked(port, "/agent/sessions")
+        status, problem = await fetch(port, "/agent/sessions")
         assert status == 503
         assert problem["detail"].startswith(
             "This process is waiting for PostgreSQL and Temporal, and cannot serve"
@@ -103,10 +105,10 @@ async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, fold
         await site.services.postgres.start()
         await until("PostgreSQL is there", lambda: lacks(port, ["temporal"]))
         await site.services.temporal.start()
-        await said(api, "all that was waited for is there")
-        await said(api, f"answering at http://127.0.0.1:{port}")
+        await until_in_log(api, "all that was waited for is there")
+        await until_in_log(api, f"answering at http://127.0.0.1:{port}")
         await until("it is ready but for a worker", lambda: lacks(port, ["worker"]))
-        assert (await asked(port, "/agent/sessions"))[0] == 401
+        assert (await fetch(port, "/agent/sessions"))[0] == 401
         password = make_url(site.services.database_url).password
         assert str(password) not in api.log.read_text()
         await api.kill()
@@ -123,16 +125,16 @@ async def test_a_worker_and_a_gateway_wait_as_well(nursery: Nursery, folder: Pat
         worker = await site.start("worker")
         gateway = await site.start("gateway", "--port", str(port))
         for process in (worker, gateway):
-            await said(process, "waiting for PostgreSQL")
-        assert await asked(port, "/healthz") == (200, {"status": "ok"})
+            await until_in_log(process, "waiting for PostgreSQL")
+        assert await fetch(port, "/healthz") == (200, {"status": "ok"})
         assert await missing(port) == ["database"]
 
         await site.services.postgres.start()
-        await said(gateway, "viewers watch at")
+        await until_in_log(gateway, "viewers watch at")
         await until("it is ready", lambda: lacks(port, []))
-        await said(worker, "waiting for Temporal")
+        await until_in_log(worker, "waiting for Temporal")
         await site.services.temporal.start()
-        await said(worker, "working on 'everstep'")
+        await until_in_log(worker, "working on 'everstep'")
         for process in (worker, gateway):
             await process.kill()
 
@@ -148,9 +150,9 @@ async def test_a_waiting_process_stops_on_request(
         log = folder / f"{arguments[0]}.log"
         log.touch()
         process = await nursery.start(*arguments, log=log, environment=environment(**nowhere))
-        await said(process, "waiting for PostgreSQL")
+        await until_in_log(process, "waiting for PostgreSQL")
         process.signal(number)
-        assert await process.death() == 0, log.read_text()
+        assert await process.wait() == 0, log.read_text()
         assert "Traceback" not in log.read_text()
         assert "hush" not in log.read_text()
 
@@ -158,13 +160,13 @@ async def test_a_waiting_process_stops_on_request(
 async def test_tables_that_do_not_exist_yet_are_waited_for(nursery: Nursery, folder: Path) -> None:
     """13.4.1"""
     with data_directory() as data:
-        async with embedded(careless(data)) as services:
+        async with open_embedded(careless(data)) as services:
             worker = await Site(services, nursery, folder).start("worker")
-            await said(
+            await until_in_log(
                 worker, "waiting for the database's tables: they are out of date: run `everstep db upgrade`"
             )
             await upgrade(services.database_url)
-            await said(worker, "working on 'everstep'")
+            await until_in_log(worker, "working on 'everstep'")
             await worker.kill()
 
 
@@ -176,6 +178,6 @@ async def test_a_server_that_refuses_is_not_waited_for(
     for wrong in (url.set(password="wrong"), url.set(database="nowhere")):  # noqa: S106 -- it is wrong
         given = {"DATABASE_URL": wrong.render_as_string(hide_password=False)}
         worker = await Site(services, nursery, folder).start("worker", **given)
-        assert await worker.death() == 1
+        assert await worker.wait() == 1
         assert "Traceback" not in worker.log.read_text()
         assert "waiting for" not in worker.log.read_text()

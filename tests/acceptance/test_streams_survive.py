@@ -31,24 +31,24 @@ import pytest
 import pytest_asyncio
 
 from everstep.agent_domain.stream.envelopes import EnvelopeType
-from everstep.agent_domain.stream.reader import ENDED, fence_of
-from everstep.agent_domain.values import moment
+from everstep.agent_domain.stream.reader import AFTER_ALL_ATTEMPTS, fence_from
+from everstep.agent_domain.values import format_moment
 from tests.acceptance.agents import JOURNAL
-from tests.acceptance.chaos import Plot, Stage, Story, measure, set_up
+from tests.acceptance.chaos import Plot, Stage, Story, measure, open_stage
 from tests.acceptance.harness import Entry, Nursery, read_journal
-from tests.acceptance.onlookers import Handy, Onlooker, Sse, settled
+from tests.acceptance.onlookers import ManualViewer, SseViewer, StreamViewer, is_settled
 from tests.acceptance.storytellers import STEPS, words
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(measure().limit)]
 
-Said = dict[tuple[UUID, int], str]
+StepMessages = dict[tuple[UUID, int], str]
 """The stored messages, by execution and step."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stage(nursery: Nursery, tmp_path: Path) -> AsyncGenerator[Stage]:
     """The stage of the requested size."""
-    async with set_up(measure(), nursery, tmp_path) as stage:
+    async with open_stage(measure(), nursery, tmp_path) as stage:
         yield stage
 
 
@@ -61,24 +61,24 @@ async def test_every_viewer_ends_with_the_stored_state(stage: Stage) -> None:
         # Shown if it fails, or with `-s`.
         print(stage.report())  # noqa: T201
     assert stage.faults == []
-    assert len(stage.onlookers) == stage.measure.viewers
+    assert len(stage.viewers) == stage.measure.viewers
     # Otherwise there was no chaos.
-    assert sum(each.connections - 1 for each in stage.onlookers) > stage.measure.viewers / 2
-    types = [each.type for plot in stage.plots for each in plot.told]
+    assert sum(each.connections - 1 for each in stage.viewers) > stage.measure.viewers / 2
+    types = [each.type for plot in stage.plots for each in plot.envelopes]
     assert EnvelopeType.AGENT_ATTEMPT_SUPERSEDED in types
 
 
 async def examine(stage: Stage) -> None:
     """Check the assertions above; each violation becomes a fault."""
     journal = read_journal(stage.folder / JOURNAL)
-    said: Said = {}
+    said: StepMessages = {}
     for plot in stage.plots:
         stage.faults += [f"{plot}: {each}" for each in await wrong_announcements(stage, plot)]
         for story in plot.stories:
             stage.faults += [f"{story}: {each}" for each in await wrong_story(stage, story, journal, said)]
-    for onlooker in stage.onlookers:
+    for onlooker in stage.viewers:
         plot = next(each for each in stage.plots if each.stream_id == onlooker.stream_id)
-        for fault in [*onlooker.seen.faults, *wrong_view(onlooker, plot, said)]:
+        for fault in [*onlooker.received.faults, *wrong_view(onlooker, plot, said)]:
             stage.faults.append(f"viewer {onlooker.name} of {plot} at {onlooker.position}: {fault}")
     for role in (*stage.gateways, *stage.apis):
         if "Traceback" in role.log:
@@ -88,23 +88,23 @@ async def examine(stage: Stage) -> None:
 # Viewers.
 
 
-def wrong_view(onlooker: Onlooker, plot: Plot, said: Said) -> Iterator[str]:
+def wrong_view(onlooker: StreamViewer, plot: Plot, said: StepMessages) -> Iterator[str]:
     """Stored envelopes that a viewer did not see as they are."""
-    seen = onlooker.seen
-    for received, stored in zip(seen.stored, plot.told, strict=False):
+    seen = onlooker.received
+    for received, stored in zip(seen.stored, plot.envelopes, strict=False):
         if received.to_dict() != stored.to_dict():
             yield f"{received} instead of {stored}"
-    if len(seen.stored) != len(plot.told):
-        yield f"{len(seen.stored)} of {len(plot.told)} envelopes"
+    if len(seen.stored) != len(plot.envelopes):
+        yield f"{len(seen.stored)} of {len(plot.envelopes)} envelopes"
     for story in plot.stories:
         own = [each for each in seen.stored if each.execution_id == story.execution_id]
-        ends = [fence_of(each.type, each.payload) == ENDED for each in own]
+        ends = [fence_from(each.type, each.payload) == AFTER_ALL_ATTEMPTS for each in own]
         if ends.count(True) != 1 or not ends[-1]:
             yield f"{story} does not end by a terminal status"
     yield from wrong_texts(onlooker, said)
-    if isinstance(onlooker, Handy):
+    if isinstance(onlooker, ManualViewer):
         yield from wrong_drafts(onlooker, said)
-    if isinstance(onlooker, Sse) and onlooker.last.rpartition(":")[2] != str(len(seen.stored)):
+    if isinstance(onlooker, SseViewer) and onlooker.last.rpartition(":")[2] != str(len(seen.stored)):
         yield f"the last event was {onlooker.last}"
 
 
@@ -113,35 +113,35 @@ async def wrong_announcements(stage: Stage, plot: Plot) -> list[str]:
     stored = await stage.rows(
         "SELECT id, created_at FROM agent_session_messages WHERE session_id = :id", id=plot.stream_id
     )
-    written = {row["id"]: moment(row["created_at"], 6) for row in stored}
+    written = {row["id"]: format_moment(row["created_at"], 6) for row in stored}
     timestamps = {
-        each.id: each.to_dict()["timestamp"] for each in plot.told if not each.type.startswith("agent.")
+        each.id: each.to_dict()["timestamp"] for each in plot.envelopes if not each.type.startswith("agent.")
     }
     return [] if timestamps == written else [f"announced at {timestamps}, stored at {written}"]
 
 
-def wrong_texts(onlooker: Onlooker, said: Said) -> Iterator[str]:
+def wrong_texts(onlooker: StreamViewer, said: StepMessages) -> Iterator[str]:
     """Text read before a step completed is a beginning of its message."""
-    for key, last in onlooker.seen.texts.items():
+    for key, last in onlooker.received.texts.items():
         message = said.get(key, "")
         if last.content != message and (last.is_complete or not message.startswith(last.content)):
             yield f"step {key[1]} was read as {last}, and is {message[:60]!r}"
 
 
-def wrong_drafts(onlooker: Handy, said: Said) -> Iterator[str]:
+def wrong_drafts(onlooker: ManualViewer, said: StepMessages) -> Iterator[str]:
     """The reader's draft when a step completed is the text that the viewer saw; the message replaces it."""
-    texts = onlooker.seen.texts
-    for key, draft in onlooker.seen.drafts.items():
+    texts = onlooker.received.texts
+    for key, draft in onlooker.received.drafts.items():
         if draft.content != (texts[key].content if key in texts else ""):
             yield f"the draft of step {key[1]} is not its text"
-        if not settled(draft, said.get(key, "")):
+        if not is_settled(draft, said.get(key, "")):
             yield f"the draft of step {key[1]} is not its message, once that was applied: {draft.content!r}"
 
 
 # Executions.
 
 
-async def wrong_story(stage: Stage, story: Story, journal: list[Entry], said: Said) -> list[str]:
+async def wrong_story(stage: Stage, story: Story, journal: list[Entry], said: StepMessages) -> list[str]:
     """Violations of an execution; adds its messages to `said`."""
     of = {"id": story.execution_id}
     (execution,) = await stage.rows("SELECT status FROM agent_executions WHERE id = :id", **of)
@@ -161,7 +161,7 @@ async def wrong_story(stage: Stage, story: Story, journal: list[Entry], said: Sa
     for step, message in zip(steps, messages, strict=False):
         said[step["execution_id"], step["number"]] = message["text"]
         found += wrong_step(story, step, message["text"], events)
-    ran = Counter(entry.told["key"] for entry in journal if entry.event == "ran")
+    ran = Counter(entry.data["key"] for entry in journal if entry.event == "ran")
     return found + [each for call in calls for each in wrong_call(call, ran[call["call_id"]])]
 
 

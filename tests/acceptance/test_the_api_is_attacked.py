@@ -23,7 +23,7 @@ POST = (
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def dialled(front: Front) -> Streams:
+async def open_streams(front: Front) -> Streams:
     """Open a connection."""
     return await asyncio.open_connection("127.0.0.1", front.port)
 
@@ -55,7 +55,7 @@ async def test_a_head_is_bounded_in_size(front: Front) -> None:
     head = b"GET /agent/agents HTTP/1.1\r\nHost: localhost\r\n"
 
     for sent in (b"A: " + b"a" * 123 * 1024 * 1024, b"A: b\r\n" * 500_000):
-        reader, writer = await dialled(front)
+        reader, writer = await open_streams(front)
         writer.write(head + sent)
         # The response arrives before it has sent everything.
         async with asyncio.timeout(30):
@@ -70,14 +70,14 @@ async def test_heads_and_silence_are_bounded_in_time(front: Front) -> None:
     """8.8.1: half a head, one that arrives byte by byte, nothing at all, and nothing after a response."""
     await front.api()
     began = monotonic()
-    half, drops, silent, idle = [await dialled(front) for _ in range(4)]
+    half, drops, silent, idle = [await open_streams(front) for _ in range(4)]
 
     async def drip() -> None:
         while True:
             drops[1].write(b"A")
             await asyncio.sleep(0.2)
 
-    async def timed(streams: Streams, sent: bytes = b"") -> tuple[bytes, float]:
+    async def timed_answer(streams: Streams, sent: bytes = b"") -> tuple[bytes, float]:
         return await answer(streams, sent), monotonic() - began
 
     dripping = asyncio.create_task(drip())
@@ -87,10 +87,10 @@ async def test_heads_and_silence_are_bounded_in_time(front: Front) -> None:
         (_, silent_took),
         (idle_said, idle_took),
     ) = await asyncio.gather(
-        timed(half, b"GET / HTTP/1.1\r\nHost"),
-        timed(drops, b"GET / HTTP/1.1\r\nHost: localhost\r\n"),
-        timed(silent),
-        timed(idle, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        timed_answer(half, b"GET / HTTP/1.1\r\nHost"),
+        timed_answer(drops, b"GET / HTTP/1.1\r\nHost: localhost\r\n"),
+        timed_answer(silent),
+        timed_answer(idle, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     )
     dripping.cancel()
 
@@ -114,7 +114,7 @@ async def test_bodies_of_strangers_are_not_kept(front: Front) -> None:
     async def stranger(number: int) -> bytes:
         nonlocal largest
         name = b"" if number % 2 else b"Authorization: Bearer esk_%s\r\n" % (b"x" * 43)
-        said = await answer(await dialled(front), POST % size + name + b"\r\n" + body)
+        said = await answer(await open_streams(front), POST % size + name + b"\r\n" + body)
         largest = max(largest, megabytes(api.pid))
         return said
 
@@ -129,7 +129,7 @@ async def test_bodies_of_strangers_are_not_kept(front: Front) -> None:
 async def test_a_stranger_is_refused_before_the_body_is_sent(front: Front) -> None:
     """8.8.3"""
     await front.api()
-    reader, writer = await dialled(front)
+    reader, writer = await open_streams(front)
     writer.write(POST % 200_000 + b"\r\n")
 
     async with asyncio.timeout(30):
@@ -143,10 +143,10 @@ async def test_a_stranger_is_refused_before_the_body_is_sent(front: Front) -> No
 async def test_connections_of_one_address_are_bounded(front: Front) -> None:
     """8.8.2"""
     await front.api()
-    held = [await dialled(front) for _ in range(LIMITS.per_address)]
+    held = [await open_streams(front) for _ in range(LIMITS.per_address)]
     probe = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
-    refused = await answer(await dialled(front), probe)
+    refused = await answer(await open_streams(front), probe)
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 5" in refused
     # An authenticated caller is served.
@@ -155,5 +155,5 @@ async def test_connections_of_one_address_are_bounded(front: Front) -> None:
         writer.transport.abort()
     async with asyncio.timeout(30):
         # The server notices it at its own pace.
-        while not (await answer(await dialled(front), probe)).startswith(b"HTTP/1.1 200 "):
+        while not (await answer(await open_streams(front), probe)).startswith(b"HTTP/1.1 200 "):
             pass

@@ -26,7 +26,7 @@ PEOPLE = 6
 
 
 @dataclass
-class Sent:
+class AcceptedMessage:
     """The response to a message."""
 
     number: int
@@ -35,7 +35,7 @@ class Sent:
     tries: int
 
 
-async def told(ann: httpx2.AsyncClient, path: str, number: int) -> Sent:
+async def send_with_retries(ann: httpx2.AsyncClient, path: str, number: int) -> AcceptedMessage:
     """Send a message until there is a response, as a good client does."""
     tries = 0
     while True:
@@ -51,23 +51,23 @@ async def told(ann: httpx2.AsyncClient, path: str, number: int) -> Sent:
             assert answer.status_code == 201, answer.text
             accepted = answer.json()
             assert accepted["message"]["content"] == f"message {number}"
-            return Sent(number, accepted["session_id"], accepted["execution_id"], tries)
+            return AcceptedMessage(number, accepted["session_id"], accepted["execution_id"], tries)
 
 
-async def talk(ann: httpx2.AsyncClient, person: int, stop: asyncio.Event) -> list[Sent]:
+async def talk(ann: httpx2.AsyncClient, person: int, stop: asyncio.Event) -> list[AcceptedMessage]:
     """Start sessions, and send a second message in each."""
-    sent: list[Sent] = []
+    sent: list[AcceptedMessage] = []
     number = person
     while not stop.is_set():
-        first = await told(ann, "/agent/messages", number)
-        second = await told(ann, f"/agent/sessions/{first.session}/messages", number + PEOPLE)
+        first = await send_with_retries(ann, "/agent/messages", number)
+        second = await send_with_retries(ann, f"/agent/sessions/{first.session}/messages", number + PEOPLE)
         assert second.session == first.session
         sent += first, second
         number += 2 * PEOPLE
     return sent
 
 
-async def survived(front: Front, kills: int) -> None:
+async def check_survival(front: Front, kills: int) -> None:
     """Kill this often, and check that nothing was lost and nothing done twice."""
     dice, stop = Random(17), asyncio.Event()  # noqa: S311 -- no secret
     api = await front.api()
@@ -82,14 +82,14 @@ async def survived(front: Front, kills: int) -> None:
         stop.set()
         sent = [one for several in await asyncio.gather(*people) for one in several]
 
-        async def all_ended() -> bool:
+        async def is_done() -> bool:
             return set(await statuses(front)) == {"completed"}
 
-        await until("all executions have ended", all_ended)
+        await until("all executions have ended", is_done)
     assert max(one.tries for one in sent) > 1
     assert (await statuses(front))["completed"] == len(sent)
     assert len({one.execution for one in sent}) == len(sent)
-    assert await said(front) == Counter(f"message {one.number}" for one in sent)
+    assert await stored_messages(front) == Counter(f"message {one.number}" for one in sent)
     logs = "".join(process.log.read_text() for process in front.begun)
     assert not re.search("Traceback", logs), logs
 
@@ -100,7 +100,7 @@ async def statuses(front: Front) -> Counter[str]:
     return Counter(rows)
 
 
-async def said(front: Front) -> Counter[str]:
+async def stored_messages(front: Front) -> Counter[str]:
     """The stored messages of people, with their counts."""
     statement = """
         SELECT m.content FROM agent_session_messages m JOIN agent_executions e USING (session_id)
@@ -124,8 +124,8 @@ async def test_a_client_without_a_response_asks_again(front: Front, point: Failp
     async with httpx2.AsyncClient(
         base_url=front.url, headers={"Authorization": f"Bearer {front.key}"}
     ) as ann:
-        asked = asyncio.create_task(told(ann, "/agent/messages", 1))
-        assert await api.death() == -signal.SIGKILL
+        asked = asyncio.create_task(send_with_retries(ann, "/agent/messages", 1))
+        assert await api.wait() == -signal.SIGKILL
         assert sum((await statuses(front)).values()) == 1
         await front.api()
         await asked
@@ -135,15 +135,15 @@ async def test_a_client_without_a_response_asks_again(front: Front, point: Failp
 
         await until("it has ended", has_ended)
     assert (await asked).tries > 1
-    assert await said(front) == {"message 1": 1}
+    assert await stored_messages(front) == {"message 1": 1}
 
 
 async def test_no_message_is_lost_or_doubled_when_the_api_is_killed(front: Front) -> None:
     """8.2.2"""
-    await survived(front, kills=5)
+    await check_survival(front, kills=5)
 
 
 @pytest.mark.slow
 async def test_no_message_is_lost_or_doubled_when_the_api_is_killed_a_hundred_times(front: Front) -> None:
     """8.2.2"""
-    await survived(front, kills=100)
+    await check_survival(front, kills=100)

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from everstep.http_api.api_keys import create_key
-from everstep.http_api.tokens import signed
+from everstep.http_api.tokens import sign_token
 from everstep.store.keys import PostgresKeys
 from tests.acceptance.front import Front, a_free_port
 from tests.acceptance.harness import Installation
@@ -41,7 +41,7 @@ class Theatre:
         return httpx2.AsyncClient(base_url=self.front.url, headers=headers, timeout=90)
 
     def token(self, seconds: float) -> str:
-        return signed(SECRET, "ann", self.tenant, days=seconds / 86_400)
+        return sign_token(SECRET, "ann", self.tenant, days=seconds / 86_400)
 
     async def native(self, credential: str, ready: asyncio.Event) -> int:
         """Watch, and return the close code."""

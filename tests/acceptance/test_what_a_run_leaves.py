@@ -32,7 +32,7 @@ async def test_two_executions_of_a_session_leave_their_traces(front: Front) -> N
             assert answer.status_code == 200, answer.text
             return answer.json()
 
-        async def ended(execution: str) -> Any:
+        async def wait_for_end(execution: str) -> Any:
             async def is_over() -> bool:
                 return (await get(f"/agent/executions/{execution}"))["completed_at"] is not None
 
@@ -53,7 +53,7 @@ async def test_two_executions_of_a_session_leave_their_traces(front: Front) -> N
             execution = accepted["execution_id"]
             kept = await get(f"/agent/sessions/{session}")
             assert kept["last_execution_id"] == execution
-            snapshot = await ended(execution)
+            snapshot = await wait_for_end(execution)
             clocks = snapshot["state"]["execution"]
             worked += clocks["cumulative_seconds"]
             assert clocks["cumulative_seconds"] > 0
@@ -65,6 +65,6 @@ async def test_two_executions_of_a_session_leave_their_traces(front: Front) -> N
             assert (await details(front, execution)).endswith("completed (completed)")
         calls = (await get(f"/agent/executions/{accepted['execution_id']}/steps"))["items"][0]["calls"]
         for call in calls:
-            child = await ended(str(subagent_id(UUID(accepted["execution_id"]), call["id"])))
+            child = await wait_for_end(str(subagent_id(UUID(accepted["execution_id"]), call["id"])))
             assert child["parent_snapshot_id"] is None
             assert child["state"]["execution"]["session_seconds"] < worked

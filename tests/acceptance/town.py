@@ -77,7 +77,7 @@ class Town:
         await until(f"the execution is {' or '.join(wanted)}", is_so)
         return found
 
-    async def ended(self, accepted: dict[str, Any]) -> dict[str, Any]:
+    async def wait_for_end(self, accepted: dict[str, Any]) -> dict[str, Any]:
         """Wait until the execution has ended."""
         return await self.status(accepted, *ENDED)
 

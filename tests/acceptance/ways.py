@@ -29,7 +29,7 @@ class _End(asyncio.Protocol):
         else:
             self._waiting.append(data)
 
-    def joined(self, other: "_End") -> None:
+    def join(self, other: "_End") -> None:
         """From now on, send the data of this end to that one."""
         self.other = other
         for data in self._waiting:
@@ -48,7 +48,7 @@ class _End(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         self.transport = None
-        self.way.lost(self)
+        self.way.on_disconnect(self)
         if self.other and self.other.transport:
             self.other.transport.close()
 
@@ -68,7 +68,7 @@ class Way:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, choose: Callable[[], int], *, is_narrow: bool = False) -> AsyncGenerator["Way"]:
+    async def open(cls, choose: Callable[[], int], *, is_narrow: bool = False) -> AsyncGenerator["Way"]:
         """A route that ends with the block."""
         way = cls(choose, is_narrow=is_narrow)
         server = await asyncio.get_running_loop().create_server(way._front, HOST, 0)
@@ -89,7 +89,7 @@ class Way:
                 self.cuts += 1
                 end.transport.abort()
 
-    async def held(self, seconds: float) -> None:
+    async def hold(self, seconds: float) -> None:
         """Read nothing from the server for the time of the block."""
         self.is_held = True
         for end in self._backs:
@@ -101,7 +101,7 @@ class Way:
             if end.transport and not end.transport.is_closing():
                 end.transport.resume_reading()
 
-    def lost(self, end: _End) -> None:
+    def on_disconnect(self, end: _End) -> None:
         """One end has closed."""
         self._fronts.pop(end, None)
         self._backs.pop(end, None)
@@ -109,12 +109,12 @@ class Way:
     def _front(self) -> _End:
         end = _End(self)
         self._fronts[end] = None
-        task = asyncio.create_task(self._go_on(end))
+        task = asyncio.create_task(self._connect_back(end))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
         return end
 
-    async def _go_on(self, front: _End) -> None:
+    async def _connect_back(self, front: _End) -> None:
         loop = asyncio.get_running_loop()
         made = socket.socket()
         made.setblocking(False)
@@ -140,5 +140,5 @@ class Way:
         with suppress(RuntimeError):
             if self.is_held and back.transport:
                 back.transport.pause_reading()
-        back.joined(front)
-        front.joined(back)
+        back.join(front)
+        front.join(back)

@@ -10,8 +10,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from everstep.activities.contracts import (
     WRITTEN_WITHOUT_DEFAULTS,
     InferInput,
-    Processed,
     ProcessInput,
+    ProcessOutput,
     ReportInput,
     SpawnInput,
     ToolInput,
@@ -90,7 +90,7 @@ DEFAULTS: dict[type, dict[str, Any]] = {
     ToolInput: {"effect": Effect.IDEMPOTENT, "need": CallNeed.RUN},
     ToolOutput: {"besides": Besides()},
     ProcessInput: {"usage": Usage()},
-    Processed: {"seconds": 0.0, "besides": Besides(), "critique": None, "error": None},
+    ProcessOutput: {"seconds": 0.0, "besides": Besides(), "critique": None, "error": None},
     SpawnInput: {"tokens_left": None},
     ReportInput: {"seconds": 0.0, "tokens": 0},
     Besides: {"usage": Usage(), "child_tokens": 0, "wishes": Wishes()},

@@ -7,7 +7,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from everstep.activities.error_redaction import discreet
+from everstep.activities.error_redaction import redact_errors
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionEnded
@@ -15,7 +15,7 @@ from everstep.agent_domain.storage.executions import ExecutionEnded
 ID = UUID(int=7)
 
 
-@discreet
+@redact_errors
 async def attempt(error: Exception | None) -> str:
     """Succeeds, or fails."""
     if error:
@@ -23,7 +23,7 @@ async def attempt(error: Exception | None) -> str:
     return "done"
 
 
-async def refused(error: Exception) -> ApplicationError:
+async def redacted_failure(error: Exception) -> ApplicationError:
     with pytest.raises(ApplicationError) as raised:
         await ActivityEnvironment().run(attempt, error)
     return raised.value
@@ -37,7 +37,7 @@ async def test_a_success_is_unchanged() -> None:
 async def test_a_failure_is_reported_by_its_kind(caplog: pytest.LogCaptureFixture) -> None:
     """1.1.3: its message and its cause are in the worker's log only."""
     with caplog.at_level(logging.WARNING):
-        failure = await refused(RuntimeError("a secret"))
+        failure = await redacted_failure(RuntimeError("a secret"))
 
     assert (failure.type, failure.message, failure.non_retryable) == (
         "RuntimeError",
@@ -57,7 +57,7 @@ async def test_a_failure_is_reported_by_its_kind(caplog: pytest.LogCaptureFixtur
 )
 async def test_a_missing_row_is_not_retried(error: Exception, message: str) -> None:
     """8.2.1: these messages hold ids only."""
-    failure = await refused(error)
+    failure = await redacted_failure(error)
 
     assert (failure.type, failure.message, failure.non_retryable) == (type(error).__name__, message, True)
 
@@ -66,4 +66,4 @@ async def test_an_error_meant_for_readers_passes() -> None:
     """3.5.1: with the wait that a provider asked for."""
     asked = ApplicationError("busy", type="RateLimited", non_retryable=True)
 
-    assert await refused(asked) is asked
+    assert await redacted_failure(asked) is asked

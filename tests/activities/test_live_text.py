@@ -11,8 +11,8 @@ from everstep.activities.live_text import LiveTexts
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.storage.steps import BeginStep, BegunStep
-from everstep.agent_domain.stream.bus import Chunk
-from everstep.agent_domain.stream.chunker import MOST_CHARACTERS
+from everstep.agent_domain.stream.bus import TextChunk
+from everstep.agent_domain.stream.chunker import MAX_CHUNK_CHARACTERS
 from everstep.agent_domain.stream.records import StoredEnvelope
 
 REF = ExecutionRef(uuid4(), session_id=uuid4())
@@ -27,130 +27,130 @@ def has_begun(previous: int | None = None, recorded: StepFacts | None = None) ->
     return BegunStep(MATERIAL, recorded, previous, after_seq=7)
 
 
-class Heard:
+class RecordingBus:
     """A bus that keeps chunks and notifies the test of each."""
 
     def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
+        self.chunks: list[TextChunk] = []
         self.is_watched = True
         self.came = asyncio.Event()
 
-    def wants(self, stream_id: UUID) -> bool:
+    def has_subscribers(self, stream_id: UUID) -> bool:
         return self.is_watched and stream_id == REF.stream_id
 
     def publish(self, stream_id: UUID, envelopes: Sequence[StoredEnvelope]) -> None:
         raise NotImplementedError
 
-    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
+    def publish_chunk(self, stream_id: UUID, chunk: TextChunk) -> None:
         assert stream_id == REF.stream_id
         self.chunks.append(chunk)
         self.came.set()
 
     @property
-    def told(self) -> list[tuple[int, str]]:
+    def contents(self) -> list[tuple[int, str]]:
         return [(chunk.index, chunk.content) for chunk in self.chunks]
 
 
 @pytest.fixture
-def bus() -> Heard:
-    return Heard()
+def bus() -> RecordingBus:
+    return RecordingBus()
 
 
 @pytest.fixture
-def texts(bus: Heard) -> LiveTexts:
+def texts(bus: RecordingBus) -> LiveTexts:
     return LiveTexts(bus)
 
 
-async def test_nothing_is_published_before_the_step_is_stored(texts: LiveTexts, bus: Heard) -> None:
+async def test_nothing_is_published_before_the_step_is_stored(texts: LiveTexts, bus: RecordingBus) -> None:
     """Follows rules 7.2 and 7.6.2: a chunk names its attempt and its predecessor; the last one ends the
     attempt.
     """
-    with texts.told(begins(), is_public=True) as text:
-        text.heard("Well, ")
-        text.heard("yes")
+    with texts.open_text(begins(), is_public=True) as text:
+        text.add_text("Well, ")
+        text.add_text("yes")
         assert bus.chunks == []
-        text.begun(has_begun())
-        assert bus.told == [(0, "Well, yes")]
-        text.ended()
+        text.on_start(has_begun())
+        assert bus.contents == [(0, "Well, yes")]
+        text.finish()
 
-    assert bus.told == [(0, "Well, yes"), (1, "")]
+    assert bus.contents == [(0, "Well, yes"), (1, "")]
     first, last = bus.chunks
     assert (first.ref, first.attempt.step_number, first.attempt.number) == (REF, 3, 1)
     assert (first.offset, last.offset) == (0, 9)
     assert (first.after_seq, last.after_seq) == (7, 7)
 
 
-async def test_buffered_text_is_published_without_further_input(texts: LiveTexts, bus: Heard) -> None:
+async def test_buffered_text_is_published_without_further_input(texts: LiveTexts, bus: RecordingBus) -> None:
     """Follows rule 7.6.1."""
-    with texts.told(begins(), is_public=True) as text:
-        text.begun(has_begun())
-        text.heard("Well")
-        text.heard(", ")
-        text.heard("yes")
-        assert bus.told == [(0, "Well")]
+    with texts.open_text(begins(), is_public=True) as text:
+        text.on_start(has_begun())
+        text.add_text("Well")
+        text.add_text(", ")
+        text.add_text("yes")
+        assert bus.contents == [(0, "Well")]
         bus.came.clear()
         await asyncio.wait_for(bus.came.wait(), 10)
-        assert bus.told == [(0, "Well"), (1, ", yes")]
-        text.heard("x" * MOST_CHARACTERS)
-        assert bus.told[2:] == [(2, "x" * MOST_CHARACTERS)]
+        assert bus.contents == [(0, "Well"), (1, ", yes")]
+        text.add_text("x" * MAX_CHUNK_CHARACTERS)
+        assert bus.contents[2:] == [(2, "x" * MAX_CHUNK_CHARACTERS)]
 
 
-async def test_a_silent_attempt_is_not_published(texts: LiveTexts, bus: Heard) -> None:
+async def test_a_silent_attempt_is_not_published(texts: LiveTexts, bus: RecordingBus) -> None:
     """7.6.1, 7.6.2."""
-    with texts.told(begins(), is_public=True) as text:
-        text.begun(has_begun())
-        text.heard("")
-        text.ended()
+    with texts.open_text(begins(), is_public=True) as text:
+        text.on_start(has_begun())
+        text.add_text("")
+        text.finish()
     assert bus.chunks == []
 
 
 async def test_text_from_before_the_stored_beginning_may_never_be_published(
-    texts: LiveTexts, bus: Heard
+    texts: LiveTexts, bus: RecordingBus
 ) -> None:
-    with texts.told(begins(), is_public=True) as text:
-        text.heard("Yes")
-        text.ended()
+    with texts.open_text(begins(), is_public=True) as text:
+        text.add_text("Yes")
+        text.finish()
     assert bus.chunks == []
 
 
-async def test_an_attempt_that_failed_has_no_end(texts: LiveTexts, bus: Heard) -> None:
+async def test_an_attempt_that_failed_has_no_end(texts: LiveTexts, bus: RecordingBus) -> None:
     """7.6.2: only a successful one does; its buffered text is void."""
-    with texts.told(begins(), is_public=True) as text:
-        text.begun(has_begun())
-        text.heard("Well, ")
-        text.heard("yes")
+    with texts.open_text(begins(), is_public=True) as text:
+        text.on_start(has_begun())
+        text.add_text("Well, ")
+        text.add_text("yes")
 
-    text.heard("!")
-    text.ended()
-    assert bus.told == [(0, "Well, ")]
+    text.add_text("!")
+    text.finish()
+    assert bus.contents == [(0, "Well, ")]
 
 
 @pytest.mark.parametrize("void", [has_begun(previous=2), has_begun(recorded=StepFacts(3))])
-async def test_a_late_attempt_is_not_published(texts: LiveTexts, bus: Heard, void: BegunStep) -> None:
+async def test_a_late_attempt_is_not_published(texts: LiveTexts, bus: RecordingBus, void: BegunStep) -> None:
     """7.6.3: another attempt has begun, or the step has its reply."""
-    with texts.told(begins(), is_public=True) as text:
-        text.heard("Well, ")
-        text.begun(void)
-        text.heard("yes")
-        text.ended()
-    assert (bus.chunks, text.text, text.was_told) == ([], "", False)
+    with texts.open_text(begins(), is_public=True) as text:
+        text.add_text("Well, ")
+        text.on_start(void)
+        text.add_text("yes")
+        text.finish()
+    assert (bus.chunks, text.text, text.is_published) == ([], "", False)
 
 
 async def test_a_hung_attempt_is_not_published_once_the_next_one_has_begun_here(
-    texts: LiveTexts, bus: Heard
+    texts: LiveTexts, bus: RecordingBus
 ) -> None:
     """7.6.3: nor after that one has ended."""
-    with texts.told(begins(), is_public=True) as hung:
-        hung.begun(has_begun())
-        hung.heard("Well, ")
-        with texts.told(begins(2), is_public=True) as text:
-            hung.heard("no")
-            text.begun(has_begun(previous=1))
-            text.heard("Yes")
-            text.ended()
-            hung.heard("!")
-        hung.heard("?")
-        hung.ended()
+    with texts.open_text(begins(), is_public=True) as hung:
+        hung.on_start(has_begun())
+        hung.add_text("Well, ")
+        with texts.open_text(begins(2), is_public=True) as text:
+            hung.add_text("no")
+            text.on_start(has_begun(previous=1))
+            text.add_text("Yes")
+            text.finish()
+            hung.add_text("!")
+        hung.add_text("?")
+        hung.finish()
 
     assert [(c.attempt.number, c.index, c.content) for c in bus.chunks] == [
         (1, 0, "Well, "),
@@ -180,50 +180,52 @@ class Notes:
         return True
 
 
-async def test_text_is_kept_without_publishing(texts: LiveTexts, bus: Heard) -> None:
+async def test_text_is_kept_without_publishing(texts: LiveTexts, bus: RecordingBus) -> None:
     """7.5: without chunks the text so far is there for readers of the row, and has no place for viewers."""
     notes: Any = Notes()
-    with texts.told(begins(), is_public=False) as text:
-        text.begun(has_begun())
-        text.heard("Yes")
-        text.ended()
-        await text.keep(notes)
-    assert (bus.chunks, text.was_told) == ([], False)
+    with texts.open_text(begins(), is_public=False) as text:
+        text.on_start(has_begun())
+        text.add_text("Yes")
+        text.finish()
+        await text.record(notes)
+    assert (bus.chunks, text.is_published) == ([], False)
     assert notes.kept == [("Yes", None, 7)]
 
 
 async def test_a_viewer_who_joins_in_the_middle_continues_from_the_kept_text(
-    texts: LiveTexts, bus: Heard
+    texts: LiveTexts, bus: RecordingBus
 ) -> None:
     """7.8.4: the text of an unwatched step is chunked all the same, and kept up to a chunk's end."""
     notes: Any = Notes()
     bus.is_watched = False
-    with texts.told(begins(), is_public=True) as text:
-        text.begun(has_begun())
-        text.heard("Well")
-        text.heard(", ")
-        await text.keep(notes)
-        text.heard("x" * MOST_CHARACTERS)
+    with texts.open_text(begins(), is_public=True) as text:
+        text.on_start(has_begun())
+        text.add_text("Well")
+        text.add_text(", ")
+        await text.record(notes)
+        text.add_text("x" * MAX_CHUNK_CHARACTERS)
         assert bus.chunks == []
         bus.is_watched = True
-        await text.keep(notes)
-        text.ended()
-        assert text.was_told
+        await text.record(notes)
+        text.finish()
+        assert text.is_published
 
-    cut = "Well, " + "x" * MOST_CHARACTERS
-    assert notes.kept == [("Well", 1, 7), (cut[: 4 + MOST_CHARACTERS], 2, 7)]
-    assert bus.told == [(2, "xx"), (3, "")]
+    cut = "Well, " + "x" * MAX_CHUNK_CHARACTERS
+    assert notes.kept == [("Well", 1, 7), (cut[: 4 + MAX_CHUNK_CHARACTERS], 2, 7)]
+    assert bus.contents == [(2, "xx"), (3, "")]
 
 
-async def test_the_kept_text_and_the_chunks_after_it_are_the_whole_text(texts: LiveTexts, bus: Heard) -> None:
+async def test_the_kept_text_and_the_chunks_after_it_are_the_whole_text(
+    texts: LiveTexts, bus: RecordingBus
+) -> None:
     """7.8.4: wherever a viewer joins."""
     notes: Any = Notes()
-    with texts.told(begins(), is_public=True) as text:
-        text.begun(has_begun())
-        for length in (1, 7, MOST_CHARACTERS, 3, 2 * MOST_CHARACTERS + 1):
-            text.heard("abc"[: length % 3] + "x" * length)
-            await text.keep(notes)
-        text.ended()
+    with texts.open_text(begins(), is_public=True) as text:
+        text.on_start(has_begun())
+        for length in (1, 7, MAX_CHUNK_CHARACTERS, 3, 2 * MAX_CHUNK_CHARACTERS + 1):
+            text.add_text("abc"[: length % 3] + "x" * length)
+            await text.record(notes)
+        text.finish()
 
     whole = "".join(chunk.content for chunk in bus.chunks)
     for content, index, _ in notes.kept:
@@ -231,19 +233,19 @@ async def test_the_kept_text_and_the_chunks_after_it_are_the_whole_text(texts: L
         assert content + "".join(chunk.content for chunk in bus.chunks[index:]) == whole
 
 
-class Unreachable(Heard):
-    def chunk(self, stream_id: UUID, chunk: Chunk) -> None:
-        super().chunk(stream_id, chunk)
+class Unreachable(RecordingBus):
+    def publish_chunk(self, stream_id: UUID, chunk: TextChunk) -> None:
+        super().publish_chunk(stream_id, chunk)
         raise ConnectionResetError
 
 
 async def test_a_failing_bus_does_not_cost_the_reply() -> None:
     bus, notes = Unreachable(), Notes()
     store: Any = notes
-    with LiveTexts(bus).told(begins(), is_public=True) as text:
-        text.begun(has_begun())
-        text.heard("x" * 3 * MOST_CHARACTERS)
-        text.ended()
-        await text.keep(store)
+    with LiveTexts(bus).open_text(begins(), is_public=True) as text:
+        text.on_start(has_begun())
+        text.add_text("x" * 3 * MAX_CHUNK_CHARACTERS)
+        text.finish()
+        await text.record(store)
     assert len(bus.chunks) == 1
-    assert notes.kept == [("x" * 3 * MOST_CHARACTERS, 4, 7)]
+    assert notes.kept == [("x" * 3 * MAX_CHUNK_CHARACTERS, 4, 7)]

@@ -10,17 +10,17 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from everstep.activities import heartbeat as pulse_module, store_retry, text_checkpoints
-from everstep.activities.deferred_start import begun
+from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, inert
-from everstep.activities.heartbeat import pulse
+from everstep.activities.heartbeat import heartbeat
 from everstep.activities.live_text import LiveText, LiveTexts
-from everstep.activities.store_retry import until_written
-from everstep.activities.text_checkpoints import PartialText
+from everstep.activities.store_retry import write_with_retry
+from everstep.activities.text_checkpoints import TextCheckpoints
 from everstep.agent_domain.errors import NotFound, StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.steps import BeginStep, BegunStep
-from everstep.agent_domain.stream.bus import NOBODY
-from everstep.agent_domain.stream.chunker import MOST_CHARACTERS
+from everstep.agent_domain.stream.bus import NULL_BUS
+from everstep.agent_domain.stream.chunker import MAX_CHUNK_CHARACTERS
 from everstep.streams.memory_bus import MemoryBus
 
 BEGIN = BeginStep(ExecutionRef(uuid4()), 3, 2, None)
@@ -74,17 +74,17 @@ class TestPartialText:
         struck = list[Failpoint]()
 
         async def stream() -> None:
-            with LiveTexts(NOBODY).told(BEGIN, is_public=True) as live:
-                live.begun(BegunStep(MATERIAL, after_seq=1))
-                text = PartialText(store, live, struck.append)
-                async with text.kept():
-                    text.heard("x" * MOST_CHARACTERS)
-                    text.heard("y" * MOST_CHARACTERS)
+            with LiveTexts(NULL_BUS).open_text(BEGIN, is_public=True) as live:
+                live.on_start(BegunStep(MATERIAL, after_seq=1))
+                text = TextCheckpoints(store, live, struck.append)
+                async with text.checkpoints():
+                    text.add_text("x" * MAX_CHUNK_CHARACTERS)
+                    text.add_text("y" * MAX_CHUNK_CHARACTERS)
                     await store.noted.wait()
 
         await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
 
-        assert store.kept == [(3, 2, "x" * MOST_CHARACTERS + "y" * MOST_CHARACTERS, 2)]
+        assert store.kept == [(3, 2, "x" * MAX_CHUNK_CHARACTERS + "y" * MAX_CHUNK_CHARACTERS, 2)]
         assert struck == [Failpoint.INFER_DURING_STREAM] * 2
 
     async def test_unchanged_text_is_not_stored(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,16 +93,16 @@ class TestPartialText:
         store: Any = Notes()
 
         async def stream() -> None:
-            live = LiveText(LiveTexts(NOBODY), BEGIN, is_public=False)
-            text = PartialText(store, live, inert)
-            async with text.kept():
+            live = LiveText(LiveTexts(NULL_BUS), BEGIN, is_public=False)
+            text = TextCheckpoints(store, live, inert)
+            async with text.checkpoints():
                 await some_turns()
                 assert store.kept == []
-                text.heard("Hm")
+                text.add_text("Hm")
                 await some_turns()
                 # There is no step yet to keep it with.
                 assert store.kept == []
-                live.begun(BegunStep(MATERIAL, after_seq=1))
+                live.on_start(BegunStep(MATERIAL, after_seq=1))
                 await some_turns()
 
         await ActivityEnvironment().run(stream)
@@ -118,19 +118,19 @@ class TestPartialText:
 
         async def stream() -> None:
             with (
-                bus.listening(BEGIN.ref.stream_id) as listener,
-                LiveTexts(bus).told(BEGIN, is_public=True) as live,
+                bus.open_listener(BEGIN.ref.stream_id) as listener,
+                LiveTexts(bus).open_text(BEGIN, is_public=True) as live,
             ):
-                live.begun(BegunStep(MATERIAL, after_seq=1))
-                text = PartialText(store, live, inert)
-                async with text.kept():
-                    text.heard("Well, ")
-                    assert len(listener.waiting()) == 1
+                live.on_start(BegunStep(MATERIAL, after_seq=1))
+                text = TextCheckpoints(store, live, inert)
+                async with text.checkpoints():
+                    text.add_text("Well, ")
+                    assert len(listener.take_frames()) == 1
                     await store.noted.wait()
                     await some_turns()
-                    text.heard("no" * MOST_CHARACTERS)
-                    live.ended()
-                    assert listener.waiting() == ()
+                    text.add_text("no" * MAX_CHUNK_CHARACTERS)
+                    live.finish()
+                    assert listener.take_frames() == ()
 
         await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
 
@@ -153,7 +153,7 @@ class TestPersistence:
                 raise away
             return "written"
 
-        assert await ActivityEnvironment().run(until_written, write) == "written"
+        assert await ActivityEnvironment().run(write_with_retry, write) == "written"
         assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
 
     async def test_other_errors_are_not_retried(self) -> None:
@@ -163,7 +163,7 @@ class TestPersistence:
             raise NotFound("execution", "any more")
 
         with pytest.raises(NotFound):
-            await ActivityEnvironment().run(until_written, write)
+            await ActivityEnvironment().run(write_with_retry, write)
 
 
 class Beginnings:
@@ -198,7 +198,7 @@ class TestBeginnings:
         noted = Beginnings()
 
         async def work() -> None:
-            async with begun(noted.write, 60) as is_begun:
+            async with deferred_start(noted.write, 60) as is_begun:
                 await asyncio.sleep(0)
             assert not is_begun.is_set()
 
@@ -210,7 +210,7 @@ class TestBeginnings:
         noted = Beginnings()
 
         async def work() -> None:
-            async with begun(noted.write, 0) as is_begun:
+            async with deferred_start(noted.write, 0) as is_begun:
                 await noted.began.wait()
                 asyncio.get_running_loop().call_soon(noted.may_end.set)
                 assert not noted.is_written
@@ -224,7 +224,7 @@ class TestBeginnings:
         noted = Beginnings()
 
         async def work() -> None:
-            async with begun(noted.write, 0, is_written=True) as is_begun:
+            async with deferred_start(noted.write, 0, is_written=True) as is_begun:
                 for _ in range(10):
                     await asyncio.sleep(0)
             assert is_begun.is_set()
@@ -237,7 +237,7 @@ class TestBeginnings:
         noted = Beginnings()
 
         async def work() -> None:
-            async with begun(noted.write, 0):
+            async with deferred_start(noted.write, 0):
                 await noted.began.wait()
                 raise ZeroDivisionError
 
@@ -251,7 +251,7 @@ class TestBeginnings:
         noted.error = NotFound("execution", "any more")
 
         async def work() -> None:
-            async with begun(noted.write, 0):
+            async with deferred_start(noted.write, 0):
                 await noted.began.wait()
                 noted.may_end.set()
 
@@ -272,7 +272,7 @@ class TestPulse:
                 often.set()
 
         async def work() -> int:
-            with pulse():
+            with heartbeat():
                 await often.wait()
             count = len(beats)
             for _ in range(10):
@@ -289,7 +289,7 @@ class TestPulse:
         beats: list[object] = []
 
         async def work() -> None:
-            with pulse():
+            with heartbeat():
                 await asyncio.sleep(0)
 
         environment = ActivityEnvironment()

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, StepDriver
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.state import AgentState
@@ -56,16 +56,16 @@ def calling(*calls: ToolCall, text: str = "") -> InferenceResponse:
     return InferenceResponse(text, calls)
 
 
-def begun(asked: str = "Hello") -> AgentState:
+def a_state_in_its_first_step(asked: str = "Hello") -> AgentState:
     state = AgentState.empty().with_messages(asked).identified(AGENT_ID, EXECUTION_ID)
     return state.with_step_started(AT)
 
 
 def runner(
-    driver: StepDriver, tools: Iterable[Tool] = (), build: Callable[[AgentBuilder], object] | None = None
+    driver: StepDriver, tools: Iterable[Tool] = (), build: Callable[[DefinitionBuilder], object] | None = None
 ) -> LocalRunner:
     """A runner for an agent with this driver and these tools, with a stopped clock."""
-    builder = AgentBuilder.base().with_driver(driver).with_tools(tools)
+    builder = DefinitionBuilder.base().with_driver(driver).with_tools(tools)
     if build:
         build(builder)
     ids = count(1)
@@ -75,7 +75,7 @@ def runner(
 async def run(
     driver: StepDriver,
     tools: Iterable[Tool] = (),
-    build: Callable[[AgentBuilder], object] | None = None,
+    build: Callable[[DefinitionBuilder], object] | None = None,
     asked: str = "Hello",
 ) -> AgentState:
     return await runner(driver, tools, build).run(AgentState.empty().with_messages(asked))

@@ -41,12 +41,12 @@ def a_call(name: str = "look", call_id: str = "c1", **args: Any) -> ToolCall:
     return ToolCall(call_id, name, frozen_map(args))
 
 
-def answered(call: ToolCall, result: Any = "done") -> ToolExecution:
+def a_success(call: ToolCall, result: Any = "done") -> ToolExecution:
     """A call that succeeded."""
     return ToolExecution(call, result, None, AT, later(1))
 
 
-def failing(call: ToolCall, message: str = "broken", kind: ErrorType | None = None) -> ToolExecution:
+def a_failure(call: ToolCall, message: str = "broken", kind: ErrorType | None = None) -> ToolExecution:
     """A call that failed."""
     return ToolExecution(call, None, StepError(message, kind), AT, later(1))
 
@@ -77,7 +77,7 @@ def a_state(*messages: Message | str) -> AgentState:
     return AgentState.empty().with_messages(spoken).identified(AGENT, EXECUTION)
 
 
-def having_taken(*steps: AgentStep, state: AgentState | None = None) -> AgentState:
+def after_steps(*steps: AgentStep, state: AgentState | None = None) -> AgentState:
     """The state after these steps, a second each, as the loop would have recorded them."""
     state = state or a_state("Hello")
     for index, step in enumerate(steps):

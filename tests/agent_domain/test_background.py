@@ -5,7 +5,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from everstep.agent_domain.background import LENGTH, LONGEST_PAUSE, Failures, keep_running, note_failure
+from everstep.agent_domain.background import (
+    LONGEST_PAUSE,
+    MAX_ERROR_LENGTH,
+    Failures,
+    keep_running,
+    note_failure,
+)
 
 
 class Log:
@@ -94,4 +100,4 @@ def test_a_long_error_is_remembered_in_short() -> None:
 
     note_failure("work", ValueError("x" * 5000), Log(), failures)
 
-    assert len(failures.last["work"]) == LENGTH
+    assert len(failures.last["work"]) == MAX_ERROR_LENGTH

@@ -1,31 +1,31 @@
 import pytest
 
-from everstep.agent_domain.checks import any_whole, finite, whole
+from everstep.agent_domain.checks import require_finite, require_integer, require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 
 
 @pytest.mark.parametrize("value", [0, -3, 1.5, True, "2", None])
 def test_a_number_below_the_minimum_or_no_whole_number_is_refused_by_name(value: object) -> None:
     with pytest.raises(InvalidInput) as refused:
-        whole("max_items", value, 1)
+        require_integer_at_least("max_items", value, 1)
     assert str(refused.value) == f"max_items is {value!r}; pass a whole number of at least 1"
 
 
 def test_the_minimum_itself_is_allowed() -> None:
-    whole("max_items", 1, 1)
+    require_integer_at_least("max_items", 1, 1)
 
 
 def test_any_whole_number_may_be_negative_but_not_broken() -> None:
-    any_whole("every", -1)
+    require_integer("every", -1)
     with pytest.raises(InvalidInput, match=r"every is 1.5; pass a whole number"):
-        any_whole("every", 1.5)
+        require_integer("every", 1.5)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "5", None])
 def test_a_number_that_is_not_finite_is_refused(value: object) -> None:
     with pytest.raises(InvalidInput, match=r"timeout is .*; pass a finite number"):
-        finite("timeout", value)
+        require_finite("timeout", value)
 
 
 def test_a_finite_number_is_allowed() -> None:
-    finite("timeout", 0.5)
+    require_finite("timeout", 0.5)

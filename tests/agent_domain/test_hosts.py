@@ -130,4 +130,4 @@ def test_a_refusal_contains_no_terminal_control_characters() -> None:
     assert refusal
     assert refusal.isprintable()
     assert len(refusal) < 250
-    assert Host.read("A.b.:1") == Host("a.b", 1)
+    assert Host.parse("A.b.:1") == Host("a.b", 1)

@@ -31,8 +31,8 @@ def test_an_attempt_turns_an_exception_into_a_failure() -> None:
 def test_an_attempt_lets_an_interruption_through() -> None:
     """10.3.2."""
 
-    def interrupted() -> None:
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attempt(interrupted)
+        attempt(interrupt)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from everstep.agent_domain.agents.drivers import Model, Reply, replied
+from everstep.agent_domain.agents.drivers import Model, Reply, state_with_reply
 from everstep.agent_domain.errors import InvalidInput, RateLimited
 from everstep.agent_domain.loop.criteria import ErrorPolicyCriterion, ToolCallPresenceCheck
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -30,12 +30,12 @@ BEGUN = a_state("Hello").with_step_started(AT)
 USED = Usage(input=9, output=2)
 
 
-async def played(*steps: ScenarioStep, streamed: list[str] | None = None) -> AgentState:
+async def play(*steps: ScenarioStep, streamed: list[str] | None = None) -> AgentState:
     """The state after the first of these steps, before its calls run."""
     driver = DeterministicAgentDriver.from_steps(*steps)
     texts: list[str] = [] if streamed is None else streamed
     reply = await driver.infer(BEGUN, texts.append)
-    return replied(driver, BEGUN, reply)
+    return state_with_reply(driver, BEGUN, reply)
 
 
 def step_of(state: AgentState) -> AgentStep:
@@ -63,7 +63,7 @@ async def test_a_scenario_step_has_its_type_its_text_and_its_usage(
 ) -> None:
     """12.3."""
     streamed: list[str] = []
-    step = step_of(await played(scenario, streamed=streamed))
+    step = step_of(await play(scenario, streamed=streamed))
     assert (step.step_type, step.usage, streamed) == (step_type, USED, ["Hi"])
     driver = DeterministicAgentDriver()
     assert driver.outputs(step) == (assistant("Hi"),)
@@ -76,7 +76,7 @@ async def test_a_scenario_step_has_its_type_its_text_and_its_usage(
 async def test_a_scenario_step_without_a_usage_uses_nothing(scenario: ScenarioStep) -> None:
     """12.3."""
     streamed: list[str] = []
-    assert step_of(await played(scenario, streamed=streamed)).usage == Usage()
+    assert step_of(await play(scenario, streamed=streamed)).usage == Usage()
     assert streamed == []
 
 
@@ -90,14 +90,14 @@ async def test_a_scenario_step_without_a_usage_uses_nothing(scenario: ScenarioSt
 )
 async def test_only_a_step_with_calls_is_followed_by_another(scenario: ScenarioStep, goes_on: bool) -> None:
     """12.3: a `tool` step has none, so the loop stops."""
-    state = await played(scenario)
+    state = await play(scenario)
     decision = ToolCallPresenceCheck(ErrorPolicy()).decide(state)
     assert decision == ("request" if goes_on else "stop")
 
 
 async def test_an_error_step_carries_its_text_as_an_error() -> None:
     """12.3: for the error policy it is one of the model."""
-    state = await played(ScenarioStep.error("boom"))
+    state = await play(ScenarioStep.error("boom"))
     assert step_of(state).errors_as_text == "boom"
     assert state.messages == (user("Hello"), assistant("boom"))
     assert ErrorPolicyCriterion().explain(state).reason.startswith("Model error stops the run")
@@ -105,7 +105,7 @@ async def test_an_error_step_carries_its_text_as_an_error() -> None:
 
 async def test_a_call_has_an_id_and_waits_for_the_executor() -> None:
     """12.3."""
-    state = await played(ScenarioStep.tool_call("look", {"at": "x"}, "I look"))
+    state = await play(ScenarioStep.tool_call("look", {"at": "x"}, "I look"))
     (call,) = step_of(state).pending_calls
     assert (call.name, call.args, bool(call.id)) == ("look", {"at": "x"}, True)
     assert state.messages == (user("Hello"),)
@@ -115,7 +115,7 @@ async def test_a_call_has_an_id_and_waits_for_the_executor() -> None:
 
 async def test_a_call_that_is_not_run_is_shown_all_the_same() -> None:
     """12.3: execute_tools False; only the text is in the output."""
-    state = await played(ScenarioStep.tool_call("look", {"at": "x"}, "I look", execute_tools=False))
+    state = await play(ScenarioStep.tool_call("look", {"at": "x"}, "I look", execute_tools=False))
     step = step_of(state)
     assert (len(step.tool_calls), step.tool_executions, step.is_complete) == (1, (), True)
     assert step.tool_calls[0].id

@@ -21,19 +21,19 @@ from everstep.agent_domain.values import (
     MAX_DEPTH,
     FrozenDict,
     FrozenList,
-    cut,
+    escape_unstorable,
+    format_moment,
+    format_optional_moment,
     freeze,
     frozen_document,
     frozen_map,
     json_text,
-    moment,
-    optional_moment,
     parse_json,
     parse_moment,
     parse_optional_moment,
     reading,
-    storable,
     thaw,
+    truncate,
     valid_text,
 )
 
@@ -47,7 +47,7 @@ jsons = st.recursive(
 )
 
 
-def nested(levels: int) -> Any:
+def deep_list(levels: int) -> Any:
     value: Any = 1
     for _ in range(levels):
         value = [value]
@@ -214,11 +214,11 @@ def test_the_largest_number_can_be_written() -> None:
 
 
 def test_too_deep_json_is_refused() -> None:
-    deepest = nested(MAX_DEPTH)
+    deepest = deep_list(MAX_DEPTH)
 
     assert freeze(deepest) == deepest
     with pytest.raises(InvalidInput, match=r"data(\[0\])+ is nested deeper than 100 levels; flatten it"):
-        freeze(nested(MAX_DEPTH + 1), "data")
+        freeze(deep_list(MAX_DEPTH + 1), "data")
     with pytest.raises(InvalidInput, match="nested deeper"):
         parse_json("[" * 101 + "]" * 101)
 
@@ -233,7 +233,7 @@ def test_json_that_contains_itself_is_refused() -> None:
 
 def test_the_written_form_of_values_may_be_deeper_than_a_value() -> None:
     """4.1.7: so that a value of the permitted depth can be read back from inside a state."""
-    document = {"a": nested(MAX_DEPTH + DOCUMENT_DEPTH - 1)}
+    document = {"a": deep_list(MAX_DEPTH + DOCUMENT_DEPTH - 1)}
 
     assert frozen_document(document, "the state") == document
     assert isinstance(frozen_document(document, "the state")["a"], FrozenList)
@@ -270,8 +270,8 @@ def test_fields_of_models_are_frozen_as_well() -> None:
     [("Grüße 🙂", "Grüße 🙂"), ("a\x00b", "a\\x00b"), ("a\ud800b", "a\\ud800b"), ("", "")],
 )
 def test_foreign_text_is_made_storable(text: str, stored: str) -> None:
-    assert storable(text) == stored
-    assert valid_text(storable(text), "text") == stored
+    assert escape_unstorable(text) == stored
+    assert valid_text(escape_unstorable(text), "text") == stored
 
 
 @pytest.mark.parametrize("value", [None, 1, "text", [("a", 1)], object()])
@@ -334,14 +334,14 @@ def test_json_text_is_compact_and_leaves_characters_readable(value: object, text
 )
 def test_a_cut_counts_characters_and_is_marked(text: str, length: int, expected: str) -> None:
     """0.3: a character is a code point; longer than n gives n characters and three dots."""
-    assert cut(text, length) == expected
+    assert truncate(text, length) == expected
 
 
 @given(st.text(), st.integers(0, 20))
 def test_a_cut_text_is_at_most_three_characters_longer_than_asked(text: str, length: int) -> None:
     """0.3"""
-    assert cut(text, length) == (text if len(text) <= length else text[:length] + "...")
-    assert len(cut(text, length)) <= max(length + 3, len(text) if len(text) <= length else 0)
+    assert truncate(text, length) == (text if len(text) <= length else text[:length] + "...")
+    assert len(truncate(text, length)) <= max(length + 3, len(text) if len(text) <= length else 0)
 
 
 # Times.
@@ -353,7 +353,7 @@ def test_a_cut_text_is_at_most_three_characters_longer_than_asked(text: str, len
 )
 def test_times_are_utc_with_the_digits_of_the_form(digits: int, text: str) -> None:
     """0.5: envelopes 3, stored messages 6, snapshots none; further digits are dropped, not rounded."""
-    assert moment(AT, digits) == text
+    assert format_moment(AT, digits) == text
 
 
 @pytest.mark.parametrize(
@@ -366,13 +366,13 @@ def test_times_are_utc_with_the_digits_of_the_form(digits: int, text: str) -> No
 )
 def test_digits_are_shown_even_when_they_are_zero(at: datetime, text: str) -> None:
     """0.5"""
-    assert moment(at, 3) == text
+    assert format_moment(at, 3) == text
 
 
 def test_a_time_without_a_zone_is_invalid() -> None:
     """0.5"""
     with pytest.raises(InvalidInput, match="2026-01-16T10:05:00 has no time zone; pass an aware datetime"):
-        moment(datetime(2026, 1, 16, 10, 5), 3)  # noqa: DTZ001 -- the point of the test
+        format_moment(datetime(2026, 1, 16, 10, 5), 3)  # noqa: DTZ001 -- the point of the test
 
 
 @pytest.mark.parametrize(
@@ -405,12 +405,12 @@ def test_a_time_is_text() -> None:
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_a_time_with_all_its_digits_reads_back_as_the_same(at: datetime) -> None:
     """0.5"""
-    assert parse_moment(moment(at, 6)) == at
-    assert parse_optional_moment(optional_moment(at)) == at
+    assert parse_moment(format_moment(at, 6)) == at
+    assert parse_optional_moment(format_optional_moment(at)) == at
 
 
 def test_an_absent_time_is_written_and_read_as_none() -> None:
-    assert optional_moment(None) is None
+    assert format_optional_moment(None) is None
     assert parse_optional_moment(None) is None
 
 

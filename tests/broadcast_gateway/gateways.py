@@ -19,20 +19,20 @@ from everstep.agent_domain.stream import link
 from everstep.agent_domain.stream.channels import Channel, channel_signature
 from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.broadcast_gateway.frames import Entry
-from everstep.broadcast_gateway.hub import Hub, Pace
-from everstep.broadcast_gateway.limits import LIMITS, Bounds, Limits
-from everstep.broadcast_gateway.links import Links
-from everstep.broadcast_gateway.metrics import Metrics
-from everstep.broadcast_gateway.ports import Guest, NotAdmitted, Page, Text
-from everstep.broadcast_gateway.protocols import House
-from everstep.broadcast_gateway.server import Gateway
+from everstep.broadcast_gateway.frames import RelayedEntry
+from everstep.broadcast_gateway.hub import Hub, HubTimings
+from everstep.broadcast_gateway.limits import STREAM_LIMITS, GatewayLimits, StreamLimits
+from everstep.broadcast_gateway.links import WriterLinks
+from everstep.broadcast_gateway.metrics import GatewayMetrics
+from everstep.broadcast_gateway.ports import Guest, JournalPage, NotAdmitted, RecordedText
+from everstep.broadcast_gateway.protocols import GatewayContext
+from everstep.broadcast_gateway.server import GatewayServer
 from everstep.broadcast_gateway.wires import websocket
 from tests.broadcast_gateway.writers import EXECUTION, SESSION, entry, envelope
 
 KEY, SECRET = "app", "secret-of-the-test"
 PATIENCE = 20.0
-QUICK = Pace(grace=0.001, settled=0.01, compare=0.05, retry=0.01, most=0.05, linger=0.2)
+QUICK = HubTimings(grace=0.001, announce_delay=0.01, compare=0.05, retry=0.01, max_retry=0.05, linger=0.2)
 
 
 @dataclass
@@ -40,43 +40,43 @@ class Table:
     """The stored envelopes, and the number of reads."""
 
     epoch: str = "first"
-    streams: dict[UUID, list[Entry]] = field(default_factory=dict[UUID, list[Entry]])
+    streams: dict[UUID, list[RelayedEntry]] = field(default_factory=dict[UUID, list[RelayedEntry]])
     oldest: int = 1
-    noted: dict[str, Text | None] = field(default_factory=dict[str, Text | None])
+    noted: dict[str, RecordedText | None] = field(default_factory=dict[str, RecordedText | None])
     is_away: bool = False
-    looks: int = 0
+    reads: int = 0
 
-    def store(self, count: int = 1, stream_id: UUID = SESSION) -> list[Entry]:
+    def store(self, count: int = 1, stream_id: UUID = SESSION) -> list[RelayedEntry]:
         """Store this many more envelopes of any kind."""
         rows = self.streams.setdefault(stream_id, [])
         new = [entry(len(rows) + place + 1) for place in range(count)]
         rows += new
         return new
 
-    def tell(self, record: EventRecord, execution_id: UUID = EXECUTION) -> Entry:
+    def store_record(self, record: EventRecord, execution_id: UUID = EXECUTION) -> RelayedEntry:
         """Store and push one more envelope with this content."""
         rows = self.streams.setdefault(SESSION, [])
         rows.append(entry(len(rows) + 1, record, execution_id))
         return rows[-1]
 
-    async def page(self, stream_id: UUID, after: int | None, limit: int) -> Page | None:
+    async def read_page(self, stream_id: UUID, after: int | None, limit: int) -> JournalPage | None:
         self._look()
         rows = self.streams.get(stream_id)
         if rows is None:
             return None
         wanted = [] if after is None else [row for row in rows if row.seq > max(after, self.oldest - 1)]
-        return Page(self.epoch, len(rows), self.oldest, wanted[:limit])
+        return JournalPage(self.epoch, len(rows), self.oldest, wanted[:limit])
 
-    async def heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
+    async def read_heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
         self._look()
         return self.epoch, {each: len(self.streams[each]) for each in stream_ids if each in self.streams}
 
-    async def texts(self, stream_id: UUID) -> Mapping[str, Text | None]:
+    async def read_texts(self, stream_id: UUID) -> Mapping[str, RecordedText | None]:
         self._look()
         return dict(self.noted)
 
     def _look(self) -> None:
-        self.looks += 1
+        self.reads += 1
         if self.is_away:
             raise StoreUnavailable("the table is away")
 
@@ -90,7 +90,7 @@ class Keys:
     closed: set[UUID] = field(default_factory=set[UUID])
     inside: Mapping[UUID, UUID] = field(default_factory=dict[UUID, UUID])
 
-    async def guest(self, token: str) -> Guest:
+    async def authenticate_viewer(self, token: str) -> Guest:
         if self.is_away:
             raise StoreUnavailable("nobody knows")
         name, _, seconds = token.partition(" for ")
@@ -103,7 +103,7 @@ class Keys:
             raise StoreUnavailable("nobody knows")
         return str(key_id) not in self.banned
 
-    async def stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
+    async def find_stream(self, channel: Channel, guest: Guest | None) -> UUID | None:
         if self.is_away:
             raise StoreUnavailable("nobody knows")
         stream_id = self.inside.get(channel.stream_id, channel.stream_id)
@@ -111,10 +111,10 @@ class Keys:
 
 
 @dataclass
-class Running:
+class RunningGateway:
     """A running gateway and its parts."""
 
-    gateway: Gateway
+    gateway: GatewayServer
     table: Table
     keys: Keys
     port: int
@@ -131,27 +131,27 @@ class Running:
 
 
 @asynccontextmanager
-async def running(
+async def open_gateway(
     table: Table | None = None,
     *,
-    bounds: Bounds | None = None,
-    limits: Limits = LIMITS,
-    pace: Pace = QUICK,
+    bounds: GatewayLimits | None = None,
+    limits: StreamLimits = STREAM_LIMITS,
+    pace: HubTimings = QUICK,
     keys: Keys | None = None,
     origins: Collection[str] = (),
-) -> AsyncGenerator[Running]:
-    table, keys, metrics = table or Table(), keys or Keys(), Metrics()
-    hub = Hub(table, metrics, limits=limits, pace=pace)
-    bounds = bounds or Bounds(drain_seconds=0.05, closing_seconds=1.0)
-    house = House(hub, keys, metrics, bounds, {KEY: SECRET})
-    links = Links(hub, metrics, SECRET)
-    gateway = Gateway(house, origins)
+) -> AsyncGenerator[RunningGateway]:
+    table, keys, metrics = table or Table(), keys or Keys(), GatewayMetrics()
+    hub = Hub(table, metrics, limits=limits, timings=pace)
+    bounds = bounds or GatewayLimits(drain_seconds=0.05, closing_seconds=1.0)
+    house = GatewayContext(hub, keys, metrics, bounds, {KEY: SECRET})
+    links = WriterLinks(hub, metrics, SECRET)
+    gateway = GatewayServer(house, origins)
     with listener() as front, listener() as back:
         ports = front.getsockname()[1], back.getsockname()[1]
         async with AsyncExitStack() as parts:
-            await parts.enter_async_context(links.listening(back))
-            await parts.enter_async_context(gateway.listening(front))
-            yield Running(gateway, table, keys, *ports, parts)
+            await parts.enter_async_context(links.open_server(back))
+            await parts.enter_async_context(gateway.open_server(front))
+            yield RunningGateway(gateway, table, keys, *ports, parts)
 
 
 def listener() -> socket.socket:
@@ -204,20 +204,20 @@ async def raw(url: str, origin: str | None = None, **options: Any) -> AsyncGener
         yield Client(ws)
 
 
-def native_socket(running: Running, **options: Any) -> AbstractAsyncContextManager[Client]:
+def native_socket(running: RunningGateway, **options: Any) -> AbstractAsyncContextManager[Client]:
     """A connection without any frames yet."""
     url = f"ws://127.0.0.1:{running.port}/v1"
     return raw(url, subprotocols=[Subprotocol(websocket.SUBPROTOCOL)], **options)
 
 
 @asynccontextmanager
-async def watching(running: Running, name: str = "ann", **options: Any) -> AsyncGenerator[Client]:
+async def open_viewer(running: RunningGateway, name: str = "ann", **options: Any) -> AsyncGenerator[Client]:
     """A viewer with the native protocol after its hello."""
     async with native_socket(running, **options) as client:
         await client.send(type="hello", token=name)
         assert await client.next() == {
             "type": "welcome",
-            "ping_after": running.gateway.house.bounds.ping_after,
+            "ping_after": running.gateway.house.limits.ping_after,
         }
         yield client
 
@@ -227,25 +227,25 @@ class Writer:
     socket: ClientConnection
     table: Table
 
-    async def push(self, *entries: Entry, stream_id: UUID = SESSION) -> None:
+    async def push(self, *entries: RelayedEntry, stream_id: UUID = SESSION) -> None:
         lines = [f"{stream_id} ".encode() + each.body for each in entries]
-        for message in link.messages(lines):
+        for message in link.pack_lines(lines):
             await self.socket.send(message, text=True)
 
     async def stream(self, record: EventRecord, execution_id: UUID = EXECUTION) -> None:
         await self.say(envelope(record, execution_id))
 
     async def say(self, envelope: Envelope, stream_id: UUID = SESSION) -> None:
-        for message in link.messages([link.line(stream_id, envelope)]):
+        for message in link.pack_lines([link.encode_line(stream_id, envelope)]):
             await self.socket.send(message, text=True)
 
-    async def interest(self) -> link.Interest:
+    async def interest(self) -> link.InterestMessage:
         async with asyncio.timeout(PATIENCE):
-            return link.read_gateway(await self.socket.recv())
+            return link.parse_gateway_message(await self.socket.recv())
 
 
 @asynccontextmanager
-async def writing(running: Running, secret: str = SECRET) -> AsyncGenerator[Writer]:
+async def open_writer(running: RunningGateway, secret: str = SECRET) -> AsyncGenerator[Writer]:
     headers = {"Authorization": f"Bearer {link.link_token(secret)}"}
     async with connect(
         f"ws://127.0.0.1:{running.link_port}",
@@ -254,12 +254,14 @@ async def writing(running: Running, secret: str = SECRET) -> AsyncGenerator[Writ
         compression=None,
     ) as ws:
         writer = Writer(ws, running.table)
-        await ws.send(link.told(running.table.epoch))
+        await ws.send(link.epoch_message(running.table.epoch))
         yield writer
 
 
 @asynccontextmanager
-async def pusher_client(running: Running, key: str = KEY, protocol: str = "7") -> AsyncGenerator[Client]:
+async def pusher_client(
+    running: RunningGateway, key: str = KEY, protocol: str = "7"
+) -> AsyncGenerator[Client]:
     url = f"ws://127.0.0.1:{running.port}/app/{key}?protocol={protocol}&client=js&version=8.6.0&flash=false"
     async with raw(url) as client:
         yield client
@@ -274,7 +276,7 @@ def joining(socket_id: str, channel: str, data: str | None = None, secret: str =
 
 
 @asynccontextmanager
-async def watching_pair() -> AsyncGenerator[tuple[Running, Client, Client]]:
-    async with running() as gateway, watching(gateway) as viewer, pusher_client(gateway) as other:
+async def watching_pair() -> AsyncGenerator[tuple[RunningGateway, Client, Client]]:
+    async with open_gateway() as gateway, open_viewer(gateway) as viewer, pusher_client(gateway) as other:
         await other.next()
         yield gateway, viewer, other

@@ -117,7 +117,7 @@ def pusher_sentence(dice: Random, socket_id: str) -> bytes:
     return json.dumps(dice.choice(sentences)).encode()
 
 
-def mutated(data: bytes, dice: Random) -> bytes:
+def mutate(data: bytes, dice: Random) -> bytes:
     """A small change of a valid frame."""
     at, size = dice.randrange(len(data)), dice.randint(1, 6)
     match dice.randrange(6):
@@ -145,7 +145,7 @@ def as_it_is(data: bytes, dice: Random) -> bytes:
 
 
 def almost_right(data: bytes, dice: Random) -> bytes:
-    return frame(mutated(data, dice), dice)
+    return frame(mutate(data, dice), dice)
 
 
 def noise(data: bytes, dice: Random) -> bytes:
@@ -312,7 +312,7 @@ class Visitor:
             self._heard = self._heard.partition(b"\r\n\r\n")[2]
             return True
         self.sent += 1
-        await self._send(mutated(request, self.dice) + b"\r\n\r\n" + self.dice.randbytes(50))
+        await self._send(mutate(request, self.dice) + b"\r\n\r\n" + self.dice.randbytes(50))
         while await self._more():
             pass
         return False

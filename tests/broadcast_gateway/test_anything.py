@@ -13,22 +13,31 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope, EnvelopeType
-from everstep.agent_domain.stream.reader import Place, Position, Reader, Taken
+from everstep.agent_domain.stream.reader import Place, Position, Reader, ReadOutcome
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.broadcast_gateway.frames import Chunk, entry_of, read
-from everstep.broadcast_gateway.limits import Limits
-from everstep.broadcast_gateway.streams import Stream
-from everstep.broadcast_gateway.subscriptions import Need, Relay, Rows
+from everstep.broadcast_gateway.frames import RelayedChunk, entry_from, parse_envelope
+from everstep.broadcast_gateway.limits import StreamLimits
+from everstep.broadcast_gateway.streams import CachedStream
+from everstep.broadcast_gateway.subscriptions import HubRequest, Relay, RowsNeeded
 from everstep.broadcast_gateway.wires.websocket import NATIVE
-from tests.broadcast_gateway.writers import AT, SESSION, Screen, body, completed, ended, envelope, superseded
+from tests.broadcast_gateway.writers import (
+    AT,
+    SESSION,
+    Screen,
+    attempt_end,
+    body,
+    envelope,
+    execution_end,
+    step_end,
+)
 
 CHANNEL = f"agent.session.{SESSION}"
-ROOMY = Limits(chunks=3, room=700)
-SMALL = Limits(ring=5, ring_bytes=6_000, early=4, chunks=3, early_chunks=4, room=700)
+ROOMY = StreamLimits(chunks=3, room=700)
+SMALL = StreamLimits(ring=5, ring_bytes=6_000, early=4, chunks=3, early_chunks=4, room=700)
 
-Told = dict[tuple[UUID, int, int], list[str]]
+AttemptTexts = dict[tuple[UUID, int, int], list[str]]
 """Text, by execution, step and attempt."""
-Said = dict[tuple[UUID, int], tuple[int, str]]
+StepMessages = dict[tuple[UUID, int], tuple[int, str]]
 """The final message of a step and its attempt."""
 
 
@@ -54,7 +63,7 @@ class Watcher:
     late_for: set[tuple[UUID, int, int]] = field(default_factory=set[tuple[UUID, int, int]])
     """Attempts that began before it joined."""
 
-    def look(self, expected: Told, said: Said, *, is_faithful: bool) -> None:
+    def look(self, expected: AttemptTexts, said: StepMessages, *, is_faithful: bool) -> None:
         """Read the new frames: nothing is missing, and no stored envelope is repeated.
 
         Text may be repeated: a gateway that does not have it yet cannot know which text another one has
@@ -62,7 +71,7 @@ class Watcher:
         """
         for each in self.screen.seen():
             taken = self.reader.take(each)
-            assert taken is Taken.APPLIED or (taken is Taken.DROPPED and each.is_ephemeral), each
+            assert taken is ReadOutcome.APPLIED or (taken is ReadOutcome.DROPPED and each.is_ephemeral), each
             if each.seq is not None:
                 self.seen.append(each)
             if draft := self.reader.drafts.get(each.execution_id):
@@ -73,7 +82,7 @@ class Watcher:
             if each.type == EnvelopeType.AGENT_STEP_COMPLETED:
                 self._compare(each, said, is_faithful=is_faithful)
 
-    def _compare(self, each: Envelope, said: Said, *, is_faithful: bool) -> None:
+    def _compare(self, each: Envelope, said: StepMessages, *, is_faithful: bool) -> None:
         step = each.payload["step_number"]
         attempt, text = said[each.execution_id, step]
         key = each.execution_id, step, attempt
@@ -98,12 +107,12 @@ class Faithful(RuleBasedStateMachine):
         self.pruned = 0
         self.history = 1
         self.link: list[bytes] = []
-        self.told: Told = {}
-        self.said: Said = {}
+        self.told: AttemptTexts = {}
+        self.said: StepMessages = {}
         self.running: list[Execution] = []
         self.count = 10
         self.watchers: list[Watcher] = []
-        self.needs: list[Need] = []
+        self.needs: list[HubRequest] = []
 
     @initialize()
     def begin(self) -> None:
@@ -133,7 +142,7 @@ class Faithful(RuleBasedStateMachine):
     def give_up(self, which: int) -> None:
         run = self.running[which]
         if self._text(run):
-            self._store(run, superseded(run.step, run.attempt))
+            self._store(run, attempt_end(run.step, run.attempt))
         run.attempt += 1
         run.is_closed = False
 
@@ -145,16 +154,18 @@ class Faithful(RuleBasedStateMachine):
         over, run.step, run.attempt, run.is_closed = run.step, run.step + 1, 1, False
         if late:
             self._stream(run, "quick ")
-        self._store(run, completed(over))
+        self._store(run, step_end(over))
 
     @rule(which=st.integers(0, 1))
     def call_a_tool(self, which: int) -> None:
         run = self.running[which]
-        self._store(run, envelopes.tool_started(f"call_{len(self.table)}", "add", {}, step_number=run.step))
+        self._store(
+            run, envelopes.tool_started_record(f"call_{len(self.table)}", "add", {}, step_number=run.step)
+        )
 
     @rule(which=st.integers(0, 1))
     def end(self, which: int) -> None:
-        self._store(self.running.pop(which), ended())
+        self._store(self.running.pop(which), execution_end())
         self._accept()
 
     # Link.
@@ -177,9 +188,9 @@ class Faithful(RuleBasedStateMachine):
     def serve(self, limit: int) -> None:
         needs, self.needs = self.needs, []
         for need in needs:
-            if isinstance(need, Rows):
-                rows = [entry_of(each) for each in self._rows(need.after, limit)]
-                if more := need.subscription.loaded(rows, self.pruned + 1):
+            if isinstance(need, RowsNeeded):
+                rows = [entry_from(each) for each in self._rows(need.after, limit)]
+                if more := need.subscription.add_rows(rows, self.pruned + 1):
                     self.needs.append(more)
             else:
                 for watcher in self.watchers:
@@ -210,7 +221,7 @@ class Faithful(RuleBasedStateMachine):
         self._resume(watcher)
 
     @invariant()
-    def little_is_held(self) -> None:
+    def check_ring_size(self) -> None:
         if hasattr(self, "stream"):
             assert self.stream.head + 1 - self.stream.first <= self.limits.ring
 
@@ -229,8 +240,8 @@ class Faithful(RuleBasedStateMachine):
                     assert draft.content == "".join(self._text(run))
 
     def _mend(self) -> None:
-        self.stream.noticed(len(self.table))
-        self.stream.append((), self.epoch)
+        self.stream.note_head(len(self.table))
+        self.stream.add_entries((), self.epoch)
         self._check_history()
         if self.stream.hole is not None:
             self._load(100)
@@ -259,7 +270,9 @@ class Faithful(RuleBasedStateMachine):
         index = len(text)
         text.append(content)
         attempt, after = Attempt(run.step, run.attempt), len(self.table)
-        record = envelopes.stream_chunk(attempt, index, content, is_complete=not content, after_seq=after)
+        record = envelopes.stream_chunk_record(
+            attempt, index, content, is_complete=not content, after_seq=after
+        )
         self.link.append(body(envelope(record, run.id)))
 
     def _store(self, run: Execution, record: EventRecord) -> None:
@@ -272,24 +285,24 @@ class Faithful(RuleBasedStateMachine):
 
     def _start(self) -> None:
         """Start another gateway, which every viewer joins."""
-        self.stream = Stream(SESSION, self.limits)
+        self.stream = CachedStream(SESSION, self.limits)
         self.relay = Relay(self.stream)
         self.needs.clear()
         for watcher in self.watchers:
             self._resume(watcher)
 
     def _push(self, sent: bytes) -> None:
-        frames = read(sent)
-        if isinstance(frames, Chunk):
-            self.stream.chunk(frames)
+        frames = parse_envelope(sent)
+        if isinstance(frames, RelayedChunk):
+            self.stream.add_chunk(frames)
         else:
-            self.stream.append([frames], self.epoch)
+            self.stream.add_entries([frames], self.epoch)
         self._check_history()
 
     def _load(self, limit: int) -> None:
         after = max(self.pruned, len(self.table) - limit) if self.stream.epoch is None else self.stream.head
-        rows = [entry_of(each) for each in self._rows(after, limit)]
-        self.stream.loaded(after, rows, epoch=self.epoch, oldest=self.pruned + 1)
+        rows = [entry_from(each) for each in self._rows(after, limit)]
+        self.stream.add_rows(after, rows, epoch=self.epoch, oldest=self.pruned + 1)
         self._check_history()
 
     def _check_history(self) -> None:
@@ -302,10 +315,10 @@ class Faithful(RuleBasedStateMachine):
                 words = [word for word in self._text(run) if word]
                 at = Place(run.step, run.attempt, len(words))
                 text = "".join(words)
-                self.stream.partial(execution_id, at, text, after_seq=len(self.table), timestamp=AT)
+                self.stream.add_text(execution_id, at, text, after_seq=len(self.table), timestamp=AT)
                 break
         else:
-            self.stream.ended(execution_id)
+            self.stream.end_execution(execution_id)
 
     def _subscribe(self, watcher: Watcher, since: Position | None) -> None:
         viewer = watcher.screen.viewer
@@ -331,7 +344,7 @@ class Faithful(RuleBasedStateMachine):
             self.needs += watcher.screen.viewer.resume()
 
     def _resume(self, watcher: Watcher) -> None:
-        watcher.screen.viewer.leave()
+        watcher.screen.viewer.end()
         watcher.screen = Screen(watcher.screen.room)
         self._subscribe(watcher, watcher.reader.position)
 

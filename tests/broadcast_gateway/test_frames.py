@@ -9,18 +9,24 @@ from hypothesis import example, given, strategies as st
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.envelopes import EnvelopeType
-from everstep.agent_domain.stream.reader import ENDED, Place
-from everstep.broadcast_gateway.frames import Chunk, Entry, News, entry_of, read
+from everstep.agent_domain.stream.reader import AFTER_ALL_ATTEMPTS, Place
+from everstep.broadcast_gateway.frames import (
+    RelayedChunk,
+    RelayedEntry,
+    RelayedEnvelope,
+    entry_from,
+    parse_envelope,
+)
 from tests.broadcast_gateway.writers import (
     AT,
     EXECUTION,
+    attempt_end,
     body,
     chunk,
-    completed,
-    ended,
     entry,
     envelope,
-    superseded,
+    execution_end,
+    step_end,
 )
 
 
@@ -30,15 +36,15 @@ class Counting:
     def __init__(self) -> None:
         self.framed = 0
 
-    def event(self, news: News) -> bytes:
+    def encode(self, envelope: RelayedEnvelope) -> bytes:
         self.framed += 1
-        return news.kind.encode() + b" " + news.body
+        return envelope.kind.encode() + b" " + envelope.body
 
 
 def test_a_stored_envelope_is_relayed_as_it_was_written() -> None:
-    stored = envelope(completed(3)).numbered(7)
-    for parsed in (read(body(stored)), entry_of(stored)):
-        assert isinstance(parsed, Entry)
+    stored = envelope(step_end(3)).numbered(7)
+    for parsed in (parse_envelope(body(stored)), entry_from(stored)):
+        assert isinstance(parsed, RelayedEntry)
         assert parsed.body == body(stored)
         assert (parsed.seq, parsed.kind, parsed.execution_id) == (7, "agent.step.completed", str(EXECUTION))
 
@@ -47,12 +53,12 @@ def test_a_stored_envelope_is_relayed_as_it_was_written() -> None:
     ("envelope", "fence"),
     [
         (entry(1), None),
-        (entry(1, completed(3)), (4, 0)),
-        (entry(1, superseded(3, 1)), (3, 2)),
-        (entry(1, ended()), ENDED),
+        (entry(1, step_end(3)), (4, 0)),
+        (entry(1, attempt_end(3, 1)), (3, 2)),
+        (entry(1, execution_end()), AFTER_ALL_ATTEMPTS),
     ],
 )
-def test_an_envelope_may_end_a_draft(envelope: Entry, fence: object) -> None:
+def test_an_envelope_may_end_a_draft(envelope: RelayedEntry, fence: object) -> None:
     """7.8.4"""
     assert envelope.fence == fence
 
@@ -81,7 +87,7 @@ def test_a_frame_is_built_once_for_a_wire() -> None:
     assert (one.framed, other.framed) == (1, 1)
 
 
-GOOD = json.loads(body(envelope(completed(1)).numbered(1)))
+GOOD = json.loads(body(envelope(step_end(1)).numbered(1)))
 STREAMED = json.loads(chunk(0).body)
 
 
@@ -123,7 +129,7 @@ CHANGED_CHUNKS: list[dict[str, Any]] = [
 )
 def test_a_frame_without_an_envelope_is_refused(bad: bytes) -> None:
     with pytest.raises(InvalidInput, match="the envelope cannot be read"):
-        read(bad)
+        parse_envelope(bad)
 
 
 ANYTHING = st.recursive(
@@ -138,7 +144,7 @@ ANYTHING = st.recursive(
 @example(b'{"seq":1e400}')
 def test_any_frame_is_parsed_or_refused(data: bytes) -> None:
     with suppress(InvalidInput):
-        assert isinstance(read(data), Entry | Chunk)
+        assert isinstance(parse_envelope(data), RelayedEntry | RelayedChunk)
 
 
 @given(
@@ -149,4 +155,4 @@ def test_any_frame_is_parsed_or_refused(data: bytes) -> None:
 def test_any_payload_is_parsed_or_refused(good: dict[str, Any], name: str, value: object) -> None:
     data = good | {"payload": good["payload"] | {name: value}}
     with suppress(InvalidInput):
-        read(json.dumps(data).encode())
+        parse_envelope(json.dumps(data).encode())

@@ -13,16 +13,16 @@ from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.envelopes import Attempt
 from everstep.agent_domain.stream.reader import Position
 from everstep.broadcast_gateway.hub import Hub
-from everstep.broadcast_gateway.limits import LIMITS, Limits
-from everstep.broadcast_gateway.metrics import Metrics
-from everstep.broadcast_gateway.subscriptions import Joined
-from everstep.broadcast_gateway.wires.closing import BEGIN_ANEW, NOT_NOW
+from everstep.broadcast_gateway.limits import STREAM_LIMITS, StreamLimits
+from everstep.broadcast_gateway.metrics import GatewayMetrics
+from everstep.broadcast_gateway.subscriptions import SubscribeReply
+from everstep.broadcast_gateway.wires.closing import HISTORY_CHANGED, STORE_UNAVAILABLE
 from everstep.broadcast_gateway.wires.websocket import NATIVE
 from tests.broadcast_gateway.gateways import QUICK, Table
 from tests.broadcast_gateway.writers import SESSION, Screen, body, entries, entry, envelope
 
 CHANNEL = "a channel"
-SMALL = Limits(ring=5)
+SMALL = StreamLimits(ring=5)
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Room:
     table: Table
     wishes: list[tuple[UUID, bool]]
 
-    async def joins(self, since: Position | None = None) -> tuple[Screen, Joined]:
+    async def joins(self, since: Position | None = None) -> tuple[Screen, SubscribeReply]:
         screen = Screen()
         joined = await self.hub.join(
             screen.viewer, CHANNEL, SESSION, is_session=True, wire=lambda _: NATIVE, since=since
@@ -43,9 +43,9 @@ class Room:
 
 
 @asynccontextmanager
-async def a_room(limits: Limits = LIMITS) -> AsyncGenerator[Room]:
+async def a_room(limits: StreamLimits = STREAM_LIMITS) -> AsyncGenerator[Room]:
     table, wishes = Table(), list[tuple[UUID, bool]]()
-    hub = Hub(table, Metrics(), limits=limits, pace=QUICK)
+    hub = Hub(table, GatewayMetrics(), limits=limits, timings=QUICK)
     hub.on_interest = lambda stream_id, is_wanted: wishes.append((stream_id, is_wanted))
     comparing = asyncio.create_task(hub.run())
     try:
@@ -61,12 +61,12 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def shown(screen: Screen, *expected: str) -> None:
+async def expect_frames(screen: Screen, *expected: str) -> None:
     """Exactly these frames, and no more."""
     seen: list[str] = []
 
     def look() -> bool:
-        seen.extend(screen.told())
+        seen.extend(screen.summaries())
         return len(seen) >= len(expected)
 
     await until(look)
@@ -77,14 +77,14 @@ async def test_a_gap_in_the_ring_is_read_once_for_all_who_need_it() -> None:
     async with a_room(SMALL) as room:
         room.table.store(40)
         first, _ = await room.joins()
-        looks = room.table.looks
+        looks = room.table.reads
         screens = [first, *[(await room.joins(Position(10)))[0] for _ in range(8)]]
         for screen in screens[1:]:
-            await shown(screen, *map(str, range(11, 41)))
-        assert room.table.looks - looks < 5
+            await expect_frames(screen, *map(str, range(11, 41)))
+        assert room.table.reads - looks < 5
         room.table.store()
         for screen in screens:
-            await shown(screen, "41")
+            await expect_frames(screen, "41")
 
 
 async def test_a_viewer_of_old_pages_is_asked_to_reconnect_while_the_table_is_away() -> None:
@@ -94,7 +94,7 @@ async def test_a_viewer_of_old_pages_is_asked_to_reconnect_while_the_table_is_aw
         room.table.is_away = True
         screen, _ = await room.joins(Position(10))
         await until(lambda: screen.closings)
-        assert screen.closings == [NOT_NOW]
+        assert screen.closings == [STORE_UNAVAILABLE]
 
 
 async def test_a_viewer_of_old_pages_of_another_history_starts_over() -> None:
@@ -105,7 +105,7 @@ async def test_a_viewer_of_old_pages_of_another_history_starts_over() -> None:
         room.table.epoch = "second"
         screen, _ = await room.joins(Position(10))
         await until(lambda: screen.closings)
-        assert screen.closings[0] == BEGIN_ANEW
+        assert screen.closings[0] == HISTORY_CHANGED
 
 
 async def test_a_position_ahead_of_the_gateway_is_accepted_once_the_table_confirms_it() -> None:
@@ -114,17 +114,17 @@ async def test_a_position_ahead_of_the_gateway_is_accepted_once_the_table_confir
         await room.joins()
         room.table.store(3)
         _, joined = await room.joins(Position(5))
-        assert joined == Joined("first", 5, recovered=True)
+        assert joined == SubscribeReply("first", 5, recovered=True)
         _, joined = await room.joins(Position(9))
-        assert joined == Joined("first", 5, recovered=False)
+        assert joined == SubscribeReply("first", 5, recovered=False)
 
 
 async def test_an_empty_stream_can_be_watched() -> None:
     async with a_room() as room:
         screen, joined = await room.joins(Position())
-        assert joined == Joined("first", 0, recovered=True)
+        assert joined == SubscribeReply("first", 0, recovered=True)
         room.table.store()
-        await shown(screen, "1")
+        await expect_frames(screen, "1")
 
 
 async def test_all_streams_are_compared_even_if_one_is_compared_often() -> None:
@@ -137,14 +137,14 @@ async def test_all_streams_are_compared_even_if_one_is_compared_often() -> None:
 
         async def push() -> None:
             while True:
-                room.hub.pushed(other, entry(1).body, "another history")
+                room.hub.push(other, entry(1).body, "another history")
                 await asyncio.sleep(0.002)
 
-        pushing, looks = asyncio.create_task(push()), room.table.looks
+        pushing, looks = asyncio.create_task(push()), room.table.reads
         # Long after the first one was read because it was new.
-        await until(lambda: room.table.looks > looks + 20)
+        await until(lambda: room.table.reads > looks + 20)
         room.table.store(1)
-        await shown(screen, "2")
+        await expect_frames(screen, "2")
         pushing.cancel()
 
 
@@ -152,10 +152,10 @@ async def test_an_unwatched_stream_is_kept_for_a_while() -> None:
     async with a_room() as room:
         screen, _ = await room.joins()
         assert room.wishes == [(SESSION, True)]
-        screen.viewer.leave()
+        screen.viewer.end()
         again, _ = await room.joins()
-        again.viewer.leave()
-        await until(lambda: not room.hub.wanted)
+        again.viewer.end()
+        await until(lambda: not room.hub.stream_ids)
         assert room.wishes == [(SESSION, True), (SESSION, False)]
 
 
@@ -173,19 +173,19 @@ async def test_a_push_before_the_table_was_read_counts() -> None:
         first, second, third = room.table.store(3)
         joining = asyncio.create_task(room.joins(Position()))
         await asyncio.sleep(0)
-        room.hub.pushed(SESSION, entry(4).body, "first")
+        room.hub.push(SESSION, entry(4).body, "first")
         screen, _ = await joining
         room.table.streams[SESSION] = entries(1, 4)
-        await shown(screen, *(str(each.seq) for each in (first, second, third)), "4")
+        await expect_frames(screen, *(str(each.seq) for each in (first, second, third)), "4")
 
 
 async def test_unwatched_streams_are_not_read() -> None:
     async with a_room() as room:
-        room.hub.pushed(SESSION, b"nonsense", "first")
+        room.hub.push(SESSION, b"nonsense", "first")
         await room.joins()
         for nonsense in (b"nonsense", b"[]", b'{"seq":1}', b"[" * 100_000):
             with pytest.raises(InvalidInput):
-                room.hub.pushed(SESSION, nonsense, "first")
+                room.hub.push(SESSION, nonsense, "first")
 
 
 async def test_text_of_an_execution_that_has_ended_is_dropped() -> None:
@@ -193,11 +193,11 @@ async def test_text_of_an_execution_that_has_ended_is_dropped() -> None:
     async with a_room() as room:
         room.table.store(1)
         screen, _ = await room.joins()
-        record = envelopes.stream_chunk(Attempt(1, 1), 5, "late", is_complete=False, after_seq=1)
+        record = envelopes.stream_chunk_record(Attempt(1, 1), 5, "late", is_complete=False, after_seq=1)
         # The text before it is missing, and the table shows that no attempt writes any more.
-        room.hub.pushed(SESSION, body(envelope(record)), "first")
+        room.hub.push(SESSION, body(envelope(record)), "first")
         room.table.store(1)
-        await shown(screen, "2")
+        await expect_frames(screen, "2")
 
 
 async def test_pushes_continue_while_the_table_is_away() -> None:
@@ -205,12 +205,12 @@ async def test_pushes_continue_while_the_table_is_away() -> None:
         room.table.store(1)
         screen, _ = await room.joins()
         room.table.is_away = True
-        room.hub.pushed(SESSION, entry(2).body, "first")
-        await shown(screen, "2")
-        room.hub.pushed(SESSION, entry(4).body, "first")
-        looks = room.table.looks
-        await until(lambda: room.table.looks > looks + 3)
-        assert screen.told() == []
+        room.hub.push(SESSION, entry(2).body, "first")
+        await expect_frames(screen, "2")
+        room.hub.push(SESSION, entry(4).body, "first")
+        looks = room.table.reads
+        await until(lambda: room.table.reads > looks + 3)
+        assert screen.summaries() == []
         room.table.streams[SESSION] = entries(1, 4)
         room.table.is_away = False
-        await shown(screen, "3", "4")
+        await expect_frames(screen, "3", "4")

@@ -12,20 +12,20 @@ from hypothesis import given, strategies as st
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.channels import ChannelGrant, channel_data, channel_signature
 from everstep.agent_domain.stream.reader import Place, Position
-from everstep.broadcast_gateway.frames import News
-from everstep.broadcast_gateway.subscriptions import Joined
+from everstep.broadcast_gateway.frames import RelayedEnvelope
+from everstep.broadcast_gateway.subscriptions import SubscribeReply
 from everstep.broadcast_gateway.wires import pusher
 from everstep.broadcast_gateway.wires.closing import BadFrame
 from everstep.broadcast_gateway.wires.pusher import (
     CLIENT_EVENTS_REFUSED,
     ClientEvent,
-    Other,
-    Ping,
-    Pong,
-    Pusher,
-    Sent,
-    Subscribe,
-    Unsubscribe,
+    PusherFrame,
+    PusherOther,
+    PusherPing,
+    PusherPong,
+    PusherSubscribe,
+    PusherUnsubscribe,
+    PusherWire,
     parse,
 )
 from tests.broadcast_gateway.writers import EXECUTION, SESSION, bodies, entry
@@ -35,7 +35,7 @@ SECRETS = {"everstep": "hush"}
 SOCKET = "1234.5678"
 
 
-def decoded(frame: bytes) -> Any:
+def decode(frame: bytes) -> Any:
     """Decode as pusher-js does: `data` may be a string with JSON in it."""
     (body,) = bodies(frame)
     message = json.loads(body)
@@ -49,7 +49,7 @@ def raw(frame: bytes) -> Any:
     return json.loads(body)
 
 
-def sent(event: str, **data: Any) -> bytes:
+def client_frame(event: str, **data: Any) -> bytes:
     return json.dumps({"event": event, "data": data}).encode()
 
 
@@ -59,22 +59,28 @@ def sent(event: str, **data: Any) -> bytes:
 @pytest.mark.parametrize(
     ("frame", "meant"),
     [
-        (sent("pusher:subscribe", auth="k:s", channel="c"), Subscribe("c", "k:s")),
-        (sent("pusher:subscribe", channel="c", auth=None, channel_data=None), Subscribe("c", "")),
-        (sent("pusher:subscribe", auth="k:s", channel="c", channel_data="{}"), Subscribe("c", "k:s", "{}")),
+        (client_frame("pusher:subscribe", auth="k:s", channel="c"), PusherSubscribe("c", "k:s")),
+        (
+            client_frame("pusher:subscribe", channel="c", auth=None, channel_data=None),
+            PusherSubscribe("c", ""),
+        ),
+        (
+            client_frame("pusher:subscribe", auth="k:s", channel="c", channel_data="{}"),
+            PusherSubscribe("c", "k:s", "{}"),
+        ),
         (
             json.dumps({"event": "pusher:subscribe", "data": '{"channel":"c","auth":"k:s"}'}).encode(),
-            Subscribe("c", "k:s"),
+            PusherSubscribe("c", "k:s"),
         ),
-        (sent("pusher:unsubscribe", channel="c"), Unsubscribe("c")),
-        (sent("pusher:ping"), Ping()),
-        (b'{"event":"pusher:ping"}', Ping()),
-        (sent("pusher:pong"), Pong()),
+        (client_frame("pusher:unsubscribe", channel="c"), PusherUnsubscribe("c")),
+        (client_frame("pusher:ping"), PusherPing()),
+        (b'{"event":"pusher:ping"}', PusherPing()),
+        (client_frame("pusher:pong"), PusherPong()),
         (b'{"event":"client-typing","channel":"c","data":{}}', ClientEvent()),
-        (sent("pusher:signin", auth="k:s", user_data="{}"), Other()),
+        (client_frame("pusher:signin", auth="k:s", user_data="{}"), PusherOther()),
     ],
 )
-def test_a_frame_of_a_client_is_parsed(frame: bytes, meant: Sent) -> None:
+def test_a_frame_of_a_client_is_parsed(frame: bytes, meant: PusherFrame) -> None:
     assert parse(frame) == meant
 
 
@@ -88,11 +94,11 @@ def test_a_frame_of_a_client_is_parsed(frame: bytes, meant: Sent) -> None:
         b'{"event":"pusher:subscribe"}',
         b'{"event":"pusher:subscribe","data":"{"}',
         b'{"event":"pusher:subscribe","data":[]}',
-        sent("pusher:subscribe"),
-        sent("pusher:subscribe", channel=7),
-        sent("pusher:subscribe", channel="c", auth=7),
-        sent("pusher:subscribe", channel="c", channel_data={"since": 7}),
-        sent("pusher:unsubscribe"),
+        client_frame("pusher:subscribe"),
+        client_frame("pusher:subscribe", channel=7),
+        client_frame("pusher:subscribe", channel="c", auth=7),
+        client_frame("pusher:subscribe", channel="c", channel_data={"since": 7}),
+        client_frame("pusher:unsubscribe"),
     ],
 )
 def test_a_frame_outside_the_protocol_is_a_bad_frame(frame: bytes) -> None:
@@ -115,8 +121,8 @@ def test_any_frame_is_parsed_or_a_bad_frame(data: bytes) -> None:
         meant = parse(data)
     except BadFrame:
         return
-    assert isinstance(meant, Sent)
-    if isinstance(meant, Subscribe):
+    assert isinstance(meant, PusherFrame)
+    if isinstance(meant, PusherSubscribe):
         assert not meant.is_signed(SOCKET, SECRETS)
 
 
@@ -125,7 +131,7 @@ def test_any_frame_is_parsed_or_a_bad_frame(data: bytes) -> None:
 
 def test_a_viewer_with_the_signature_may_join() -> None:
     signature = hmac.new(b"hush", f"{SOCKET}:{CHANNEL}".encode(), hashlib.sha256).hexdigest()
-    assert Subscribe(CHANNEL, f"everstep:{signature}").is_signed(SOCKET, SECRETS)
+    assert PusherSubscribe(CHANNEL, f"everstep:{signature}").is_signed(SOCKET, SECRETS)
 
 
 def test_a_position_comes_back_signed() -> None:
@@ -133,9 +139,9 @@ def test_a_position_comes_back_signed() -> None:
     since = Position(7, "of-now", {EXECUTION: Place(2, 1, 40)})
     data = channel_data(since)
     signature = channel_signature("hush", SOCKET, CHANNEL, data)
-    frame = sent("pusher:subscribe", auth=f"everstep:{signature}", channel=CHANNEL, channel_data=data)
+    frame = client_frame("pusher:subscribe", auth=f"everstep:{signature}", channel=CHANNEL, channel_data=data)
     subscribe = parse(frame)
-    assert isinstance(subscribe, Subscribe)
+    assert isinstance(subscribe, PusherSubscribe)
     assert subscribe.is_signed(SOCKET, SECRETS)
     assert subscribe.grant.since == since
 
@@ -146,55 +152,55 @@ SIGNED = "everstep:" + channel_signature("hush", SOCKET, CHANNEL, "{}")
 @pytest.mark.parametrize(
     "subscribe",
     [
-        Subscribe(CHANNEL, SIGNED),
-        Subscribe(CHANNEL, SIGNED, '{"since":{"seq":1}}'),
-        Subscribe(f"private-agent.execution.{SESSION}", SIGNED, "{}"),
-        Subscribe(CHANNEL, SIGNED.replace("everstep", "other"), "{}"),
-        Subscribe(CHANNEL, SIGNED[:-1], "{}"),
-        Subscribe(CHANNEL, SIGNED + "ß", "{}"),
-        Subscribe(CHANNEL, "", "{}"),
-        Subscribe(CHANNEL, "everstep", "{}"),
+        PusherSubscribe(CHANNEL, SIGNED),
+        PusherSubscribe(CHANNEL, SIGNED, '{"since":{"seq":1}}'),
+        PusherSubscribe(f"private-agent.execution.{SESSION}", SIGNED, "{}"),
+        PusherSubscribe(CHANNEL, SIGNED.replace("everstep", "other"), "{}"),
+        PusherSubscribe(CHANNEL, SIGNED[:-1], "{}"),
+        PusherSubscribe(CHANNEL, SIGNED + "ß", "{}"),
+        PusherSubscribe(CHANNEL, "", "{}"),
+        PusherSubscribe(CHANNEL, "everstep", "{}"),
     ],
 )
-def test_a_signature_over_other_data_is_invalid(subscribe: Subscribe) -> None:
+def test_a_signature_over_other_data_is_invalid(subscribe: PusherSubscribe) -> None:
     assert not subscribe.is_signed(SOCKET, SECRETS)
-    assert Subscribe(CHANNEL, SIGNED, "{}").is_signed(SOCKET, SECRETS)
-    assert not Subscribe(CHANNEL, SIGNED, "{}").is_signed("1234.5679", SECRETS)
+    assert PusherSubscribe(CHANNEL, SIGNED, "{}").is_signed(SOCKET, SECRETS)
+    assert not PusherSubscribe(CHANNEL, SIGNED, "{}").is_signed("1234.5679", SECRETS)
 
 
 @pytest.mark.parametrize("data", ['{"exp":"soon"}', '{"exp":[]}', '{"key":7}', '{"key":"x"}', "7", "["])
 def test_a_grant_that_cannot_be_read_is_refused(data: str) -> None:
     with pytest.raises(InvalidInput):
-        assert Subscribe(CHANNEL, "", data).grant
+        assert PusherSubscribe(CHANNEL, "", data).grant
 
 
 def test_a_grant_contains_its_expiry() -> None:
     """8.10.2"""
     key = uuid4()
     data = channel_data(None, 17.5, key)
-    assert Subscribe(CHANNEL, "", data).grant == ChannelGrant(None, 17.5, key)
+    assert PusherSubscribe(CHANNEL, "", data).grant == ChannelGrant(None, 17.5, key)
     assert channel_data(None) is None
-    assert Subscribe(CHANNEL, "").grant == ChannelGrant()
+    assert PusherSubscribe(CHANNEL, "").grant == ChannelGrant()
 
 
 def test_a_position_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(InvalidInput):
-        assert Subscribe(CHANNEL, "", '{"since":7}').grant
+        assert PusherSubscribe(CHANNEL, "", '{"since":7}').grant
 
 
 # Frames to clients.
 
 
 def test_the_first_frame_has_its_data_as_text() -> None:
-    frame = pusher.connection_established(SOCKET, 30)
+    frame = pusher.connection_frame(SOCKET, 30)
     assert raw(frame)["data"] == '{"socket_id":"1234.5678","activity_timeout":30}'
-    assert decoded(frame)["event"] == "pusher:connection_established"
+    assert decode(frame)["event"] == "pusher:connection_established"
 
 
 def test_a_viewer_who_joins_receives_the_start_position() -> None:
     """7.8.1, 7.8.4"""
-    frame = pusher.subscription_succeeded(CHANNEL, Joined("e", 7, recovered=False))
-    assert decoded(frame) == {
+    frame = pusher.subscription_frame(CHANNEL, SubscribeReply("e", 7, recovered=False))
+    assert decode(frame) == {
         "event": "pusher_internal:subscription_succeeded",
         "channel": CHANNEL,
         "data": {"epoch": "e", "seq": 7, "recovered": False},
@@ -202,7 +208,7 @@ def test_a_viewer_who_joins_receives_the_start_position() -> None:
 
 
 def test_a_refused_channel_keeps_the_connection() -> None:
-    assert decoded(pusher.subscription_error(CHANNEL, "The signature is wrong", 401)) == {
+    assert decode(pusher.subscription_error(CHANNEL, "The signature is wrong", 401)) == {
         "event": "pusher:subscription_error",
         "channel": CHANNEL,
         "data": {"type": "AuthError", "error": "The signature is wrong", "status": 401},
@@ -210,28 +216,28 @@ def test_a_refused_channel_keeps_the_connection() -> None:
 
 
 def test_client_events_are_refused_by_an_error() -> None:
-    assert decoded(pusher.error(CLIENT_EVENTS_REFUSED, "Nobody may speak here")) == {
+    assert decode(pusher.error(CLIENT_EVENTS_REFUSED, "Nobody may speak here")) == {
         "event": "pusher:error",
         "data": {"code": 4301, "message": "Nobody may speak here"},
     }
 
 
 def test_each_side_may_ping_the_other() -> None:
-    assert decoded(pusher.ping()) == {"event": "pusher:ping", "data": {}}
-    assert decoded(pusher.pong()) == {"event": "pusher:pong", "data": {}}
+    assert decode(pusher.ping()) == {"event": "pusher:ping", "data": {}}
+    assert decode(pusher.pong()) == {"event": "pusher:pong", "data": {}}
 
 
 def test_an_envelope_is_an_event_of_its_channel() -> None:
     """7.1.2"""
     envelope = entry(7)
-    frame = envelope.frame(Pusher(CHANNEL))
+    frame = envelope.frame(PusherWire(CHANNEL))
     assert raw(frame)["data"] == envelope.body.decode()
-    assert decoded(frame) == {
+    assert decode(frame) == {
         "event": "agent.tool.started",
         "channel": CHANNEL,
         "data": json.loads(envelope.body),
     }
-    assert envelope.frame(Pusher(CHANNEL)) is frame
+    assert envelope.frame(PusherWire(CHANNEL)) is frame
 
 
 def test_a_stored_message_is_announced_on_one_level() -> None:
@@ -251,7 +257,7 @@ def test_a_stored_message_is_announced_on_one_level() -> None:
         "id": "m",
         "seq": 7,
     }
-    frame = Pusher(CHANNEL).event(News("execution.queued", json.dumps(stored).encode(), 7))
-    message = decoded(frame)
+    frame = PusherWire(CHANNEL).encode(RelayedEnvelope("execution.queued", json.dumps(stored).encode(), 7))
+    message = decode(frame)
     assert (message["event"], message["channel"]) == ("execution.queued", CHANNEL)
     assert message["data"] == envelope | stored

@@ -10,17 +10,17 @@ import pytest
 
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
 from everstep.agent_domain.stream import envelopes
-from everstep.agent_domain.stream.channels import Admission, since_event
+from everstep.agent_domain.stream.channels import Admission, position_from_event_id
 from everstep.agent_domain.stream.envelopes import Attempt
 from everstep.agent_domain.stream.reader import Place, Position
-from everstep.broadcast_gateway.ports import Text
+from everstep.broadcast_gateway.ports import RecordedText
 from everstep.broadcast_gateway.sse import Feeds
-from tests.broadcast_gateway.gateways import Running, running, writing
+from tests.broadcast_gateway.gateways import RunningGateway, open_gateway, open_writer
 from tests.broadcast_gateway.writers import AT, EXECUTION, SESSION
 
 
-async def opened(
-    gateway: Running, since: Position | None = None, quiet: float = 15.0
+async def open_feed(
+    gateway: RunningGateway, since: Position | None = None, quiet: float = 15.0
 ) -> AsyncGenerator[bytes]:
     return await Feeds(gateway.hub, quiet).open(SESSION, True, since)
 
@@ -37,9 +37,9 @@ async def events(feed: AsyncGenerator[bytes], count: int) -> list[dict[str, str]
 
 async def test_events_follow_the_last_one_that_was_read() -> None:
     """7.8.1"""
-    async with running() as gateway, writing(gateway) as writer:
+    async with open_gateway() as gateway, open_writer(gateway) as writer:
         gateway.table.store(3)
-        async with aclosing(await opened(gateway, since_event("first:1"))) as feed:
+        async with aclosing(await open_feed(gateway, position_from_event_id("first:1"))) as feed:
             joined, second, third = await events(feed, 3)
             assert joined["event"] == "joined"
             assert joined["data"] == '{"epoch":"first","seq":1,"recovered":true}'
@@ -48,7 +48,7 @@ async def test_events_follow_the_last_one_that_was_read() -> None:
             await writer.interest()
             await writer.push(*gateway.table.store(1))
             assert (await events(feed, 1))[0]["id"] == "first:4"
-            chunk = envelopes.stream_chunk(Attempt(1), 0, "a\nb", is_complete=False, after_seq=4)
+            chunk = envelopes.stream_chunk_record(Attempt(1), 0, "a\nb", is_complete=False, after_seq=4)
             await writer.stream(chunk)
             (event,) = await events(feed, 1)
             assert "id" not in event
@@ -57,17 +57,17 @@ async def test_events_follow_the_last_one_that_was_read() -> None:
 
 async def test_text_under_way_comes_as_a_snapshot() -> None:
     """7.8.4"""
-    async with running() as gateway:
+    async with open_gateway() as gateway:
         gateway.table.store(1)
-        gateway.table.noted[str(EXECUTION)] = Text(Place(1, 1, 2), "Once upon", 1, AT)
-        async with aclosing(await opened(gateway)) as feed:
+        gateway.table.noted[str(EXECUTION)] = RecordedText(Place(1, 1, 2), "Once upon", 1, AT)
+        async with aclosing(await open_feed(gateway)) as feed:
             _, snapshot = await events(feed, 2)
             assert snapshot["event"] == "agent.stream.snapshot"
 
 
 async def test_a_feed_ends_when_its_token_expires() -> None:
     """8.10.3: also a feed with constant activity."""
-    async with running() as gateway, writing(gateway) as writer:
+    async with open_gateway() as gateway, open_writer(gateway) as writer:
         gateway.table.store(1)
         ends = time.time() + 0.3
         feed = await Feeds(gateway.hub).open(SESSION, True, None, Admission(ends))
@@ -94,7 +94,7 @@ async def test_a_feed_ends_when_its_key_is_revoked() -> None:
     async def is_good() -> bool:
         return next(answers)
 
-    async with running() as gateway:
+    async with open_gateway() as gateway:
         gateway.table.store(1)
         feed = await Feeds(gateway.hub, recheck=0.02).open(SESSION, True, None, Admission(None, is_good))
         async with asyncio.timeout(20):
@@ -105,9 +105,9 @@ async def test_a_feed_ends_when_its_key_is_revoked() -> None:
 
 async def test_a_changed_history_sends_a_goodbye() -> None:
     """7.8.4"""
-    async with running() as gateway:
+    async with open_gateway() as gateway:
         gateway.table.store(1)
-        async with aclosing(await opened(gateway)) as feed:
+        async with aclosing(await open_feed(gateway)) as feed:
             await events(feed, 1)
             gateway.table.epoch = "second"
             (bye,) = await events(feed, 1)
@@ -117,16 +117,16 @@ async def test_a_changed_history_sends_a_goodbye() -> None:
 
 
 async def test_quiet_streams_send_keepalives() -> None:
-    async with running() as gateway, aclosing(await opened(gateway, quiet=0.01)) as feed:
+    async with open_gateway() as gateway, aclosing(await open_feed(gateway, quiet=0.01)) as feed:
         await events(feed, 1)
         assert await anext(feed) == b":\n\n"
 
 
 async def test_a_slow_reader_gets_everything_and_holds_little() -> None:
     """7.8.2"""
-    async with running() as gateway:
+    async with open_gateway() as gateway:
         gateway.table.store(900)
-        feed = await opened(gateway, Position())
+        feed = await open_feed(gateway, Position())
         data = b""
         async with asyncio.timeout(20), aclosing(feed):
             while b"id: first:900\n" not in data:
@@ -137,8 +137,8 @@ async def test_a_slow_reader_gets_everything_and_holds_little() -> None:
 
 
 async def test_feeds_are_limited_and_refused_after_the_end() -> None:
-    async with running() as gateway:
-        feeds = Feeds(gateway.hub, most=1)
+    async with open_gateway() as gateway:
+        feeds = Feeds(gateway.hub, limit=1)
         first = await feeds.open(SESSION, True, None)
         with pytest.raises(StoreUnavailable):
             await feeds.open(SESSION, True, None)
@@ -152,13 +152,13 @@ async def test_feeds_are_limited_and_refused_after_the_end() -> None:
 
 
 async def test_viewers_are_refused_while_the_table_is_away() -> None:
-    async with running() as gateway:
+    async with open_gateway() as gateway:
         gateway.table.is_away = True
         with pytest.raises(StoreUnavailable):
-            await opened(gateway)
+            await open_feed(gateway)
 
 
 @pytest.mark.parametrize("last", ["", "x", "first:", "first:x", "-1", "first:-1", "9" * 30, "x" * 200 + ":1"])
 def test_invalid_ids_are_refused(last: str) -> None:
     with pytest.raises(InvalidInput):
-        since_event(last)
+        position_from_event_id(last)

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from everstep.agent_domain.stream.reader import Place, Position
-from everstep.broadcast_gateway.subscriptions import Joined
+from everstep.broadcast_gateway.subscriptions import SubscribeReply
 from everstep.broadcast_gateway.wires import websocket
 from everstep.broadcast_gateway.wires.closing import MAX_CHANNEL, RESTARTING, TOO_SLOW, UNAUTHORIZED, BadFrame
 from everstep.broadcast_gateway.wires.websocket import (
     NATIVE,
     Hello,
+    NativeFrame,
     Ping,
     Refresh,
-    Sent,
     Subscribe,
     Unsubscribe,
     parse,
@@ -48,7 +48,7 @@ def read(frame: bytes) -> Any:
         ({"type": "ping", "of": "a later version"}, Ping()),
     ],
 )
-def test_a_frame_of_a_viewer_is_parsed(frame: object, sent: Sent) -> None:
+def test_a_frame_of_a_viewer_is_parsed(frame: object, sent: NativeFrame) -> None:
     """7.8.1, 7.8.4"""
     assert parse(json.dumps(frame).encode()) == sent
 
@@ -94,7 +94,7 @@ FRAMES = st.fixed_dictionaries(
 )
 def test_any_frame_is_parsed_or_a_bad_frame(data: bytes) -> None:
     with suppress(BadFrame):
-        assert isinstance(parse(data), Sent)
+        assert isinstance(parse(data), NativeFrame)
 
 
 def test_envelopes_are_sent_unchanged() -> None:
@@ -105,7 +105,7 @@ def test_envelopes_are_sent_unchanged() -> None:
 def test_replies_to_a_viewer() -> None:
     """7.8.1, 7.8.4"""
     assert read(websocket.welcome(25)) == {"type": "welcome", "ping_after": 25}
-    assert read(websocket.sub_ok("c", Joined("e", 7, recovered=True))) == {
+    assert read(websocket.sub_ok("c", SubscribeReply("e", 7, recovered=True))) == {
         "type": "sub_ok",
         "channel": "c",
         "epoch": "e",

@@ -11,7 +11,7 @@ from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import json_text, parse_json
-from everstep.broadcast_gateway.frames import Chunk, Entry, entry_of, read
+from everstep.broadcast_gateway.frames import RelayedChunk, RelayedEntry, entry_from, parse_envelope
 from everstep.broadcast_gateway.subscriptions import Viewer
 from everstep.broadcast_gateway.wires.closing import Closing
 
@@ -26,28 +26,30 @@ def envelope(record: EventRecord, execution_id: UUID = EXECUTION) -> Envelope:
     return Envelope.of(record, SESSION, execution_id, AT)
 
 
-def entry(seq: int, record: EventRecord | None = None, execution_id: UUID = EXECUTION) -> Entry:
+def entry(seq: int, record: EventRecord | None = None, execution_id: UUID = EXECUTION) -> RelayedEntry:
     """A stored envelope, with defaults for the rest."""
-    filled = record or envelopes.tool_started(f"call_{seq}", "add", {}, step_number=1)
-    return entry_of(envelope(filled, execution_id).numbered(seq))
+    filled = record or envelopes.tool_started_record(f"call_{seq}", "add", {}, step_number=1)
+    return entry_from(envelope(filled, execution_id).numbered(seq))
 
 
-def entries(first: int, last: int) -> list[Entry]:
+def entries(first: int, last: int) -> list[RelayedEntry]:
     return [entry(seq) for seq in range(first, last + 1)]
 
 
-def completed(step_number: int) -> EventRecord:
-    return envelopes.step_completed(
+def step_end(step_number: int) -> EventRecord:
+    return envelopes.step_completed_record(
         step_number, has_tool_calls=False, errors=0, finish_reason=None, usage=Usage(), duration_ms=1.0
     )
 
 
-def superseded(step_number: int, attempt: int) -> EventRecord:
-    return envelopes.attempt_superseded(Attempt(step_number, attempt), attempt + 1)
+def attempt_end(step_number: int, attempt: int) -> EventRecord:
+    return envelopes.attempt_superseded_record(Attempt(step_number, attempt), attempt + 1)
 
 
-def ended() -> EventRecord:
-    return envelopes.status_changed(WireStatus.COMPLETED, WireStatus.PROCESSING, change=9, step_count=1)
+def execution_end() -> EventRecord:
+    return envelopes.status_changed_record(
+        WireStatus.COMPLETED, WireStatus.PROCESSING, change=9, step_count=1
+    )
 
 
 def body(envelope: Envelope) -> bytes:
@@ -62,13 +64,13 @@ def chunk(
     attempt: int = 1,
     after: int | None = None,
     execution_id: UUID = EXECUTION,
-) -> Chunk:
+) -> RelayedChunk:
     """A chunk of text; without text, it closes the attempt."""
-    record = envelopes.stream_chunk(
+    record = envelopes.stream_chunk_record(
         Attempt(step, attempt), index, content, is_complete=not content, after_seq=after
     )
-    parsed = read(body(envelope(record, execution_id)))
-    assert isinstance(parsed, Chunk)
+    parsed = parse_envelope(body(envelope(record, execution_id)))
+    assert isinstance(parsed, RelayedChunk)
     return parsed
 
 
@@ -111,7 +113,7 @@ class Screen:
         self.writes.clear()
         return seen
 
-    def told(self) -> list[str]:
+    def summaries(self) -> list[str]:
         """The same in short: numbers of stored envelopes, and words of chunks."""
         return [in_short(each) for each in self.seen()]
 

@@ -66,7 +66,7 @@ def our_pages() -> FastAPI:
 
 
 @asynccontextmanager
-async def served(app: Starlette) -> AsyncGenerator[str]:
+async def serve_app(app: Starlette) -> AsyncGenerator[str]:
     """Serve an application on a free port and return its address."""
     server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_config=None, lifespan="off"))
     socket = server.config.bind_socket()

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.envelopes import Envelope
-from everstep.agent_domain.stream.reader import REMEMBERED_ENDS, Position, Reader
+from everstep.agent_domain.stream.reader import MAX_REMEMBERED_ENDS, Position, Reader
 
 TABLE = Path(__file__).parent / "reader_cases.json"
 
@@ -36,12 +36,12 @@ def read(case: Case) -> Case:
     """The same case, with the outcomes of the reader in Python."""
     since = case.get("since")
     reader = Reader(None if since is None else Position.from_dict(since))
-    steps = [[*step, _taken(reader, step)] for step in case["steps"]]
+    steps = [[*step, _outcome(reader, step)] for step in case["steps"]]
     texts = {str(of): [draft.content, draft.is_complete] for of, draft in reader.drafts.items()}
     return case | {"steps": steps, "position": reader.position.to_dict(), "texts": texts}
 
 
-def _taken(reader: Reader, step: Step) -> str | None:
+def _outcome(reader: Reader, step: Step) -> str | None:
     match step:
         case ["joined", epoch, seq, recovered]:
             reader.joined(epoch, seq, recovered=recovered)
@@ -49,7 +49,7 @@ def _taken(reader: Reader, step: Step) -> str | None:
             reader.settle(UUID(execution_id), step_number, content)
         case [_, kind, execution_id, seq, payload]:
             try:
-                return str(reader.take(Envelope.from_dict(written(kind, execution_id, seq, payload))))
+                return str(reader.take(Envelope.from_dict(full_envelope(kind, execution_id, seq, payload))))
             except InvalidInput:
                 return "unreadable"
         case _:
@@ -57,7 +57,7 @@ def _taken(reader: Reader, step: Step) -> str | None:
     return None
 
 
-def written(kind: str, execution_id: str, seq: int | None, payload: Any) -> dict[str, Any]:
+def full_envelope(kind: str, execution_id: str, seq: int | None, payload: Any) -> dict[str, Any]:
     """An envelope, with all fields that readers ignore."""
     return {
         "type": kind,
@@ -70,7 +70,7 @@ def written(kind: str, execution_id: str, seq: int | None, payload: Any) -> dict
     }
 
 
-def asked(case: Case) -> Case:
+def without_outcomes(case: Case) -> Case:
     """A case without its outcomes."""
     given = {name: case[name] for name in ("name", "since") if name in case}
     return given | {"steps": [step[:-1] for step in case["steps"]]}
@@ -93,16 +93,16 @@ def snapshot(at: Sequence[int], content: str = "all of the text ", of: str = ONE
     return ["take", SNAPSHOT, of, None, payload]
 
 
-def started(seq: int | None, of: str = ONE) -> Step:
+def step_start(seq: int | None, of: str = ONE) -> Step:
     """An envelope that ends nothing."""
     return ["take", "agent.step.started", of, seq, {"step_number": 1}]
 
 
-def completed(seq: int, step_number: int = 1, of: str = ONE) -> Step:
+def step_end(seq: int, step_number: int = 1, of: str = ONE) -> Step:
     return ["take", "agent.step.completed", of, seq, {"step_number": step_number}]
 
 
-def superseded(seq: int, attempt: int = 1, step_number: int = 1, of: str = ONE) -> Step:
+def attempt_end(seq: int, attempt: int = 1, step_number: int = 1, of: str = ONE) -> Step:
     payload = {"step_number": step_number, "attempt": attempt, "next_attempt": attempt + 1}
     return ["take", "agent.attempt.superseded", of, seq, payload]
 
@@ -112,7 +112,7 @@ def status(seq: int, now: str = "completed", of: str = ONE) -> Step:
     return ["take", "agent.status", of, seq, {"status": now}]
 
 
-def joined(seq: int, *, recovered: bool, epoch: str = "of-now") -> Step:
+def subscription(seq: int, *, recovered: bool, epoch: str = "of-now") -> Step:
     """The reply to a subscription."""
     return ["joined", epoch, seq, recovered]
 
@@ -134,11 +134,11 @@ def by_hand() -> dict[str, list[Step]]:
     some = [chunk((1, 1, index), f"{index} ") for index in range(3)]
     return {
         "nothing": [],
-        "stored, in order": [started(1), started(2), started(3)],
-        "stored twice and late": [started(1), started(1), started(2), started(1), started(3)],
-        "a hole that is filled": [started(1), started(3), started(2), started(3)],
-        "one that is not known to readers": [["take", "agent.news", ONE, 1, {}], started(2)],
-        "streamed, and not known to readers": [["take", "agent.news", ONE, None, {}], started(None)],
+        "stored, in order": [step_start(1), step_start(2), step_start(3)],
+        "stored twice and late": [step_start(1), step_start(1), step_start(2), step_start(1), step_start(3)],
+        "a hole that is filled": [step_start(1), step_start(3), step_start(2), step_start(3)],
+        "one that is not known to readers": [["take", "agent.news", ONE, 1, {}], step_start(2)],
+        "streamed, and not known to readers": [["take", "agent.news", ONE, None, {}], step_start(None)],
         "text, in order": [*some, chunk((1, 1, 3), "")],
         "text twice and late": [some[0], some[0], some[1], some[0], some[2], some[1]],
         "a hole in the text": [some[0], some[2], some[1], some[2]],
@@ -156,19 +156,19 @@ def by_hand() -> dict[str, list[Step]]:
         "a snapshot of an earlier attempt": [chunk((1, 2, 0)), snapshot((1, 1, 9)), snapshot((0, 3, 9))],
         "a later attempt": [*some, chunk((1, 2, 0), "anew "), chunk((1, 1, 3)), chunk((1, 2, 1))],
         "a later attempt from its middle": [*some, chunk((1, 2, 1)), chunk((1, 2, 0)), chunk((1, 1, 3))],
-        "a later step before the end of the first": [*some, chunk((2, 1, 0)), completed(1), chunk((2, 1, 1))],
-        "superseded before the later attempt": [*some, superseded(1), chunk((1, 1, 3)), chunk((1, 2, 0))],
-        "superseded after the later attempt": [*some, chunk((1, 2, 0)), superseded(1), chunk((1, 2, 1))],
-        "superseded, and nothing was seen": [superseded(1), chunk((1, 1, 0)), chunk((1, 2, 0))],
-        "superseded in step 0": [superseded(1, 1, 0), chunk((0, 1, 0)), chunk((0, 2, 0))],
-        "superseded when it is over": [chunk((2, 1, 0)), superseded(1), chunk((2, 1, 1))],
-        "superseded twice": [*some, superseded(1), superseded(2, 2), chunk((1, 2, 0)), chunk((1, 3, 0))],
-        "the end of a step": [*some, completed(1), chunk((1, 1, 3)), chunk((1, 2, 0)), chunk((2, 1, 0))],
-        "the end of a step that was not seen": [completed(1, 3), chunk((3, 9, 0)), chunk((4, 1, 0))],
-        "the end of a step comes late": [chunk((5, 1, 0)), completed(1, 3), chunk((5, 1, 1))],
-        "the end that is not the next": [*some, completed(2), chunk((1, 1, 3))],
+        "a later step before the end of the first": [*some, chunk((2, 1, 0)), step_end(1), chunk((2, 1, 1))],
+        "superseded before the later attempt": [*some, attempt_end(1), chunk((1, 1, 3)), chunk((1, 2, 0))],
+        "superseded after the later attempt": [*some, chunk((1, 2, 0)), attempt_end(1), chunk((1, 2, 1))],
+        "superseded, and nothing was seen": [attempt_end(1), chunk((1, 1, 0)), chunk((1, 2, 0))],
+        "superseded in step 0": [attempt_end(1, 1, 0), chunk((0, 1, 0)), chunk((0, 2, 0))],
+        "superseded when it is over": [chunk((2, 1, 0)), attempt_end(1), chunk((2, 1, 1))],
+        "superseded twice": [*some, attempt_end(1), attempt_end(2, 2), chunk((1, 2, 0)), chunk((1, 3, 0))],
+        "the end of a step": [*some, step_end(1), chunk((1, 1, 3)), chunk((1, 2, 0)), chunk((2, 1, 0))],
+        "the end of a step that was not seen": [step_end(1, 3), chunk((3, 9, 0)), chunk((4, 1, 0))],
+        "the end of a step comes late": [chunk((5, 1, 0)), step_end(1, 3), chunk((5, 1, 1))],
+        "the end that is not the next": [*some, step_end(2), chunk((1, 1, 3))],
         "the message of a step": [*some, settle(1), chunk((1, 1, 3)), chunk((2, 1, 0))],
-        "the message before the end": [*some, settle(1), completed(1)],
+        "the message before the end": [*some, settle(1), step_end(1)],
         "the message of a step that is over": [chunk((2, 1, 0)), settle(1), chunk((2, 1, 1))],
         "the message of a step to come": [*some, settle(2), chunk((2, 1, 0)), chunk((3, 1, 0))],
         "the message of nobody": [settle(1), some[0]],
@@ -177,7 +177,7 @@ def by_hand() -> dict[str, list[Step]]:
             some[0],
             chunk((3, 2, 0), "other ", TWO),
             some[1],
-            completed(1, 1, TWO),
+            step_end(1, 1, TWO),
             status(2),
         ],
         "every end of an execution": [
@@ -196,22 +196,28 @@ def by_hand() -> dict[str, list[Step]]:
             status(1),
             chunk((2, 1, 0)),
             snapshot((2, 1, 5)),
-            started(2),
-            completed(3, 2),
+            step_start(2),
+            step_end(3, 2),
         ],
         "after the end, unreadable": [status(1), ["take", CHUNK, ONE, None, {}]],
         "recovered": [
-            joined(0, recovered=True),
-            started(1),
+            subscription(0, recovered=True),
+            step_start(1),
             *some,
-            joined(1, recovered=True),
+            subscription(1, recovered=True),
             chunk((1, 1, 3)),
         ],
         "not recovered": [
-            *(started(1), *some, status(2, of=TWO)),
-            *(joined(7, recovered=False), started(3), started(8), some[0], chunk((1, 1, 0), of=TWO)),
+            *(step_start(1), *some, status(2, of=TWO)),
+            *(
+                subscription(7, recovered=False),
+                step_start(3),
+                step_start(8),
+                some[0],
+                chunk((1, 1, 0), of=TWO),
+            ),
         ],
-        "another epoch": [joined(0, recovered=True), joined(3, recovered=False, epoch="of-then")],
+        "another epoch": [subscription(0, recovered=True), subscription(3, recovered=False, epoch="of-then")],
         "unreadable": [
             *(["take", CHUNK, ONE, None, {}], _without(some[0], "is_complete"), _with(some[0], content=5)),
             *(
@@ -221,21 +227,24 @@ def by_hand() -> dict[str, list[Step]]:
             ),
             *(_with(some[0], chunk_index=-1), _with(some[0], step_number=None), _with(some[0], attempt=True)),
             *(_with(snapshot((1, 1, 2)), content=None), _with(snapshot((1, 1, 2)), next_index="2")),
-            *(started(0), started(-1), [*chunk((1, 1, 0))[:3], 1, some[0][-1]]),
-            *(_without(completed(1), "step_number"), _without(superseded(1), "next_attempt")),
-            *(_without(status(1), "status"), started(1), *some),
+            *(step_start(0), step_start(-1), [*chunk((1, 1, 0))[:3], 1, some[0][-1]]),
+            *(_without(step_end(1), "step_number"), _without(attempt_end(1), "next_attempt")),
+            *(_without(status(1), "status"), step_start(1), *some),
         ],
-        "unreadable, and dropped": [started(1), ["take", "agent.step.completed", ONE, 1, {}]],
-        "unreadable, and early": [started(1), ["take", "agent.step.completed", ONE, 3, {}]],
+        "unreadable, and dropped": [step_start(1), ["take", "agent.step.completed", ONE, 1, {}]],
+        "unreadable, and early": [step_start(1), ["take", "agent.step.completed", ONE, 3, {}]],
         "whole characters": [chunk((1, 1, 0), "\U0001f600 "), chunk((1, 1, 1), "e\u0301 \u2028 \u05d0")],
     }
 
 
 def forgotten_end() -> Case:
     """More ends than a reader remembers; too long for the table."""
-    ends = [status(seq, of=str(UUID(int=seq))) for seq in range(1, REMEMBERED_ENDS + 1)]
+    ends = [status(seq, of=str(UUID(int=seq))) for seq in range(1, MAX_REMEMBERED_ENDS + 1)]
     late = [chunk((1, 1, 0), of=each) for each in (ONE, TWO)]
-    again, one_more = status(REMEMBERED_ENDS + 1), status(REMEMBERED_ENDS + 2, of=str(UUID(int=2**64)))
+    again, one_more = (
+        status(MAX_REMEMBERED_ENDS + 1),
+        status(MAX_REMEMBERED_ENDS + 2, of=str(UUID(int=2**64))),
+    )
     return {"name": "an end that is forgotten", "steps": [late[0], *ends, again, *late, one_more, *late]}
 
 
@@ -250,12 +259,15 @@ SINCE: dict[str, Any] = {
 }
 
 
-def resumed() -> Iterator[Case]:
+def resume_cases() -> Iterator[Case]:
     """Readers that reconnect with a position."""
     for name, since in SINCE.items():
-        joins = {"": joined(since["seq"], recovered=True), ", and in vain": joined(9, recovered=False)}
+        joins = {
+            "": subscription(since["seq"], recovered=True),
+            ", and in vain": subscription(9, recovered=False),
+        }
         for how, answer in joins.items():
-            after = [snapshot((2, 1, 2)), chunk((2, 1, 2)), started(4), started(10), started(1)]
+            after = [snapshot((2, 1, 2)), chunk((2, 1, 2)), step_start(4), step_start(10), step_start(1)]
             yield {"name": name + how, "since": since, "steps": [answer, *after]}
 
 
@@ -281,13 +293,13 @@ def story(dice: Random) -> list[Step]:
         else:
             seq += 1
             if happens < 0.8:
-                steps.append(superseded(seq, attempt, step_number, of))
+                steps.append(attempt_end(seq, attempt, step_number, of))
                 place[1:] = attempt + 1, 0
             elif happens < 0.9:
-                steps.append(completed(seq, step_number, of))
+                steps.append(step_end(seq, step_number, of))
                 place[:] = step_number + 1, 1, 0
             elif happens < 0.95:
-                steps.append(started(seq, of))
+                steps.append(step_start(seq, of))
             else:
                 steps.append(status(seq, dice.choice(["paused", "failed"]), of))
                 if steps[-1][-1] == {"status": "failed"}:
@@ -295,7 +307,7 @@ def story(dice: Random) -> list[Step]:
     return steps
 
 
-def told_badly(dice: Random) -> list[Step]:
+def disturbed_story(dice: Random) -> list[Step]:
     """A story in which envelopes are lost, duplicated and late, and the reader sometimes reconnects."""
     received: list[tuple[float, Step]] = []
     for at, each in enumerate(story(dice)):
@@ -309,7 +321,7 @@ def told_badly(dice: Random) -> list[Step]:
                 (at + 0.5, snapshot(place, f"all before {place} ", dice.choice([ONE, TWO, THREE])))
             )
         if dice.random() < 0.03:
-            received.append((at, joined(dice.randrange(6), recovered=dice.random() < 0.5)))
+            received.append((at, subscription(dice.randrange(6), recovered=dice.random() < 0.5)))
         if dice.random() < 0.03:
             received.append((at, settle(dice.randint(1, 3), of=dice.choice([ONE, TWO, THREE]))))
     return [each for _, each in sorted(received, key=lambda entry: entry[0])]
@@ -319,19 +331,19 @@ def anything(seed: int, size: int) -> Iterator[Case]:
     """This many stories; the same ones for the same seed."""
     dice = Random(seed)  # noqa: S311 -- no secret
     for number in range(size):
-        yield {"name": f"anything {seed}.{number}", "steps": told_badly(dice)}
+        yield {"name": f"anything {seed}.{number}", "steps": disturbed_story(dice)}
 
 
-def written_table(cases: Iterable[Case]) -> str:
+def table_text(cases: Iterable[Case]) -> str:
     """One line for each case. In ASCII, so that half a surrogate pair can be written."""
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     return f"[\n{lines}\n]\n"
 
 
-def made() -> list[Case]:
+def build_cases() -> list[Case]:
     named = [{"name": name, "steps": steps} for name, steps in by_hand().items()]
-    return [read(case) for case in (*named, *resumed(), *anything(1, 30))]
+    return [read(case) for case in (*named, *resume_cases(), *anything(1, 30))]
 
 
 if __name__ == "__main__":
-    TABLE.write_text(written_table(made()))
+    TABLE.write_text(table_text(build_cases()))

@@ -18,7 +18,7 @@ class Relay:
     _flows: asyncio.Event = field(default_factory=asyncio.Event)
     _writers: set[StreamWriter] = field(default_factory=set[StreamWriter])
 
-    def leads_to(self, port: int | None) -> None:
+    def lead_to(self, port: int | None) -> None:
         """Relay to this gateway from now on; new connections wait while there is none."""
         if not self._behind.empty():
             self._behind.get_nowait()
@@ -34,11 +34,11 @@ class Relay:
         """Hold all bytes, and close nothing."""
         self._flows.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Relay the held bytes."""
         self._flows.set()
 
-    async def took(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def on_connection(self, reader: StreamReader, writer: StreamWriter) -> None:
         if self.refused is not None:
             self.refused += 1
             writer.transport.abort()
@@ -49,11 +49,11 @@ class Relay:
         both = {writer, other}
         self._writers |= both
         try:
-            await asyncio.gather(self._carried(reader, other), self._carried(there, writer))
+            await asyncio.gather(self._carry(reader, other), self._carry(there, writer))
         finally:
             self._writers -= both
 
-    async def _carried(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _carry(self, reader: StreamReader, writer: StreamWriter) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(65536):
                 await self._flows.wait()
@@ -62,17 +62,17 @@ class Relay:
 
 
 @asynccontextmanager
-async def relaying(port: int) -> AsyncGenerator[Relay]:
+async def open_relay(port: int) -> AsyncGenerator[Relay]:
     """Open a relay to this gateway."""
     relay = Relay()
-    relay.leads_to(port)
-    relay.go_on()
-    server = await asyncio.start_server(relay.took, "127.0.0.1", 0)
+    relay.lead_to(port)
+    relay.resume()
+    server = await asyncio.start_server(relay.on_connection, "127.0.0.1", 0)
     relay.port = server.sockets[0].getsockname()[1]
     try:
         yield relay
     finally:
         server.close()
-        relay.go_on()
+        relay.resume()
         relay.cut()
         await server.wait_closed()

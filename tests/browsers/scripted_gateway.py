@@ -14,7 +14,8 @@ from websockets.typing import Subprotocol
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope
-from tests.broadcast_gateway.writers import SESSION, completed, envelope, superseded
+from tests.broadcast_gateway import writers
+from tests.broadcast_gateway.writers import SESSION, envelope
 
 DEADLINE = 30.0
 CHANNEL = f"agent.session.{SESSION}"
@@ -26,39 +27,39 @@ Frame = dict[str, Any]
 # Frames.
 
 
-def stored(seq: int) -> Frame:
+def stored_frame(seq: int) -> Frame:
     """A stored envelope, with defaults for the rest."""
-    return _stored(seq, envelope(envelopes.tool_started(f"call_{seq}", "add", {}, step_number=1)))
+    return _frame_of(seq, envelope(envelopes.tool_started_record(f"call_{seq}", "add", {}, step_number=1)))
 
 
-def step_completed(seq: int, step_number: int = 1) -> Frame:
-    return _stored(seq, envelope(completed(step_number)))
+def step_end(seq: int, step_number: int = 1) -> Frame:
+    return _frame_of(seq, envelope(writers.step_end(step_number)))
 
 
-def attempt_superseded(seq: int) -> Frame:
-    return _stored(seq, envelope(superseded(1, 1)))
+def attempt_end(seq: int) -> Frame:
+    return _frame_of(seq, envelope(writers.attempt_end(1, 1)))
 
 
-def ended(seq: int) -> Frame:
-    record = envelopes.status_changed(
+def execution_end(seq: int) -> Frame:
+    record = envelopes.status_changed_record(
         WireStatus.COMPLETED, WireStatus.PROCESSING, change=seq, step_count=1, last_response="Done."
     )
-    return _stored(seq, envelope(record))
+    return _frame_of(seq, envelope(record))
 
 
-def _stored(seq: int, envelope: Envelope) -> Frame:
+def _frame_of(seq: int, envelope: Envelope) -> Frame:
     return envelope.numbered(seq).to_dict()
 
 
 def chunk(index: int, content: str, *, step: int = 1, attempt: int = 1) -> Frame:
     """A chunk of text; without text, it closes the attempt."""
-    record = envelopes.stream_chunk(Attempt(step, attempt), index, content, is_complete=not content)
+    record = envelopes.stream_chunk_record(Attempt(step, attempt), index, content, is_complete=not content)
     return envelope(record).to_dict()
 
 
 def snapshot(next_index: int, content: str, *, step: int = 1) -> Frame:
     """A snapshot of the text so far."""
-    return envelope(envelopes.stream_snapshot(Attempt(step, 1), next_index, content, None)).to_dict()
+    return envelope(envelopes.stream_snapshot_record(Attempt(step, 1), next_index, content, None)).to_dict()
 
 
 # Connections.
@@ -70,12 +71,12 @@ class Connection:
 
     socket: ServerConnection
 
-    async def says(self, *frames: Frame | str | bytes) -> None:
+    async def send(self, *frames: Frame | str | bytes) -> None:
         """Send these; anything but an object is sent unchanged."""
         for frame in frames:
             await self.socket.send(json.dumps(frame) if isinstance(frame, dict) else frame)
 
-    async def hears(self, kind: str) -> Frame:
+    async def receive(self, kind: str) -> Frame:
         """Read the next frame except pings, which must have this type."""
         async with asyncio.timeout(DEADLINE):
             while (frame := json.loads(await self.socket.recv()))["type"] == "ping" != kind:
@@ -83,19 +84,21 @@ class Connection:
         assert frame["type"] == kind, frame
         return frame
 
-    async def welcomes(self, ping_after: float = 60.0) -> str:
+    async def welcome(self, ping_after: float = 60.0) -> str:
         """Welcome the client and return its token."""
-        token = (await self.hears("hello"))["token"]
-        await self.says({"type": "welcome", "ping_after": ping_after})
+        token = (await self.receive("hello"))["token"]
+        await self.send({"type": "welcome", "ping_after": ping_after})
         return token
 
-    async def joins(self, seq: int | None = None, *, channel: str = CHANNEL, recovered: bool = True) -> Any:
+    async def accept_subscription(
+        self, seq: int | None = None, *, channel: str = CHANNEL, recovered: bool = True
+    ) -> Any:
         """Accept the next subscription and return its position."""
-        asked = await self.hears("sub")
+        asked = await self.receive("sub")
         assert asked["channel"] == channel
         since: Any = asked.get("since")
         at: int = since["seq"] if seq is None else seq
-        await self.says(
+        await self.send(
             {"type": "sub_ok", "channel": channel, "epoch": EPOCH, "seq": at, "recovered": recovered}
         )
         return since
@@ -104,7 +107,7 @@ class Connection:
         """Cut the connection without a close frame."""
         self.socket.transport.abort()
 
-    async def gone(self) -> int | None:
+    async def close_code(self) -> int | None:
         """Wait until the client closes and return its code. Frames before that are ignored."""
         async with asyncio.timeout(DEADLINE):
             try:
@@ -120,28 +123,28 @@ class ScriptedGateway:
     """The server for all clients of a test."""
 
     url: str = ""
-    _came: asyncio.Queue[Connection] = field(default_factory=asyncio.Queue[Connection])
+    _connections: asyncio.Queue[Connection] = field(default_factory=asyncio.Queue[Connection])
 
-    async def comes(self) -> Connection:
+    async def next_connection(self) -> Connection:
         """Wait for the next connection."""
         async with asyncio.timeout(DEADLINE):
-            return await self._came.get()
+            return await self._connections.get()
 
-    async def lets_in(self, ping_after: float = 60.0) -> Connection:
+    async def next_client(self, ping_after: float = 60.0) -> Connection:
         """Wait for the next connection and welcome it."""
-        connection = await self.comes()
-        await connection.welcomes(ping_after)
+        connection = await self.next_connection()
+        await connection.welcome(ping_after)
         return connection
 
-    async def took(self, socket: ServerConnection) -> None:
+    async def on_connection(self, socket: ServerConnection) -> None:
         """Pass the connection to the test."""
-        self._came.put_nowait(Connection(socket))
+        self._connections.put_nowait(Connection(socket))
         await socket.wait_closed()
 
     @property
     def is_left_alone(self) -> bool:
         """Whether no unexpected client has connected."""
-        return self._came.empty()
+        return self._connections.empty()
 
 
 @asynccontextmanager
@@ -150,7 +153,7 @@ async def scripted_gateway() -> AsyncGenerator[ScriptedGateway]:
     gateway = ScriptedGateway()
     protocols = [Subprotocol("everstep.v1")]
     async with serve(
-        gateway.took, "127.0.0.1", 0, subprotocols=protocols, ping_interval=None, close_timeout=1
+        gateway.on_connection, "127.0.0.1", 0, subprotocols=protocols, ping_interval=None, close_timeout=1
     ) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         gateway.url = f"ws://127.0.0.1:{port}/v1"

@@ -8,17 +8,17 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.broadcast_gateway.writers import EXECUTION
-from tests.browsers.chromium import a_page, chromium, our_pages, served
+from tests.browsers.chromium import a_page, chromium, our_pages, serve_app
 from tests.browsers.scripted_gateway import (
     CHANNEL,
     DEADLINE,
     EPOCH,
     ScriptedGateway,
     chunk,
-    ended,
+    execution_end,
     snapshot,
-    step_completed,
-    stored,
+    step_end,
+    stored_frame,
 )
 
 expect.set_options(timeout=DEADLINE * 1000)
@@ -27,7 +27,7 @@ expect.set_options(timeout=DEADLINE * 1000)
 @pytest_asyncio.fixture
 async def origin() -> AsyncGenerator[str]:
     """The page's origin."""
-    async with served(our_pages()) as origin:
+    async with serve_app(our_pages()) as origin:
         yield origin
 
 
@@ -47,32 +47,32 @@ async def test_a_page_shows_the_stored_state_despite_cuts(
     query = urlencode({"url": gateway.url, "channel": CHANNEL, "since": '{"seq": 0}'})
     async with chromium() as browser, a_page(browser, tmp_path) as page:
         await page.goto(f"{origin}/?{query}")
-        connection = await gateway.lets_in()
+        connection = await gateway.next_client()
         assert connection.socket.request
         assert connection.socket.request.headers["Origin"] == origin
-        await connection.joins()
-        await connection.says(stored(1), chunk(0, "Once "), chunk(1, "upon "))
+        await connection.accept_subscription()
+        await connection.send(stored_frame(1), chunk(0, "Once "), chunk(1, "upon "))
         await shows(page, "1 agent.tool.started", text="Once upon ")
 
         connection.cut()
-        connection = await gateway.lets_in()
-        since = await connection.joins()
+        connection = await gateway.next_client()
+        since = await connection.accept_subscription()
         assert (since["seq"], since["drafts"][0]["next_index"]) == (1, 2)
-        await connection.says(stored(1), chunk(1, "upon "), chunk(2, "a "), stored(2))
+        await connection.send(stored_frame(1), chunk(1, "upon "), chunk(2, "a "), stored_frame(2))
         await shows(page, "1 agent.tool.started", "2 agent.tool.started", text="Once upon a ")
 
-        await connection.says(stored(4), chunk(4, "."))
-        await connection.joins()
-        await connection.says(chunk(3, "time"), stored(3), chunk(4, "."), step_completed(4), chunk(5, "late"))
+        await connection.send(stored_frame(4), chunk(4, "."))
+        await connection.accept_subscription()
+        await connection.send(chunk(3, "time"), stored_frame(3), chunk(4, "."), step_end(4), chunk(5, "late"))
         lines = [f"{seq} agent.tool.started" for seq in (1, 2, 3)]
         await shows(page, *lines, "4 agent.step.completed", text="Once upon a time.")
 
-        await connection.says(chunk(0, "Then ", step=2))
+        await connection.send(chunk(0, "Then ", step=2))
         await shows(page, *lines, "4 agent.step.completed", text="Then ")
         await page.reload()
-        connection = await gateway.lets_in()
-        assert await connection.joins() == {"epoch": EPOCH, "seq": 4}
-        await connection.says(snapshot(1, "Then ", step=2), chunk(1, "what?", step=2), ended(5))
+        connection = await gateway.next_client()
+        assert await connection.accept_subscription() == {"epoch": EPOCH, "seq": 4}
+        await connection.send(snapshot(1, "Then ", step=2), chunk(1, "what?", step=2), execution_end(5))
         await shows(page, "5 agent.status", text="Then what?")
 
 
@@ -83,8 +83,8 @@ async def test_a_page_that_may_not_watch_reports_it(
     query = urlencode({"url": gateway.url, "channel": f"agent.execution.{EXECUTION}", "since": "null"})
     async with chromium() as browser, a_page(browser, tmp_path) as page:
         await page.goto(f"{origin}/?{query}")
-        connection = await gateway.comes()
-        await connection.hears("hello")
+        connection = await gateway.next_connection()
+        await connection.receive("hello")
         await connection.socket.close(3502, "not you")
         await shows(page, text="", state="closed")
     assert gateway.is_left_alone

@@ -18,7 +18,7 @@ from playwright.async_api import Page, expect
 from everstep import Happened, Position, stream
 from tests.acceptance.harness import DEADLINE, ROOT, environment, until
 from tests.browsers.chromium import a_page, chromium
-from tests.node import installed
+from tests.node import installed_modules
 from tests.services import data_directory
 
 EXAMPLE = ROOT / "examples" / "04_browser"
@@ -28,36 +28,36 @@ expect.set_options(timeout=DEADLINE * 1000)
 
 
 @dataclass
-class Served:
+class RunningExample:
     """The program, as a user runs it."""
 
     process: Process
     log: Path
 
-    async def told(self, pattern: str, number: int = 1) -> str:
+    async def until_output(self, pattern: str, number: int = 1) -> str:
         """Wait for this many lines of this form and return the last."""
 
-        def found() -> list[str]:
+        def matches() -> list[str]:
             return re.findall(pattern, self.log.read_text())
 
         await until(
-            f"it says {pattern}", lambda: len(found()) >= number or self.process.returncode is not None
+            f"it says {pattern}", lambda: len(matches()) >= number or self.process.returncode is not None
         )
         assert self.process.returncode is None, self.log.read_text()
-        return found()[number - 1]
+        return matches()[number - 1]
 
 
 @asynccontextmanager
-async def served(data: Path, log: Path) -> AsyncGenerator[Served]:
+async def run_example(data: Path, log: Path) -> AsyncGenerator[RunningExample]:
     """Run the program for the time of the block; it ends without an error."""
-    arguments = ("--data", str(data), "--port", "0", "--modules", str(installed(EXAMPLE)))
+    arguments = ("--data", str(data), "--port", "0", "--modules", str(installed_modules(EXAMPLE)))
     given = environment(EVERSTEP_HTTP_PORT="0", EVERSTEP_GATEWAY_PORT="0")
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
             sys.executable, EXAMPLE / "serve.py", *arguments, stdout=out, stderr=STDOUT, cwd=data, env=given
         )
     try:
-        yield Served(process, log)
+        yield RunningExample(process, log)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -66,7 +66,7 @@ async def served(data: Path, log: Path) -> AsyncGenerator[Served]:
     assert process.returncode == 0, log.read_text()
 
 
-async def restored(data: Path) -> None:
+async def change_epoch(data: Path) -> None:
     """Change the epoch, as restoring a backup does."""
     command = (sys.executable, "-m", "everstep.cli", "--data", str(data), "db", "restored")
     process = await asyncio.create_subprocess_exec(*command, cwd=data, env=environment())
@@ -82,7 +82,7 @@ async def loses_its_connection(page: Page) -> None:
     await page.wait_for_function("document.querySelector('#state').textContent !== 'live'")
 
 
-async def shown(page: Page) -> dict[str, Any]:
+async def page_text(page: Page) -> dict[str, Any]:
     """The page's text."""
     kinds = {"asked": ".user", "texts": ".text", "tools": ".tool", "events": "#events li"}
     found = {name: await page.locator(kind).all_text_contents() for name, kind in kinds.items()}
@@ -98,10 +98,10 @@ async def shows(page: Page, expected: dict[str, Any]) -> None:
     """Wait until the page shows exactly this."""
     # The text of a finished step comes from the API.
     await expect(page.locator(".text")).to_have_text(expected["texts"])
-    assert await shown(page) == expected
+    assert await page_text(page) == expected
 
 
-async def stored(config: dict[str, str], session: str) -> dict[str, Any]:
+async def expected_text(config: dict[str, str], session: str) -> dict[str, Any]:
     """The expected text, by the HTTP API and by the journal."""
     headers = {"Authorization": f"Bearer {config['token']}"}
     async with httpx2.AsyncClient(base_url=config["api"], headers=headers) as http:
@@ -113,7 +113,7 @@ async def stored(config: dict[str, str], session: str) -> dict[str, Any]:
     said = [each["content"] for step in steps for each in step["messages"] if each["role"] == "assistant"]
     assert said[-1] == messages[-1]["content"]
     assert sum(len(text.split()) for text in said) > 300
-    events = await happened(config, session)
+    events = await stored_events(config, session)
     assert [int(each.split()[0]) for each in events] == [*range(1, len(events) + 1)]
     results = [each["content"] for each in messages if re.match(r"\w+: ", each["content"])]
     return {
@@ -126,7 +126,7 @@ async def stored(config: dict[str, str], session: str) -> dict[str, Any]:
     }
 
 
-async def happened(config: dict[str, str], session: str) -> list[str]:
+async def stored_events(config: dict[str, str], session: str) -> list[str]:
     """All stored envelopes of a session, once the terminal `agent.status` of its execution is stored."""
     url, channel, events = f"{config['gateway']}/v1", f"agent.session.{session}", list[str]()
     async with aclosing(stream(url, channel, token=config["token"], since=Position())) as received:
@@ -142,12 +142,12 @@ async def test_both_pages_show_the_stored_state_despite_every_loss(tmp_path: Pat
     """7.4.2, 7.8.1, 7.8.3, 7.8.4: the gateway is killed, pages are reloaded, the history changes."""
     with data_directory() as data:
         async with (
-            served(data, tmp_path / "log") as program,
+            run_example(data, tmp_path / "log") as program,
             chromium() as browser,
             a_page(browser, tmp_path) as ours,
             a_page(browser, tmp_path) as pushers,
         ):
-            address = await program.told(r"pages +(\S+)/ ")
+            address = await program.until_output(r"pages +(\S+)/ ")
             config = httpx2.get(f"{address}/config.json").json()
             await ours.goto(address)
             await expect(ours.locator("#state")).to_have_text("live")
@@ -158,9 +158,9 @@ async def test_both_pages_show_the_stored_state_despite_every_loss(tmp_path: Pat
             await asyncio.gather(is_writing(ours), is_writing(pushers))
 
             losing = [asyncio.create_task(loses_its_connection(page)) for page in (ours, pushers)]
-            os.kill(int(await program.told(r"kill -9 (\d+)")), signal.SIGKILL)
+            os.kill(int(await program.until_output(r"kill -9 (\d+)")), signal.SIGKILL)
             await asyncio.gather(*losing)
-            await program.told(r"kill -9 (\d+)", 2)
+            await program.until_output(r"kill -9 (\d+)", 2)
             for page in (ours, pushers):
                 await expect(page.locator("#state")).to_have_text("live")
             await ours.reload()
@@ -169,7 +169,7 @@ async def test_both_pages_show_the_stored_state_despite_every_loss(tmp_path: Pat
 
             for page in (ours, pushers):
                 await expect(page.locator("article")).to_have_attribute("data-status", "completed")
-            expected = await stored(config, session)
+            expected = await expected_text(config, session)
             assert (expected["asked"], expected["status"]) == ([ASKED], "completed")
             for page in (ours, pushers):
                 await expect(page.locator("#events li")).to_have_count(len(expected["events"]))
@@ -181,7 +181,7 @@ async def test_both_pages_show_the_stored_state_despite_every_loss(tmp_path: Pat
             await ours.screenshot(path=tmp_path / "index.png")
             await pushers.screenshot(path=tmp_path / "pusher.png")
 
-            await restored(data)
+            await change_epoch(data)
             for page in (ours, pushers):
                 # The page's events are void: it shows the messages of the API instead, and no envelopes.
                 await expect(page.locator("#events li")).to_have_count(0)

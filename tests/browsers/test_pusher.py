@@ -19,22 +19,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everstep.agent_domain.ids import Scope as Seen
 from everstep.agent_domain.stream.channels import Channel
-from everstep.broadcast_gateway.limits import Bounds
+from everstep.broadcast_gateway.limits import GatewayLimits
 from everstep.http_api.api import Api
 from everstep.http_api.app import create_app
-from everstep.http_api.auth import open_door
+from everstep.http_api.auth import allow_all
 from everstep.http_api.channels import Signer
 from tests.acceptance.harness import until
-from tests.broadcast_gateway.gateways import KEY, SECRET, Running, Table, running
+from tests.broadcast_gateway.gateways import KEY, SECRET, RunningGateway, Table, open_gateway
 from tests.broadcast_gateway.writers import OTHER, SESSION
-from tests.browsers.chromium import served
-from tests.browsers.relay import Relay, relaying
+from tests.browsers.chromium import serve_app
+from tests.browsers.relay import Relay, open_relay
 from tests.browsers.viewer import HERE, LOCK, Viewer, as_module, in_node
-from tests.node import installed
+from tests.node import installed_modules
 
 CHANNEL = f"private-agent.session.{SESSION}"
 STREAMING = HERE.parents[1] / "docs" / "streaming.md"
-QUICK = Bounds(drain_seconds=0.05, closing_seconds=1.0)
+QUICK = GatewayLimits(drain_seconds=0.05, closing_seconds=1.0)
 
 
 @dataclass
@@ -64,13 +64,13 @@ class Office:
             async def again() -> Any:
                 return {"type": "http.request", "body": body, "more_body": False}
 
-            self.asked.append(_sent(body))
+            self.asked.append(_request_fields(body))
             await app({**scope, "path": "/away"} if self.is_away else scope, again, send)
 
         return answer
 
 
-def _sent(body: bytes) -> dict[str, Any]:
+def _request_fields(body: bytes) -> dict[str, Any]:
     if body.startswith(b"{"):
         return json.loads(body)
     form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
@@ -84,28 +84,28 @@ class Place:
     office: Office
     relay: Relay
     table: Table
-    gateway: Running
+    gateway: RunningGateway
     parts: AsyncExitStack
 
     async def restart(self) -> None:
         """Replace this gateway by another one, which knows only the table."""
-        self.relay.leads_to(None)
+        self.relay.lead_to(None)
         await self.gateway.stop()
-        self.gateway = await self.parts.enter_async_context(running(self.table, bounds=QUICK))
-        self.relay.leads_to(self.gateway.port)
+        self.gateway = await self.parts.enter_async_context(open_gateway(self.table, bounds=QUICK))
+        self.relay.lead_to(self.gateway.port)
 
 
 @asynccontextmanager
-async def a_place(signed_with: str = SECRET, bounds: Bounds = QUICK) -> AsyncGenerator[Place]:
+async def a_place(signed_with: str = SECRET, bounds: GatewayLimits = QUICK) -> AsyncGenerator[Place]:
     """A place with one stored envelope, whose authorisation endpoint uses this secret."""
     office, table = Office(), Table()
     table.store()
     async with AsyncExitStack() as parts:
-        gateway = await parts.enter_async_context(running(table, bounds=bounds))
-        relay = await parts.enter_async_context(relaying(gateway.port))
+        gateway = await parts.enter_async_context(open_gateway(table, bounds=bounds))
+        relay = await parts.enter_async_context(open_relay(gateway.port))
         absent = cast("Any", None)
-        api = Api(absent, absent, absent, office, open_door(), Signer(KEY, signed_with))
-        served_at = served(cast("Any", office.noting(create_app(api))))
+        api = Api(absent, absent, absent, office, allow_all(), Signer(KEY, signed_with))
+        served_at = serve_app(cast("Any", office.noting(create_app(api))))
         office.url = await parts.enter_async_context(served_at)
         yield Place(office, relay, table, gateway, parts)
 
@@ -120,29 +120,29 @@ async def place() -> AsyncGenerator[Place]:
 @pytest_asyncio.fixture
 async def ann(tmp_path: Path) -> AsyncGenerator[Viewer]:
     """A viewer with pusher-js."""
-    pusher = installed(LOCK) / "pusher-js" / "dist" / "node" / "pusher.js"
+    pusher = installed_modules(LOCK) / "pusher-js" / "dist" / "node" / "pusher.js"
     async with in_node(HERE / "pusher.mjs", as_module(tmp_path), pusher) as ann:
         yield ann
 
 
 def connects(ann: Viewer, place: Place, key: str = KEY, **options: Any) -> None:
     endpoint = f"{place.office.url}/broadcasting/auth"
-    ann.does("connect", key=key, port=place.relay.port, endpoint=endpoint, options=options)
+    ann.command("connect", key=key, port=place.relay.port, endpoint=endpoint, options=options)
 
 
 async def joins(ann: Viewer, place: Place, **options: Any) -> None:
     """Subscribe, and wait for the first new envelope."""
     connects(ann, place, **options)
-    ann.does("subscribe", channel=CHANNEL)
+    ann.command("subscribe", channel=CHANNEL)
     await ann.until("joined", 1, CHANNEL)
     place.table.store()
     await ann.until("applied", 1, CHANNEL)
 
 
-def applied(ann: Viewer) -> list[int]:
+def applied_seqs(ann: Viewer) -> list[int]:
     """The envelopes that the reader's rule applied."""
-    assert not ann.told("resync", CHANNEL)
-    return [envelope["seq"] for envelope in ann.told("applied", CHANNEL)]
+    assert not ann.events_of("resync", CHANNEL)
+    return [envelope["seq"] for envelope in ann.events_of("applied", CHANNEL)]
 
 
 # Joining.
@@ -153,34 +153,34 @@ async def test_an_authorised_viewer_receives_events(place: Place, ann: Viewer) -
     await joins(ann, place)
     stored = place.table.store(2)
     await ann.until("applied", 3, CHANNEL)
-    assert ann.told("joined", CHANNEL) == [{"epoch": "first", "seq": 1, "recovered": False}]
-    assert applied(ann) == [2, 3, 4]
-    assert ann.told("applied", CHANNEL)[-1] == json.loads(stored[-1].body)
-    assert ann.told("state", None) == ["connected"]
-    assert not ann.told("error", None)
+    assert ann.events_of("joined", CHANNEL) == [{"epoch": "first", "seq": 1, "recovered": False}]
+    assert applied_seqs(ann) == [2, 3, 4]
+    assert ann.events_of("applied", CHANNEL)[-1] == json.loads(stored[-1].body)
+    assert ann.events_of("state", None) == ["connected"]
+    assert not ann.events_of("error", None)
 
 
 async def is_still_connected(ann: Viewer) -> None:
-    ann.does("says", event="pusher:ping")
+    ann.command("says", event="pusher:ping")
     await ann.until("pong", 1, None)
-    assert ann.told("state", None) == ["connected"]
+    assert ann.events_of("state", None) == ["connected"]
 
 
 async def test_an_unauthorised_viewer_keeps_the_connection(place: Place, ann: Viewer) -> None:
     connects(ann, place)
     other = f"private-agent.session.{OTHER}"
-    ann.does("subscribe", channel=other)
+    ann.command("subscribe", channel=other)
     (refusal,) = await ann.until("refused", 1, other)
     assert (refusal["type"], refusal["status"]) == ("AuthError", 403)
     await is_still_connected(ann)
-    ann.does("subscribe", channel=CHANNEL)
+    ann.command("subscribe", channel=CHANNEL)
     await ann.until("joined", 1, CHANNEL)
 
 
 async def test_a_wrong_signature_is_refused_and_the_connection_stays(ann: Viewer) -> None:
     async with a_place(signed_with="another secret") as place:
         connects(ann, place)
-        ann.does("subscribe", channel=CHANNEL)
+        ann.command("subscribe", channel=CHANNEL)
         (refusal,) = await ann.until("refused", 1, CHANNEL)
         assert refusal == {"type": "AuthError", "error": "the signature is not valid", "status": 401}
         await is_still_connected(ann)
@@ -188,18 +188,18 @@ async def test_a_wrong_signature_is_refused_and_the_connection_stays(ann: Viewer
 
 async def test_client_events_are_not_relayed(place: Place, ann: Viewer) -> None:
     await joins(ann, place)
-    ann.does("says", event="client-typing", channel=CHANNEL)
+    ann.command("says", event="client-typing", channel=CHANNEL)
     assert await ann.until("error", 1, None) == [4301]
     await is_still_connected(ann)
 
 
 async def test_an_unknown_key_is_not_retried(place: Place, ann: Viewer) -> None:
     connects(ann, place, key="another")
-    await ann.so_that(lambda: "disconnected" in ann.told("state", None))
-    assert ann.told("error", None) == [4001]
+    await ann.until_true(lambda: "disconnected" in ann.events_of("state", None))
+    assert ann.events_of("error", None) == [4001]
     # Only a timer could make it reconnect.
     await ann.is_idle()
-    assert "connected" not in ann.told("state", None)
+    assert "connected" not in ann.events_of("state", None)
     assert not place.office.asked
 
 
@@ -212,37 +212,37 @@ async def cut(place: Place, ann: Viewer) -> None:
     place.relay.cut()
 
 
-async def killed(place: Place, ann: Viewer) -> None:
+async def kill_gateway(place: Place, ann: Viewer) -> None:
     """Kill the gateway; another one takes its place."""
     del ann
-    place.relay.leads_to(None)
+    place.relay.lead_to(None)
     place.relay.cut()
     await place.restart()
 
 
-async def drained(place: Place, ann: Viewer) -> None:
+async def drain_gateway(place: Place, ann: Viewer) -> None:
     """Stop the gateway gracefully: 4200."""
     await place.restart()
-    assert ann.told("error", None)[0] == 4200
+    assert ann.events_of("error", None)[0] == 4200
 
 
 async def without_a_table(place: Place, ann: Viewer) -> None:
     """The next gateway cannot read the table at first: 4100."""
     place.table.is_away = True
     await place.restart()
-    await ann.so_that(lambda: 4100 in ann.told("error", None))
+    await ann.until_true(lambda: 4100 in ann.events_of("error", None))
     place.table.is_away = False
 
 
 async def stuck(place: Place, ann: Viewer) -> None:
     """No bytes arrive any more, and no side closes."""
-    before = len(ann.told("state", None))
+    before = len(ann.events_of("state", None))
     place.relay.stop()
-    await ann.so_that(lambda: len(ann.told("state", None)) > before)
-    place.relay.go_on()
+    await ann.until_true(lambda: len(ann.events_of("state", None)) > before)
+    place.relay.resume()
 
 
-@pytest.mark.parametrize("lost", [cut, killed, drained, without_a_table, stuck])
+@pytest.mark.parametrize("lost", [cut, kill_gateway, drain_gateway, without_a_table, stuck])
 async def test_a_cut_viewer_reconnects_and_continues_from_its_position(
     place: Place, ann: Viewer, lost: Callable[[Place, Viewer], Awaitable[None]]
 ) -> None:
@@ -255,8 +255,8 @@ async def test_a_cut_viewer_reconnects_and_continues_from_its_position(
     await ann.until("joined", 2, CHANNEL)
     place.table.store(2)
     await ann.until("applied", 7, CHANNEL)
-    assert applied(ann) == [2, 3, 4, 5, 6, 7, 8]
-    assert all(answer["recovered"] for answer in ann.told("joined", CHANNEL)[1:])
+    assert applied_seqs(ann) == [2, 3, 4, 5, 6, 7, 8]
+    assert all(answer["recovered"] for answer in ann.events_of("joined", CHANNEL)[1:])
     assert place.office.asked[0].keys() == {"socket_id", "channel_name"}
     # The first connection can be lost before it has joined, on a busy machine; the next then has no position.
     followed = list(dropwhile(lambda since: since is None, place.office.since))
@@ -271,11 +271,11 @@ async def test_nothing_of_a_changed_history_is_recovered(place: Place, ann: View
     await joins(ann, place)
     place.table.epoch = "second"
     await ann.until("joined", 2, CHANNEL)
-    assert ann.told("error", None)[0] == 4200
-    assert ann.told("joined", CHANNEL)[1] == {"epoch": "second", "seq": 2, "recovered": False}
+    assert ann.events_of("error", None)[0] == 4200
+    assert ann.events_of("joined", CHANNEL)[1] == {"epoch": "second", "seq": 2, "recovered": False}
     place.table.store()
     await ann.until("applied", 2, CHANNEL)
-    assert applied(ann) == [2, 3]
+    assert applied_seqs(ann) == [2, 3]
 
 
 async def test_a_client_that_receives_nothing_pings(ann: Viewer) -> None:
@@ -283,7 +283,7 @@ async def test_a_client_that_receives_nothing_pings(ann: Viewer) -> None:
     async with a_place(bounds=replace(QUICK, ping_after=1.0)) as place:
         await joins(ann, place)
         await ann.until("pong", 2, None)
-        assert ann.told("state", None) == ["connected"]
+        assert ann.events_of("state", None) == ["connected"]
 
 
 # Laravel Echo, as docs/streaming.md shows it.
@@ -307,18 +307,18 @@ async def with_echo(place: Place, folder: Path) -> AsyncGenerator[Viewer]:
         assert page.count(there) == 1
         page = page.replace(there, here)
     (folder / "page.mjs").write_text(page, encoding="utf-8")
-    (folder / "node_modules").symlink_to(installed(LOCK))
+    (folder / "node_modules").symlink_to(installed_modules(LOCK))
     async with in_node(HERE / "echo.mjs", folder / "page.mjs", place.office.url, str(SESSION)) as ann:
         yield ann
 
 
-async def shown(ann: Viewer, *seqs: int) -> None:
+async def expect_seqs(ann: Viewer, *seqs: int) -> None:
     """Wait until the page shows exactly these."""
     await ann.until("show", len(seqs), None)
-    assert ann.told("show", None) == [*seqs]
+    assert ann.events_of("show", None) == [*seqs]
 
 
-@pytest.mark.parametrize("lost", [cut, killed])
+@pytest.mark.parametrize("lost", [cut, kill_gateway])
 async def test_a_page_with_laravel_echo_continues_from_its_position(
     place: Place, tmp_path: Path, lost: Callable[[Place, Viewer], Awaitable[None]]
 ) -> None:
@@ -326,15 +326,15 @@ async def test_a_page_with_laravel_echo_continues_from_its_position(
     async with with_echo(place, tmp_path) as ann:
         assert await ann.until("load", 1, None) == [str(SESSION)]
         place.table.store(2)
-        await shown(ann, 2, 3)
+        await expect_seqs(ann, 2, 3)
         await lost(place, ann)
         place.table.store(2)
-        await shown(ann, 2, 3, 4, 5)
+        await expect_seqs(ann, 2, 3, 4, 5)
         assert place.office.since == [None, {"epoch": "first", "seq": 3}]
         place.table.epoch = "second"
         await ann.until("load", 2, None)
         place.table.store()
-        await shown(ann, 2, 3, 4, 5, 6)
+        await expect_seqs(ann, 2, 3, 4, 5, 6)
 
 
 async def test_a_page_with_laravel_echo_retries_a_failed_authorisation(place: Place, tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ async def test_a_page_with_laravel_echo_retries_a_failed_authorisation(place: Pl
         place.office.is_away = False
         await ann.until("load", 1, None)
         place.table.store()
-        await shown(ann, 2)
+        await expect_seqs(ann, 2)
 
 
 async def test_a_page_with_laravel_echo_reconnects_soon_after_nothing_listened(
@@ -360,4 +360,4 @@ async def test_a_page_with_laravel_echo_reconnects_soon_after_nothing_listened(
         place.relay.refused = None
         place.table.store()
         async with asyncio.timeout(12):
-            await shown(ann, 2)
+            await expect_seqs(ann, 2)

@@ -7,22 +7,31 @@ from typing import Any
 
 import pytest
 
-from tests.browsers.reader_cases import TABLE, Case, anything, asked, forgotten_end, made, read, written_table
+from tests.browsers.reader_cases import (
+    TABLE,
+    Case,
+    anything,
+    build_cases,
+    forgotten_end,
+    read,
+    table_text,
+    without_outcomes,
+)
 from tests.browsers.viewer import CLIENT, HERE, LOCK, as_module
-from tests.node import installed, node
+from tests.node import installed_modules, node
 
 CASES: list[Case] = json.loads(TABLE.read_text())
 
 
 def test_the_table_matches_its_sequences() -> None:
     """Written by `python -m tests.browsers.reader_cases`."""
-    assert TABLE.read_text() == written_table(made())
+    assert TABLE.read_text() == table_text(build_cases())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_the_reader_in_python_agrees_with_the_table(case: Case) -> None:
     """7.8.3, 7.8.4"""
-    assert read(asked(case)) == case
+    assert read(without_outcomes(case)) == case
 
 
 def read_in_node(cases: list[Case], folder: Path) -> Any:
@@ -35,7 +44,9 @@ def read_in_node(cases: list[Case], folder: Path) -> Any:
 
 def test_the_reader_for_browsers_agrees_with_the_table(tmp_path: Path) -> None:
     """7.8.3, 7.8.4"""
-    for case, seen in zip(CASES, read_in_node([asked(case) for case in CASES], tmp_path), strict=True):
+    for case, seen in zip(
+        CASES, read_in_node([without_outcomes(case) for case in CASES], tmp_path), strict=True
+    ):
         assert seen == case
 
 
@@ -50,7 +61,7 @@ def test_the_types_of_the_client_are_correct() -> None:
     """TypeScript accepts its JSDoc."""
     options = ("--allowJs", "--checkJs", "--strict", "--noEmit", "--target", "es2022", "--module", "esnext")
     libraries = ("--lib", "es2022,dom,dom.iterable", "--types", "")
-    tsc = installed(LOCK) / "typescript" / "bin" / "tsc"
+    tsc = installed_modules(LOCK) / "typescript" / "bin" / "tsc"
     command = [node(), str(tsc), *options, *libraries, str(CLIENT)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)  # noqa: S603 -- fixed command
     assert not result.returncode, result.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.browsers.scripted_gateway import CHANNEL, DEADLINE
-from tests.node import installed, node
+from tests.node import installed_modules, node
 
 HERE = Path(__file__).parent
 CLIENT = HERE.parents[1] / "everstep" / "http_api" / "static" / "everstep-client.js"
@@ -43,66 +43,68 @@ class Viewer:
             self.has_left = True
             self._more.notify_all()
 
-    def does(self, what: str, **given: Any) -> None:
+    def command(self, what: str, **given: Any) -> None:
         """Run one of the commands of `viewer.mjs`."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps({"does": what, **given}).encode() + b"\n")
 
-    def connects(
+    def connect(
         self, tokens: str | list[str | None] = "a-token", *, builtin: bool = False, **options: Any
     ) -> None:
         """Connect to the gateway; a list of tokens is returned by a function, one after the other."""
-        self.does(
+        self.command(
             "connect", options={"url": self.url, "retryMin": 0.02} | options, tokens=tokens, builtin=builtin
         )
 
-    def watches(self, since: Any = None, *, channel: str = CHANNEL, fails: str | None = None) -> None:
+    def watch(self, since: Any = None, *, channel: str = CHANNEL, fails: str | None = None) -> None:
         """Subscribe to a channel."""
-        self.does("subscribe", channel=channel, since=since, fails=fails)
+        self.command("subscribe", channel=channel, since=since, fails=fails)
 
-    def told(self, kind: str, channel: str | None = CHANNEL) -> list[Any]:
+    def events_of(self, kind: str, channel: str | None = CHANNEL) -> list[Any]:
         """All events of this kind; without a channel, those of the connection."""
         return [each["value"] for each in self.said if (each["kind"], each["channel"]) == (kind, channel)]
 
     async def until(self, kind: str, number: int = 1, channel: str | None = CHANNEL) -> list[Any]:
         """Wait for this many events of a kind."""
-        return await self.so_that(
-            lambda: len(self.told(kind, channel)) >= number and self.told(kind, channel)
+        return await self.until_true(
+            lambda: len(self.events_of(kind, channel)) >= number and self.events_of(kind, channel)
         )
 
-    async def so_that(self, what: Callable[[], Any]) -> Any:
+    async def until_true(self, what: Callable[[], Any]) -> Any:
         """Wait until a condition on the events holds."""
         async with asyncio.timeout(DEADLINE), self._more:
             await self._more.wait_for(lambda: self.has_left or what())
         assert not self.has_left, "the viewer is gone; what it complained about follows"
         return what()
 
-    async def answers(self, what: str, channel: str | None = CHANNEL) -> Any:
+    async def query(self, what: str, channel: str | None = CHANNEL) -> Any:
         """The result of a command."""
-        before = len(self.told(what, channel))
-        self.does(what, channel=channel)
+        before = len(self.events_of(what, channel))
+        self.command(what, channel=channel)
         return (await self.until(what, before + 1, channel))[-1]
 
     async def is_idle(self) -> None:
         """Wait until nothing is pending."""
         async with asyncio.timeout(DEADLINE):
-            while await self.answers("timers", None):
+            while await self.query("timers", None):
                 pass
 
     @property
     def seqs(self) -> list[int]:
         """The numbers of the stored envelopes that it received."""
-        return [each["seq"] for each in self.told("event")]
+        return [each["seq"] for each in self.events_of("event")]
 
     @property
     def texts(self) -> list[str]:
         """The text, each time it changed."""
-        return [each["content"] for each in self.told("text")]
+        return [each["content"] for each in self.events_of("text")]
 
 
 def viewer(url: str, folder: Path) -> AbstractAsyncContextManager[Viewer]:
     """A viewer with our client that has not connected yet."""
-    return in_node(HERE / "viewer.mjs", as_module(folder), installed(LOCK) / "ws" / "wrapper.mjs", url=url)
+    return in_node(
+        HERE / "viewer.mjs", as_module(folder), installed_modules(LOCK) / "ws" / "wrapper.mjs", url=url
+    )
 
 
 @asynccontextmanager

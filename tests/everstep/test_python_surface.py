@@ -310,9 +310,9 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from _leaves(value[0], (*path, 0))
 
 
-def _changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+def _with_value(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     head, *rest = path
-    inner = new if not rest else _changed(value[head], tuple(rest), new)
+    inner = new if not rest else _with_value(value[head], tuple(rest), new)
     if isinstance(value, list):
         return [inner, *cast("list[Any]", value)[1:]]
     return {**value, head: inner}
@@ -326,13 +326,13 @@ def test_a_state_fails_with_an_exception_or_its_stored_form(wrong: Any) -> None:
         AgentState.empty().fail_with(wrong)
 
 
-class _Waits:
+class _AsyncBroadcaster:
     async def broadcast(self, channel: str, envelope: Envelope) -> None:
         """Would never be awaited."""
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"), [(_Waits(), "cannot be awaited"), (object(), "has none"), (None, "none")]
+    ("wrong", "words"), [(_AsyncBroadcaster(), "cannot be awaited"), (object(), "has none"), (None, "none")]
 )
 def test_a_broadcaster_that_would_lose_envelopes_is_refused(wrong: Any, words: str) -> None:
     """7.1.2"""
@@ -352,7 +352,7 @@ def test_an_unreadable_state_names_the_key() -> None:
     for path in _leaves(written):
         for bad in ("nonsense", 7, ["x"], {"a": 1}, True, -1.5):
             try:
-                AgentState.from_dict(_changed(written, path, bad))
+                AgentState.from_dict(_with_value(written, path, bad))
             except InvalidInput as error:
                 names = [str(part) for part in path if isinstance(part, str)]
                 if not any(name in str(error) for name in names):
@@ -400,7 +400,7 @@ def test_a_model_is_not_a_driver_and_the_error_says_what_is() -> None:
         AgentBuilder.base().with_driver(ScriptedModel("Hi"))  # type: ignore[arg-type]
 
 
-class Greeters:
+class GreeterFactory:
     """An application's factory."""
 
     def create(self, name: str, config: Any = None) -> Any:
@@ -413,9 +413,9 @@ def test_a_factory_is_any_object_that_creates_agents_by_name() -> None:
 
     class Careful(AgentFactory):
         def create(self, name: str, config: Any = None) -> Any:
-            return Greeters().create(name, config)
+            return GreeterFactory().create(name, config)
 
-    assert isinstance(Greeters(), AgentFactory)
+    assert isinstance(GreeterFactory(), AgentFactory)
     assert isinstance(AgentContractRegistry(), AgentFactory)
     assert isinstance(Careful().create("greeter"), Success)
     assert not isinstance(object(), AgentFactory)

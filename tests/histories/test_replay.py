@@ -16,7 +16,7 @@ from everstep.agent_domain.loop.loop import Decision, Infer, Rules, RunTools, de
 from everstep.runtime.temporal import data_converter
 from everstep.workflows import agent_execution
 from everstep.workflows.agent_execution import AgentExecution
-from tests.histories.record import FOLDER, recorded
+from tests.histories.record import FOLDER, histories_of
 from tests.histories.ways import WAYS, cut_like
 
 HISTORIES = sorted(FOLDER.glob("*.json"))
@@ -48,7 +48,7 @@ async def test_a_recorded_execution_can_continue(
 @pytest.mark.parametrize("name", WAYS)
 def test_every_way_has_a_history(name: str) -> None:
     """1.1.2: `python -m tests.histories.record` records those that have none."""
-    assert recorded(name), f"run: python -m tests.histories.record {name}"
+    assert histories_of(name), f"run: python -m tests.histories.record {name}"
 
 
 async def test_a_changed_decision_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ async def test_a_changed_decision_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_executions_that_rolled_over_are_complete() -> None:
     """1.1.4: each run of one is a separate history, and each but the last continues in the next."""
-    ends: list[Any] = [read(path).events[-1] for path in recorded("rolled_over")]
+    ends: list[Any] = [read(path).events[-1] for path in histories_of("rolled_over")]
     kinds = [event.WhichOneof("attributes") for event in ends]
 
     assert len(kinds) > 1

@@ -7,7 +7,7 @@ import pytest
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.plan import REGISTERED, CriterionRef
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.agents.spawning import Spawn
@@ -26,8 +26,8 @@ from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.client.client import Execution
 from everstep.workflows import activity_options, agent_execution
 from tests import scenarios
-from tests.toolsets import Shelf
-from tests.workflows.harness import HeldModel, an_agent, at_work, eventually, finished, progress
+from tests.toolsets import FakeToolset
+from tests.workflows.harness import HeldModel, an_agent, at_work, eventually, final_result, progress
 
 Way: TypeAlias = Callable[[TemporalClient], Awaitable[Execution]]
 Act: TypeAlias = Callable[[Execution], Awaitable[object]]
@@ -57,7 +57,7 @@ def fails(**_args: object) -> None:
     raise ToolFailed("it does not work")
 
 
-def having(*script: InferenceResponse | str | Exception, model: HeldModel | None = None) -> AgentBuilder:
+def having(*script: InferenceResponse | str | Exception, model: HeldModel | None = None) -> DefinitionBuilder:
     """An agent with a tool of each kind."""
     tools = [
         MockTool("look"),
@@ -74,26 +74,28 @@ def calling(*names: str) -> InferenceResponse:
     return calls(*((name, {"prompt": "?"}) for name in names))
 
 
-async def alone(temporal: TemporalClient, agent: AgentBuilder) -> Execution:
+async def alone(temporal: TemporalClient, agent: DefinitionBuilder) -> Execution:
     """Runs without people."""
     async with at_work(temporal, agent) as office:
         execution, _ = await office.run()
         return execution
 
 
-async def with_people(temporal: TemporalClient, agent: AgentBuilder, *acts: Act) -> Execution:
+async def with_people(temporal: TemporalClient, agent: DefinitionBuilder, *acts: Act) -> Execution:
     """Runs an action whenever the execution waits."""
     async with at_work(temporal, agent) as office:
         execution = await office.start()
         for act in acts:
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await act(execution)
-            await office.until_resumed(execution)
-        await finished(execution)
+            await office.until_running_again(execution)
+        await final_result(execution)
         return execution
 
 
-async def interrupted(temporal: TemporalClient, *acts: Act, says: InferenceResponse | str) -> Execution:
+async def with_action_while_writing(
+    temporal: TemporalClient, *acts: Act, says: InferenceResponse | str
+) -> Execution:
     """Runs an action while the model writes; at each later wait, it resumes the execution."""
     model = HeldModel(says, "Done")
     async with at_work(temporal, having(model=model)) as office:
@@ -103,9 +105,9 @@ async def interrupted(temporal: TemporalClient, *acts: Act, says: InferenceRespo
             await act(execution)
         model.go_on.set()
         if pause in acts:
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.resume()
-        await finished(execution)
+        await final_result(execution)
         return execution
 
 
@@ -198,7 +200,7 @@ async def unforeseen(temporal: TemporalClient) -> Execution:
     async with at_work(temporal, having("Never")) as office:
         plan = office.agents[0].plan().model_copy(update={"criteria": (CriterionRef(name="nobody.knows"),)})
         execution = await office.start_directly(plan)
-        await finished(execution)
+        await final_result(execution)
         return execution
 
 
@@ -262,7 +264,7 @@ async def asked_in_between(temporal: TemporalClient) -> Execution:
 
 @way
 async def tools_listed(temporal: TemporalClient) -> Execution:
-    shelf = Shelf({"fetch": fetched}, options=ToolOptions(effect=Effect.AT_MOST_ONCE))
+    shelf = FakeToolset({"fetch": fetched}, options=ToolOptions(effect=Effect.AT_MOST_ONCE))
     return await alone(temporal, having(calling("fetch", "look"), "Done").with_toolset(shelf))
 
 
@@ -321,22 +323,22 @@ async def approval_remembered(temporal: TemporalClient) -> Execution:
 
 @way
 async def steered(temporal: TemporalClient) -> Execution:
-    return await interrupted(temporal, steer, says="Red")
+    return await with_action_while_writing(temporal, steer, says="Red")
 
 
 @way
 async def paused_and_steered(temporal: TemporalClient) -> Execution:
-    return await interrupted(temporal, pause, steer, says=calling("look"))
+    return await with_action_while_writing(temporal, pause, steer, says=calling("look"))
 
 
 @way
 async def cancelled(temporal: TemporalClient) -> Execution:
-    return await interrupted(temporal, cancel, says="Never")
+    return await with_action_while_writing(temporal, cancel, says="Never")
 
 
 @way
 async def cancelled_by_temporal(temporal: TemporalClient) -> Execution:
-    return await interrupted(temporal, cancel_by_temporal, says="Never")
+    return await with_action_while_writing(temporal, cancel_by_temporal, says="Never")
 
 
 @way
@@ -358,26 +360,26 @@ class Hire(MockTool):
         return f"{args['prompt']}: {end.response or end.status}"
 
 
-def a_boss(*whom: str) -> AgentBuilder:
+def a_boss(*whom: str) -> DefinitionBuilder:
     """An agent that delegates."""
     script = calls(*(("hire", {"prompt": name}) for name in whom))
     return an_agent(script, "Done", tools=[Hire("hire", options=ToolOptions(need=CallNeed.SUBAGENT))])
 
 
 async def with_hands(
-    temporal: TemporalClient, boss: AgentBuilder, *acts: Act, wanted: bool = False
+    temporal: TemporalClient, boss: DefinitionBuilder, *acts: Act, wanted: bool = False
 ) -> Execution:
     """Runs an action whenever all its subagents wait; on the child that asks, if requested."""
     asking = having(calling("ask"), "Blue then").with_name("asking")
     async with at_work(temporal, boss, asking, having("Three").with_name("hand")) as office:
         execution = child = await office.start()
         for act in acts:
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (step,) = await execution.steps()
             child = office.client.execution(subagent_id(execution.id, step.calls[0].call.id))
             await act(child if act is answer else execution)
-            await office.until_resumed(execution)
-        await finished(execution)
+            await office.until_running_again(execution)
+        await final_result(execution)
         return child if wanted else execution
 
 
@@ -408,9 +410,9 @@ async def both_held(temporal: TemporalClient, *, wanted: bool = False) -> Execut
         await execution.pause()
         await eventually(lambda: holds_still(child))
         model.go_on.set()
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
         await execution.resume()
-        await finished(execution)
+        await final_result(execution)
         return child if wanted else execution
 
 

@@ -16,7 +16,7 @@ from temporalio.common import RetryPolicy
 
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.workflows.activity_options import CHILD, MODEL, QUICK_TOOL, SETTLE, TOOL
-from tests.workflows.harness import STORAGE, Storage, connected
+from tests.workflows.harness import STORAGE, Storage, connect_temporal
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -57,5 +57,5 @@ def storage(request: pytest.FixtureRequest) -> Generator[Storage]:
 @pytest_asyncio.fixture
 async def temporal(storage: Storage, services: EmbeddedServices) -> AsyncGenerator[Client]:
     """A client with the settings of our processes."""
-    yield await connected(services)
+    yield await connect_temporal(services)
     await storage.close()

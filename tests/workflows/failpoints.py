@@ -10,11 +10,11 @@ from everstep.client.client import Execution
 FORGIVING = ErrorPolicy.ignore_tool_errors()
 
 
-class Died(Exception):
+class AttemptDied(Exception):
     """The attempt ends in the middle, as if its worker had died."""
 
 
-class Lightning:
+class FailpointStrike:
     """Fires at a failpoint, once; or at the failpoint of each workflow, once per execution."""
 
     def __init__(self, at: Failpoint | None = None) -> None:
@@ -30,7 +30,7 @@ class Lightning:
             del self.each[workflow]
         else:
             return
-        raise Died(point)
+        raise AttemptDied(point)
 
 
 async def results(execution: Execution) -> list[str]:

@@ -22,10 +22,10 @@ from temporalio.client import Client as TemporalClient
 from temporalio.worker import Worker, WorkflowRunner
 
 from everstep.activities.agent import AgentActivities
-from everstep.activities.deferred_start import MOMENT
+from everstep.activities.deferred_start import START_DELAY
 from everstep.activities.failpoints import Strike, inert
 from everstep.activities.subagents import SubagentActivities
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model, OnText, ToolCallingDriver
 from everstep.agent_domain.agents.plan import ExecutionPlan
@@ -60,16 +60,16 @@ DEADLINE = 20.0
 class NoModels:
     """For agents that bring their own model."""
 
-    def model(self, wanted: ModelChoice = None) -> Model:
-        raise LookupError(f"these tests have no presets, also not {wanted}")
+    def model(self, choice: ModelChoice = None) -> Model:
+        raise LookupError(f"these tests have no presets, also not {choice}")
 
 
 def an_agent(
     *script: InferenceResponse | str | Exception, tools: Sequence[Tool] = (), model: Model | None = None
-) -> AgentBuilder:
+) -> DefinitionBuilder:
     """An agent with a scripted model."""
     driver = ToolCallingDriver(model or ScriptedModel(*script))
-    return AgentBuilder.new().with_name("agent").with_driver(driver).with_tools(tools)
+    return DefinitionBuilder.new().with_name("agent").with_driver(driver).with_tools(tools)
 
 
 class HeldModel:
@@ -127,7 +127,7 @@ STORAGE = Storage()
 """The running test's storage, set by `conftest.py`."""
 
 
-LOOKS = {
+READS = {
     "envelopes",
     "execution",
     "executions",
@@ -157,12 +157,12 @@ class WatchedStore:
         self._gates: dict[str, tuple[asyncio.Event, asyncio.Event]] = {}
         self._turns = cycle((0, 5, 1, 20, 2))
 
-    def fails(self, method: str, *errors: Exception) -> None:
+    def fail_next(self, method: str, *errors: Exception) -> None:
         """The next calls of this method raise these errors, without any effect."""
         self._failures.setdefault(method, []).extend(errors)
 
     @asynccontextmanager
-    async def held(self, method: str) -> AsyncGenerator[asyncio.Event]:
+    async def hold(self, method: str) -> AsyncGenerator[asyncio.Event]:
         """Hold calls of this method until the block ends; the event is set once one waits."""
         waits, open_ = self._gates[method] = asyncio.Event(), asyncio.Event()
         try:
@@ -191,7 +191,7 @@ class WatchedStore:
                 return await getattr(self._store, name)(*args, **kwargs)
             finally:
                 # The condition is checked again after a write, not after a read.
-                if name not in LOOKS:
+                if name not in READS:
                     asyncio.get_running_loop().create_task(self._announce())
 
         return call
@@ -238,7 +238,7 @@ class Office:
             search_attributes=self.search_attributes,
         )
 
-    def worker(self, *agents: AgentDefinition, strike: Strike = inert, moment: float = MOMENT) -> Worker:
+    def worker(self, *agents: AgentDefinition, strike: Strike = inert, moment: float = START_DELAY) -> Worker:
         """A worker with these agents: by default all that can be started."""
         book = AgentBook(agents or self.agents, NoModels())
         return make_worker(self.temporal, self.port, book, self.settings, strike, bus=self.bus, moment=moment)
@@ -288,25 +288,25 @@ class Office:
 
     async def run(self, message: Any = "Go", **given: Any) -> tuple[Execution, ExecutionResult]:
         execution = await self.start(message, **given)
-        return execution, await finished(execution)
+        return execution, await final_result(execution)
 
     async def until_status(self, execution: Execution, status: ExecutionStatus) -> None:
         """Wait until it has this status."""
 
-        async def stands() -> bool:
+        async def has_status() -> bool:
             return (await execution.get()).status is status
 
-        await self.store.until(stands)
+        await self.store.until(has_status)
 
-    async def until_asked(self, execution: Execution) -> None:
+    async def until_waiting(self, execution: Execution) -> None:
         """Wait until it waits for people."""
         await self.until_status(execution, ExecutionStatus.PAUSED)
         self.pauses[execution.id] = (await self.statuses(execution)).count("paused")
 
-    async def until_resumed(self, execution: Execution) -> None:
+    async def until_running_again(self, execution: Execution) -> None:
         """Wait until it has resumed after the pause that `until_asked` saw, also if it waits again by now."""
 
-        async def goes_on() -> bool:
+        async def has_resumed() -> bool:
             left = self.pauses.get(execution.id, 1)
             for status in await self.statuses(execution):
                 if left == 0:
@@ -314,22 +314,22 @@ class Office:
                 left -= status == "paused"
             return False
 
-        await self.store.until(goes_on)
+        await self.store.until(has_resumed)
 
     async def until_envelope(self, execution: Execution, kind: str) -> None:
         """Wait until this envelope is stored."""
 
-        async def told() -> bool:
+        async def is_stored() -> bool:
             return kind in await self.envelope_types(execution)
 
-        await self.store.until(told)
+        await self.store.until(is_stored)
 
     async def envelope_types(self, execution: Execution) -> list[str]:
         """The types of the stored envelopes, in order."""
         ref = execution.ref
         return [e.type for e in await self.store.envelopes(ref.tenant_id, ref.stream_id)]
 
-    async def said(self, execution: Execution) -> list[str]:
+    async def conversation(self, execution: Execution) -> list[str]:
         """The conversation as text."""
         return [message.text for message in await self.store.transcript(execution.ref)]
 
@@ -340,14 +340,14 @@ class Office:
         return [e.payload["status"] for e in envelopes if e.type == "agent.status"]
 
 
-async def connected(services: EmbeddedServices) -> TemporalClient:
+async def connect_temporal(services: EmbeddedServices) -> TemporalClient:
     """A client with the settings of our processes."""
     return await connect(Settings(temporal_address=services.temporal_address))
 
 
-def an_office(temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition) -> Office:
+def an_office(temporal: TemporalClient, *agents: DefinitionBuilder | AgentDefinition) -> Office:
     """An office with its own task queue and without a worker."""
-    definitions = tuple(a.definition() if isinstance(a, AgentBuilder) else a for a in agents)
+    definitions = tuple(a.definition() if isinstance(a, DefinitionBuilder) else a for a in agents)
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
     bus = MemoryBus()
     return Office(temporal, WatchedStore(STORAGE.store(bus)), settings, definitions, bus=bus)
@@ -356,16 +356,16 @@ def an_office(temporal: TemporalClient, *agents: AgentBuilder | AgentDefinition)
 @asynccontextmanager
 async def at_work(
     temporal: TemporalClient,
-    *agents: AgentBuilder | AgentDefinition,
+    *agents: DefinitionBuilder | AgentDefinition,
     strike: Strike = inert,
-    moment: float = MOMENT,
+    moment: float = START_DELAY,
 ) -> AsyncGenerator[Office]:
     office = an_office(temporal, *agents)
     async with office.worker(strike=strike, moment=moment):
         yield office
 
 
-async def finished(execution: Execution) -> ExecutionResult:
+async def final_result(execution: Execution) -> ExecutionResult:
     """The final result of its workflow."""
     async with asyncio.timeout(DEADLINE):
         return await execution.workflow.result()
@@ -401,7 +401,7 @@ def json_of(payload: Payload) -> Any:
     return json.loads(payload.data)
 
 
-def scheduled(events: Sequence[HistoryEvent], activity: str) -> list[tuple[HistoryEvent, Any]]:
+def scheduled_activities(events: Sequence[HistoryEvent], activity: str) -> list[tuple[HistoryEvent, Any]]:
     """When activities of a name were scheduled, and with which input."""
     found = [
         (e, e.activity_task_scheduled_event_attributes) for e in of_type(events, "ACTIVITY_TASK_SCHEDULED")
@@ -409,7 +409,7 @@ def scheduled(events: Sequence[HistoryEvent], activity: str) -> list[tuple[Histo
     return [(e, json_of(a.input.payloads[0])) for e, a in found if a.activity_type.name == activity]
 
 
-def carried_out(events: Sequence[HistoryEvent]) -> list[str]:
+def executed_commands(events: Sequence[HistoryEvent]) -> list[str]:
     """The commands of a finished history, in the words of the table, without the decider."""
     done: list[str] = []
     names: dict[str, str] = {}

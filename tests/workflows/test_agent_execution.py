@@ -32,9 +32,9 @@ from tests.workflows.harness import (
     at_work,
     events_of,
     eventually,
-    finished,
+    final_result,
     of_type,
-    scheduled,
+    scheduled_activities,
 )
 
 
@@ -62,8 +62,8 @@ class TestTools:
         async with at_work(temporal, agent) as office:
             execution, _ = await office.run()
 
-            assert await office.said(execution) == ["Go", "", "one", "two", "Done"]
-        assert len(scheduled(await events_of(execution), "run_tool")) == 2
+            assert await office.conversation(execution) == ["Go", "", "one", "two", "Done"]
+        assert len(scheduled_activities(await events_of(execution), "run_tool")) == 2
 
     async def test_an_agent_without_parallel_tools_runs_its_calls_in_order(
         self, temporal: TemporalClient
@@ -105,7 +105,7 @@ class TestTools:
         assert [(c.execution_id, c.tool_call_id, c.step_number) for c in seen] == [
             (execution.id, step.calls[0].call.id, 1)
         ]
-        assert scheduled(await events_of(execution), "run_tool") == []
+        assert scheduled_activities(await events_of(execution), "run_tool") == []
 
     async def test_quick_and_regular_tools_of_one_response(self, temporal: TemporalClient) -> None:
         """5.4.1: both kinds are in response order."""
@@ -127,7 +127,7 @@ class TestTools:
         async with at_work(temporal, agent.with_error_policy(FORGIVING)) as office:
             execution, _ = await office.run()
 
-            assert await office.said(execution) == [
+            assert await office.conversation(execution) == [
                 "Go",
                 "Thought: t\nAction: look\nAction Input: [1]",
                 "Observation: Error: Pass args as a JSON object keyed by parameter name, not as an array",
@@ -176,7 +176,7 @@ class TestWorkers:
 
             await eventually(tells)
         async with office.worker():
-            assert (await finished(execution)).status is AgentStatus.COMPLETED
+            assert (await final_result(execution)).status is AgentStatus.COMPLETED
 
     async def test_it_runs_in_the_sandbox_too(self, temporal: TemporalClient) -> None:
         """1.1.2: Temporal's sandbox finds the workflow deterministic."""
@@ -229,7 +229,7 @@ class TestUnforeseen:
         execution = await office.start()
         await office.store.settle(Settlement(execution.ref, "reconciler", ExecutionStatus.CANCELLED))
         async with office.worker():
-            result = await finished(execution)
+            result = await final_result(execution)
 
         assert result.status is AgentStatus.FAILED
         assert (await execution.get()).status is ExecutionStatus.CANCELLED
@@ -240,11 +240,11 @@ class TestUnforeseen:
         """8.2.3: there is no row for its end."""
         async with at_work(temporal, an_agent("Done")) as office:
             gone = NotFound("execution", "any more")
-            office.store.fails("begin_step", gone)
-            office.store.fails("material", *[gone] * 4)
+            office.store.fail_next("begin_step", gone)
+            office.store.fail_next("material", *[gone] * 4)
             execution = await office.start()
             with pytest.raises(WorkflowFailureError) as failure:
-                await finished(execution)
+                await final_result(execution)
 
         assert isinstance(failure.value.cause, ApplicationError)
         assert "could not be recorded" in str(failure.value.cause)
@@ -269,7 +269,7 @@ class TestUnforeseen:
         plan = office.agents[0].plan().model_copy(update={"criteria": (CriterionRef(name="nobody.knows"),)})
         async with office.worker():
             execution = await office.start_directly(plan)
-            result = await finished(execution)
+            result = await final_result(execution)
 
         assert result.stop_reason is StopReason.ERROR
         assert "No criterion named 'nobody.knows'" in ((await execution.get()).error_message or "")
@@ -280,11 +280,11 @@ class TestStarting:
         """1.1.4: one execution is one workflow id, for any number of requests."""
         id_ = uuid4()
         async with at_work(temporal, an_agent("Done")) as office:
-            await finished(await office.start(execution_id=id_))
+            await final_result(await office.start(execution_id=id_))
             again = await office.start(execution_id=id_)
-            await finished(again)
+            await final_result(again)
 
-            assert await office.said(again) == ["Go", "Done"]
+            assert await office.conversation(again) == ["Go", "Done"]
 
     async def test_an_agent_that_the_client_does_not_know_is_refused(self, temporal: TemporalClient) -> None:
         """10.2.1: with the names that it knows."""
@@ -297,8 +297,8 @@ class TestStarting:
         execution = await office.start()
         await execution.workflow.cancel()
         async with office.worker():
-            result = await finished(execution)
+            result = await final_result(execution)
 
             assert (result.stop_reason, result.steps) == (StopReason.USER_REQUESTED, 0)
             assert (await execution.get()).status is ExecutionStatus.CANCELLED
-            assert scheduled(await events_of(execution), "infer") == []
+            assert scheduled_activities(await events_of(execution), "infer") == []

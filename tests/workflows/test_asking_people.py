@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.step_error import ErrorType
 from everstep.agent_domain.testing import calls
 from everstep.capabilities.user_input import UseUserInput
-from tests.workflows.harness import an_agent, at_work, finished
+from tests.workflows.harness import an_agent, at_work, final_result
 from tests.workflows.test_people import asks, results
 
 DAY = {"type": "object", "properties": {"day": {"enum": ["Friday"]}}, "required": ["day"]}
 MAYBE = {"type": ["string", "null"]}
 
 
-def an_asker(use: UseUserInput | None = None, /, **question: Any) -> AgentBuilder:
+def an_asker(use: UseUserInput | None = None, /, **question: Any) -> DefinitionBuilder:
     return an_agent(asks("Which day?", **question), "Done").with_capability(use or UseUserInput())
 
 
@@ -40,9 +40,9 @@ async def test_an_answer_that_fits_is_the_result(
     """8.5.3, 5.4.2, 7.2: also an empty one; viewers learn in which step."""
     async with at_work(temporal, an_asker(**question)) as office:
         execution = await office.start()
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
         await execution.submit_input(**answer)
-        await finished(execution)
+        await final_result(execution)
         envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
 
         assert await results(execution) == [(reads, True)]
@@ -67,14 +67,14 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(
     """8.5.4"""
     async with at_work(temporal, an_asker(**question)) as office:
         execution = await office.start()
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
         with pytest.raises(InvalidInput, match=message):
             await execution.submit_input(**answer)
 
         assert len(await execution.requests()) == 1
         assert await office.statuses(execution) == ["processing", "paused"]
         await execution.cancel()
-        await finished(execution)
+        await final_result(execution)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ async def test_a_model_that_fills_in_choices_and_a_schema_asks_for_a_choice(temp
     both = calls(("user_input", {"prompt": "Which?", "choices": ["red", "blue"], "schema": DAY}))
     async with at_work(temporal, an_agent(both, "Done").with_capability(UseUserInput())) as office:
         execution = await office.start()
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
         (request,) = await execution.requests()
         assert "schema" not in request.request
         await execution.submit_input("blue")
-        await finished(execution)
+        await final_result(execution)
 
         assert await results(execution) == [("blue", True)]

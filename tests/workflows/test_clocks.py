@@ -7,17 +7,17 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from everstep.activities.failpoints import Failpoint
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.state.snapshots import SlimAgentStateSerializer
 from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
 from everstep.agent_domain.testing import MockTool, calls
-from everstep.agent_domain.values import moment, thaw
+from everstep.agent_domain.values import format_moment, thaw
 from everstep.client.client import Execution
 from everstep.local.runner import LocalRunner
-from tests.workflows.harness import Office, an_agent, finished, progress
+from tests.workflows.harness import Office, an_agent, final_result, progress
 from tests.workflows.test_debug import Debugging, database, debugging, store
 from tests.workflows.test_people import asks, user_input
 
@@ -30,7 +30,7 @@ SLIM = SlimAgentStateSerializer()
 
 async def slim_snapshots(debugging: Debugging, execution: Execution) -> list[Any]:
     """The stored snapshots, oldest first."""
-    return [thaw(row.state) for row in await debugging.kept(execution)]
+    return [thaw(row.state) for row in await debugging.snapshots(execution)]
 
 
 async def clocks(execution: Execution, *, under_way: float = 0.0) -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ async def clocks(execution: Execution, *, under_way: float = 0.0) -> Mapping[str
     info = facts.state_info
     assert info.started_at
     return {
-        "started_at": moment(info.started_at, 0),
+        "started_at": format_moment(info.started_at, 0),
         "cumulative_seconds": info.cumulative_execution_seconds + under_way,
         "session_seconds": info.session_execution_seconds + under_way,
         "step_count": facts.step_count,
@@ -50,16 +50,16 @@ def without_moment(execution: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in execution.items() if key != "updated_at"}
 
 
-def looking(*script: Any, **more: Any) -> AgentBuilder:
+def looking(*script: Any, **more: Any) -> DefinitionBuilder:
     return an_agent(
         calls(("look", {})), *(script or ("Done",)), tools=[MockTool("look"), user_input()], **more
     )
 
 
-async def asked(office: Office) -> Execution:
+async def a_waiting_execution(office: Office) -> Execution:
     """An execution that waits in its second step."""
     execution = await office.start()
-    await office.until_asked(execution)
+    await office.until_waiting(execution)
     return execution
 
 
@@ -74,7 +74,7 @@ async def test_the_final_snapshot_has_the_clocks_of_the_execution(debugging: Deb
     assert expected["cumulative_seconds"] > 0
     assert row.started_at
     assert row.completed_at
-    assert expected["started_at"] <= final["execution"]["updated_at"] <= moment(row.completed_at, 0)
+    assert expected["started_at"] <= final["execution"]["updated_at"] <= format_moment(row.completed_at, 0)
     assert [step["step_number"] for step in final["steps"]] == [1, 2]
     assert all(step["duration_ms"] > 0 for step in final["steps"])
     assert final["current_step"] == final["steps"][-1]
@@ -85,11 +85,11 @@ async def test_a_snapshot_of_a_pause_counts_the_step_under_way_and_continues_to_
 ) -> None:
     """2.7.2, 6.2, 6.3.7: restored without that step, none of its work is lost."""
     async with debugging.at_work(looking(asks("?"), "Done")) as office:
-        execution = await asked(office)
+        execution = await a_waiting_execution(office)
         facts = (await progress(execution)).facts
         expected = await clocks(execution, under_way=facts.seconds_under_way)
         await execution.submit_input("Blue")
-        await finished(execution)
+        await final_result(execution)
         paused, final = await slim_snapshots(debugging, execution)
 
     assert facts.seconds_under_way > 0
@@ -133,11 +133,11 @@ async def test_the_snapshots_of_debug_mode_have_the_clocks_of_their_moment(debug
     agent = looking(asks("?"), "Done").add_processor(look_closely)
     async with debugging.at_work(agent) as office:
         execution = await office.start(debug=True)
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
         await execution.submit_input("Blue")
-        await finished(execution)
+        await final_result(execution)
         expected = (await progress(execution)).facts.state_info
-        kept = [AgentState.from_dict(row.state) for row in await debugging.kept(execution)]
+        kept = [AgentState.from_dict(row.state) for row in await debugging.snapshots(execution)]
 
     infos = [state.state_info for state in kept]
     assert {info.started_at for info in infos} == {expected.started_at}
@@ -176,9 +176,9 @@ async def test_a_step_that_only_the_workflow_knows_is_in_the_snapshot(
 async def test_a_cancelled_execution_has_its_clocks_and_no_open_call(debugging: Debugging) -> None:
     """1.1.5, 2.7.2, 6.2"""
     async with debugging.at_work(looking(asks("?"))) as office:
-        execution = await asked(office)
+        execution = await a_waiting_execution(office)
         await execution.cancel()
-        await finished(execution)
+        await final_result(execution)
         *_, final = await slim_snapshots(debugging, execution)
         expected = await clocks(execution)
 

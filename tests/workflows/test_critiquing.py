@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText
 from everstep.agent_domain.capabilities.critique import CRITIC_PROMPT
 from everstep.agent_domain.errors import ModelError
@@ -26,7 +26,7 @@ from everstep.capabilities.critique import UseSelfCritique
 from everstep.local.runner import LocalRunner
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
-from tests.workflows.failpoints import Lightning
+from tests.workflows.failpoints import FailpointStrike
 from tests.workflows.harness import an_agent, at_work
 
 LOOKS = calls(("look", {"at": "the sea"}), usage=Usage(input=10))
@@ -71,7 +71,7 @@ class Case:
     def model(self) -> Critical:
         return Critical(self.script, self.critic)
 
-    def agent(self, model: Critical) -> AgentBuilder:
+    def agent(self, model: Critical) -> DefinitionBuilder:
         agent = an_agent(model=model, tools=[MockTool.returning("look", "", "blue")])
         return agent.with_capability(UseSelfCritique(self.max_iterations))
 
@@ -116,7 +116,7 @@ async def test_a_critique_decides_whether_the_agent_revises(temporal: TemporalCl
     model, local_model = case.model(), case.model()
     async with at_work(temporal, case.agent(model)) as office:
         execution, result = await office.run()
-        said = await office.said(execution)
+        said = await office.conversation(execution)
         metadata = (await office.store.material(execution.ref)).metadata
         row = await execution.get()
     local = await LocalRunner(case.agent(local_model).definition()).run(
@@ -147,7 +147,7 @@ async def test_the_words_of_a_rejection_reach_the_agent(temporal: TemporalClient
     case = CASES["rejected once"]
     async with at_work(temporal, case.agent(case.model())) as office:
         execution, _ = await office.run()
-        revise = (await office.said(execution))[2]
+        revise = (await office.conversation(execution))[2]
 
     assert "Problem: Too short" in revise
     assert "- no hue" in revise
@@ -159,11 +159,11 @@ async def test_a_critic_whose_worker_is_lost_critiques_once(
     temporal: TemporalClient, point: Failpoint
 ) -> None:
     """9.7.2, 1.1.1: one critique, one request to revise, and paid for once."""
-    case, strike = CASES["rejected once"], Lightning(point)
+    case, strike = CASES["rejected once"], FailpointStrike(point)
     model = case.model()
     async with at_work(temporal, case.agent(model), strike=strike) as office:
         execution, result = await office.run()
-        said = await office.said(execution)
+        said = await office.conversation(execution)
 
     assert strike.at is None
     assert [text.split("\n", maxsplit=1)[0] for text in said] == ["Go", *case.said]

@@ -14,10 +14,10 @@ import pytest_asyncio
 from sqlalchemy import make_url
 
 from everstep.activities.failpoints import Failpoint, Strike, inert
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.react import ReActDriver
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import ModelUnavailable, RateLimited
 from everstep.agent_domain.ids import subagent_id
@@ -40,7 +40,15 @@ from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
 from everstep.workflows import agent_execution
 from tests.scenarios import SCENARIOS
-from tests.workflows.harness import HeldModel, Office, WatchedStore, an_agent, an_office, connected, finished
+from tests.workflows.harness import (
+    HeldModel,
+    Office,
+    WatchedStore,
+    an_agent,
+    an_office,
+    connect_temporal,
+    final_result,
+)
 from tests.workflows.test_scenarios import agent_of
 from tests.workflows.test_subagents import Hire, child_of, hires
 
@@ -72,14 +80,14 @@ class Debugging:
 
     @asynccontextmanager
     async def at_work(
-        self, *agents: AgentBuilder | AgentDefinition, strike: Strike = inert
+        self, *agents: DefinitionBuilder | AgentDefinition, strike: Strike = inert
     ) -> AsyncGenerator[Office]:
-        office = an_office(await connected(self.services), *agents)
+        office = an_office(await connect_temporal(self.services), *agents)
         office = replace(office, store=WatchedStore(self.store))
         async with office.worker(strike=strike):
             yield office
 
-    async def kept(self, execution: Execution) -> list[SnapshotRow]:
+    async def snapshots(self, execution: Execution) -> list[SnapshotRow]:
         """The snapshots, oldest first."""
         return [*(await self.store.snapshots(execution.ref)).rows][::-1]
 
@@ -167,7 +175,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def reacting() -> AgentBuilder:
+def reacting() -> DefinitionBuilder:
     """An agent whose first reply is invalid, whose second passes a list in place of a map, and whose third is
     right.
     """
@@ -178,18 +186,18 @@ def reacting() -> AgentBuilder:
         '{"thought": "t", "type": "final_answer", "answer": "3"}',
     )
     driver = ReActDriver(ScriptedModel(*script), max_retries=0)
-    builder = AgentBuilder.base().with_name("reacting").with_driver(driver).with_tools([add])
+    builder = DefinitionBuilder.base().with_name("reacting").with_driver(driver).with_tools([add])
     return builder.with_error_policy(ErrorPolicy.retry_all(5))
 
 
-def quick() -> AgentBuilder:
+def quick() -> DefinitionBuilder:
     """An agent whose calls have their results before the workflow gets the reply."""
     look = MockTool("look", handler=lambda: {"z": [1, 2.0], "a": None}, options=ToolOptions(quick=True))
     script = (calls(("look", {}), ("look", {}), usage=Usage(3, 2)), says("Done", Usage(1)))
     return an_agent(*script, tools=[look]).with_name("quick").with_system_prompt("Be brief")
 
 
-def busy() -> AgentBuilder:
+def busy() -> DefinitionBuilder:
     """An agent whose model recovers within the budget of both runners: one step without a trace of the
     failure.
     """
@@ -205,7 +213,7 @@ DEFINITIONS: dict[str, Callable[[], AgentDefinition]] = {
 
 
 @dataclass(frozen=True)
-class Both:
+class RunPair:
     """An agent that ran in debug mode, and in-process."""
 
     kept: list[SnapshotRow]
@@ -213,14 +221,14 @@ class Both:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runs(services: EmbeddedServices, store: PostgresSessions) -> Mapping[str, Both]:
+async def runs(services: EmbeddedServices, store: PostgresSessions) -> Mapping[str, RunPair]:
     """All of them, in parallel."""
     debugging = Debugging(services, store)
 
-    async def run(office: Office, name: str) -> Both:
+    async def run(office: Office, name: str) -> RunPair:
         execution, _ = await office.run(agent=name, debug=True)
         here = await LocalRunner(DEFINITIONS[name]()).run(AgentState.empty().with_messages("Go"))
-        return Both(await debugging.kept(execution), here)
+        return RunPair(await debugging.snapshots(execution), here)
 
     async with debugging.at_work(*(made() for made in DEFINITIONS.values())) as office:
         ran = await asyncio.gather(*(run(office, name) for name in DEFINITIONS))
@@ -230,7 +238,7 @@ async def runs(services: EmbeddedServices, store: PostgresSessions) -> Mapping[s
 @pytest.mark.parametrize("name", DEFINITIONS)
 class TestBothRunners:
     async def test_the_final_snapshot_is_the_state_of_the_in_process_runner(
-        self, runs: Mapping[str, Both], name: str
+        self, runs: Mapping[str, RunPair], name: str
     ) -> None:
         """8.1.3, 4.1.7, 3.5.1; 5.4.4: an error has its reference where it is stored."""
         kept, here = runs[name].kept, runs[name].here
@@ -241,7 +249,7 @@ class TestBothRunners:
         assert comparable(as_in_process(kept[-1].state)) == comparable(expected)
 
     async def test_a_stored_state_can_be_read_and_counts_the_same(
-        self, runs: Mapping[str, Both], name: str
+        self, runs: Mapping[str, RunPair], name: str
     ) -> None:
         """8.1.3, 4.1.7"""
         kept, here = runs[name].kept, AgentState.from_dict(runs[name].here.to_dict())
@@ -259,7 +267,7 @@ class TestBothRunners:
 
 
 async def test_a_provider_that_recovers_leaves_no_trace_in_the_steps_of_either_runner(
-    runs: Mapping[str, Both],
+    runs: Mapping[str, RunPair],
 ) -> None:
     """3.5.1: attempts below the loop are no steps."""
     busy_ones = [AgentState.from_dict(runs["busy"].kept[-1].state), runs["busy"].here]
@@ -294,10 +302,10 @@ class TestWhen:
         agent = an_agent(calls(("look", {}), usage=Usage(5)), ASK, "Done", tools=[look])
         async with debugging.at_work(agent.with_capability(UseUserInput())) as office:
             execution = await office.start(debug=True)
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.submit_input("Friday")
-            result = await finished(execution)
-            kept = await debugging.kept(execution)
+            result = await final_result(execution)
+            kept = await debugging.snapshots(execution)
             row = await office.store.material(execution.ref)
 
         assert [(each.step_number, each.is_final) for each in kept] == [
@@ -334,7 +342,7 @@ class TestWhen:
         always = an_agent(calls(("look", {})), "Done", tools=[look]).with_name("always").with_debug()
         async with debugging.at_work(plain, always) as office:
             ran = [(await office.run(agent=name))[0] for name in ("plain", "always")]
-            one, other = [await debugging.kept(execution) for execution in ran]
+            one, other = [await debugging.snapshots(execution) for execution in ran]
 
         assert [(each.debug_mode, each.is_final, each.state["schema_version"]) for each in one] == [
             (False, True, 1)
@@ -347,12 +355,12 @@ class TestWhen:
         """8.1.2, 8.1.3: that of the step before; `previous_snapshot_id` stays within one execution."""
         spawn = calls(("spawn_subagent", {"subagent": "helper", "prompt": "Look"}))
         agent = an_agent(calls(("look", {})), spawn, "Blue", "Thanks", tools=[MockTool("look")])
-        registry = AgentRegistry([AgentSpec("helper", "Helps", "You help.")])
+        registry = AgentSpecRegistry([AgentSpec("helper", "Helps", "You help.")])
         async with debugging.at_work(agent.with_capability(UseSubagents(registry))) as office:
             execution, _ = await office.run(debug=True)
             child = await child_of(office, execution)
-            row, of_child = await child.get(), await debugging.kept(child)
-            kept = await debugging.kept(execution)
+            row, of_child = await child.get(), await debugging.snapshots(child)
+            kept = await debugging.snapshots(execution)
 
         assert row.metadata["parent_execution_id"] == str(execution.id)
         assert row.metadata["parent_snapshot_id"] == str(kept[0].id)
@@ -366,7 +374,7 @@ class TestWhen:
         agent = an_agent(calls(("look", {})), "Done", tools=[MockTool("look")])
         async with debugging.at_work(agent, strike=Struck(2)) as office:
             execution, _ = await office.run(debug=True)
-            kept = await debugging.kept(execution)
+            kept = await debugging.snapshots(execution)
 
         assert [(each.step_number, each.is_final) for each in kept] == [(1, False), (2, True)]
         assert kept[1].previous_snapshot_id == kept[0].id
@@ -380,10 +388,10 @@ class TestWhen:
             await model.begun.wait()
             await execution.pause()
             model.go_on.set()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.resume()
-            await finished(execution)
-            kept = await debugging.kept(execution)
+            await final_result(execution)
+            kept = await debugging.snapshots(execution)
 
         paused, first, final = states(kept)
         assert [each.step_number for each in kept] == [1, 1, 2]
@@ -400,8 +408,8 @@ class TestWhen:
             await model.begun.wait()
             await execution.steer("Hurry")
             model.go_on.set()
-            await finished(execution)
-            first, final = states(await debugging.kept(execution))
+            await final_result(execution)
+            first, final = states(await debugging.snapshots(execution))
 
         assert (texts(first), texts(final)) == (["Go", "Hello"], ["Go", "Hello", "Hurry", "Goodbye"])
         assert [message.text for message in final.steps[1].output_messages] == ["Goodbye"]
@@ -420,10 +428,10 @@ class TestWhen:
             execution = await office.start(debug=True)
             await begun.wait()
             await execution.cancel()
-            await finished(execution)
-            (final,) = states(await debugging.kept(execution))
+            await final_result(execution)
+            (final,) = states(await debugging.snapshots(execution))
 
-            assert texts(final) == await office.said(execution) == ["Go", "", CANCELLED_CALL]
+            assert texts(final) == await office.conversation(execution) == ["Go", "", CANCELLED_CALL]
         (step,) = final.steps
         assert [made.result for made in step.tool_executions] == [CANCELLED_CALL]
         assert (final.status, final.pending) == (AgentStatus.COMPLETED, ())
@@ -438,12 +446,12 @@ class TestWhen:
         clerk = an_agent(ASK, "Friday it is").with_name("clerk").with_capability(UseUserInput())
         async with debugging.at_work(boss, clerk) as office:
             execution = await office.start(debug=True)
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (step,) = await execution.steps()
             child = office.client.execution(subagent_id(execution.id, step.calls[0].call.id))
             await child.submit_input("Friday")
-            await finished(execution)
-            kept, of_child = await debugging.kept(execution), await debugging.kept(child)
+            await final_result(execution)
+            kept, of_child = await debugging.snapshots(execution), await debugging.snapshots(child)
 
         paused, first, final = states(kept)
         assert [call.name for call in paused.pending] == ["hire"]
@@ -457,10 +465,10 @@ class TestWhen:
         agent = an_agent(calls(("add", {"a": 1, "b": 1})), "Done", tools=[add])
         async with debugging.at_work(agent.with_approval("add", "always")) as office:
             execution = await office.start(debug=True)
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.edit({"a": 2, "b": 3})
-            await finished(execution)
-            *_, final = states(await debugging.kept(execution))
+            await final_result(execution)
+            *_, final = states(await debugging.snapshots(execution))
 
         (made,) = final.steps[0].tool_executions
         assert (made.call.args, made.result) == ({"a": 1, "b": 1}, 5)
@@ -483,9 +491,9 @@ class TestWhen:
         agent = an_agent(calls(("look", {})), tools=[MockTool("look")])
         async with debugging.at_work(agent) as office:
             execution, _ = await office.run(debug=True)
-            (final,) = states(await debugging.kept(execution))
+            (final,) = states(await debugging.snapshots(execution))
 
-            assert texts(final) == await office.said(execution) == ["Go", "", CANCELLED_CALL]
+            assert texts(final) == await office.conversation(execution) == ["Go", "", CANCELLED_CALL]
         (step,) = final.steps
         assert (step.is_failure, step.errors_as_text) == (True, "nobody foresaw this")
         assert (final.status, final.facts.total_failures) == (AgentStatus.FAILED, 1)

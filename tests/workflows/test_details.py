@@ -10,12 +10,12 @@ from temporalio.client import Client as TemporalClient
 from temporalio.exceptions import ApplicationError
 
 from everstep.activities.failpoints import Failpoint
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.client.client import Execution
 from tests.histories.ways import cut_like
-from tests.workflows.harness import an_agent, at_work, finished, runs_of
+from tests.workflows.harness import an_agent, at_work, final_result, runs_of
 from tests.workflows.test_people import asks, user_input
 from tests.workflows.test_subagents import a_boss, a_hand, child_of, hires
 
@@ -45,18 +45,18 @@ async def answer(execution: Execution) -> None:
 class Case:
     """An agent, a person's action once it waits, and how it ends."""
 
-    agent: Callable[[], AgentBuilder]
+    agent: Callable[[], DefinitionBuilder]
     ended: str
     decided_by: str
     act: Act | None = None
     errors: str | None = None
 
 
-def asking() -> AgentBuilder:
+def asking() -> DefinitionBuilder:
     return an_agent(asks("?"), "Done", tools=[user_input()])
 
 
-def looking() -> AgentBuilder:
+def looking() -> DefinitionBuilder:
     return an_agent(calls(("look", {})), "Done", tools=[MockTool("look")])
 
 
@@ -79,10 +79,10 @@ async def test_an_ended_execution_shows_its_outcome(temporal: TemporalClient, na
     async with at_work(temporal, case.agent()) as office:
         execution = await office.start()
         if case.act:
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             assert (await details(execution))[0].endswith("waiting for people: user_input")
             await case.act(execution)
-        await finished(execution)
+        await final_result(execution)
         shown = await details(execution)
 
     errors = [f"- errors: {case.errors}"] if case.errors else []
@@ -99,7 +99,7 @@ async def test_an_activity_that_fails_for_good_is_shown(temporal: TemporalClient
 
     async with at_work(temporal, looking(), strike=breaks) as office:
         execution = await office.start()
-        await finished(execution)
+        await final_result(execution)
         shown = await details(execution)
 
     assert shown[0] == "**agent**: failed (error)"
@@ -114,11 +114,11 @@ async def test_parents_show_that_their_children_wait_and_both_show_their_ends(
     async with at_work(temporal, a_boss(hires("hand"), "Done"), hand) as office:
         execution = await office.start()
         child = await child_of(office, execution)
-        await office.until_asked(child)
-        await office.until_asked(execution)
+        await office.until_waiting(child)
+        await office.until_waiting(execution)
         assert (await details(execution))[0].endswith("where people are asked")
         await child.submit_input("Blue")
-        await finished(execution)
+        await final_result(execution)
 
         for ended in (execution, child):
             assert (await details(ended))[0].endswith("completed (completed)")
@@ -132,7 +132,7 @@ async def test_a_run_that_was_cut_shows_that_the_next_one_continues(
     turns = [calls(("look", {})) for _ in range(12)]
     async with at_work(temporal, an_agent(*turns, "Done", tools=[MockTool("look")])) as office:
         execution = await office.start()
-        await finished(execution)
+        await final_result(execution)
         runs = [events[0].workflow_execution_started_event_attributes for events in await runs_of(execution)]
         shown = [(await details(execution, run.original_execution_run_id))[0] for run in runs]
 

@@ -16,7 +16,7 @@ from temporalio.client import Client as TemporalClient
 from everstep.activities import tool_calls
 from everstep.activities.failpoints import Failpoint, inert
 from everstep.activities.tool_runner import EFFECT_UNKNOWN
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model, OnText
 from everstep.agent_domain.errors import (
@@ -43,17 +43,17 @@ from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.worker import make_worker
 from everstep.workflows.contracts import ExecutionResult, workflow_id
-from tests.workflows.failpoints import FORGIVING, Lightning, errors, results
+from tests.workflows.failpoints import FORGIVING, FailpointStrike, errors, results
 from tests.workflows.harness import (
     Office,
     an_agent,
     an_office,
     at_work,
-    connected,
+    connect_temporal,
     events_of,
-    finished,
+    final_result,
     of_type,
-    scheduled,
+    scheduled_activities,
     seconds_between,
 )
 
@@ -186,7 +186,7 @@ class TestToolsThatFail:
 
 
 @dataclass(frozen=True)
-class Struck:
+class StruckAttempt:
     """The failpoint of the first attempt, and the outcome."""
 
     at: Failpoint
@@ -201,26 +201,26 @@ class Struck:
 
 
 MODEL_ATTEMPTS = [
-    Struck(Failpoint.INFER_BEFORE_MODEL, 1),
-    Struck(Failpoint.INFER_AFTER_RESPONSE, 2),
-    Struck(Failpoint.INFER_BEFORE_REPORT, 1),
+    StruckAttempt(Failpoint.INFER_BEFORE_MODEL, 1),
+    StruckAttempt(Failpoint.INFER_AFTER_RESPONSE, 2),
+    StruckAttempt(Failpoint.INFER_BEFORE_REPORT, 1),
 ]
 TOOL_ATTEMPTS = [
     replace(attempt, quick=quick)
     for quick in (False, True)
     for attempt in (
-        Struck(Failpoint.TOOL_AFTER_RESERVE, 1),
-        Struck(Failpoint.TOOL_AFTER_EFFECT, 2),
-        Struck(Failpoint.TOOL_BEFORE_REPORT, 1),
-        Struck(Failpoint.TOOL_AFTER_RESERVE, 0, Effect.AT_MOST_ONCE, is_unknown=True),
-        Struck(Failpoint.TOOL_AFTER_EFFECT, 1, Effect.AT_MOST_ONCE, is_unknown=True),
-        Struck(Failpoint.TOOL_BEFORE_REPORT, 1, Effect.AT_MOST_ONCE),
+        StruckAttempt(Failpoint.TOOL_AFTER_RESERVE, 1),
+        StruckAttempt(Failpoint.TOOL_AFTER_EFFECT, 2),
+        StruckAttempt(Failpoint.TOOL_BEFORE_REPORT, 1),
+        StruckAttempt(Failpoint.TOOL_AFTER_RESERVE, 0, Effect.AT_MOST_ONCE, is_unknown=True),
+        StruckAttempt(Failpoint.TOOL_AFTER_EFFECT, 1, Effect.AT_MOST_ONCE, is_unknown=True),
+        StruckAttempt(Failpoint.TOOL_BEFORE_REPORT, 1, Effect.AT_MOST_ONCE),
     )
 ]
 
 
 @dataclass(frozen=True)
-class Told:
+class StruckRun:
     """The result of an execution that was struck."""
 
     did: int
@@ -233,7 +233,9 @@ class Told:
 @pytest_asyncio.fixture(
     scope="module", loop_scope="module", params=[0.0, 60.0], ids=["announced", "over at once"]
 )
-async def struck_runs(services: EmbeddedServices, request: pytest.FixtureRequest) -> Mapping[Struck, Told]:
+async def struck_runs(
+    services: EmbeddedServices, request: pytest.FixtureRequest
+) -> Mapping[StruckAttempt, StruckRun]:
     """All of them, in parallel; beginnings are stored at once, or together with the outcome."""
     attempts = [*MODEL_ATTEMPTS, *TOOL_ATTEMPTS]
     tools = {
@@ -244,15 +246,15 @@ async def struck_runs(services: EmbeddedServices, request: pytest.FixtureRequest
     }
     scripts = {struck: [] if struck in MODEL_ATTEMPTS else [calls(("work", {}))] for struck in attempts}
     agents = [an_agent(*scripts[s], "Done", tools=[tools[s]]).with_name(str(s)) for s in attempts]
-    lightning = Lightning()
+    lightning = FailpointStrike()
 
-    async def run(office: Office, struck: Struck, agent: AgentDefinition) -> Told:
+    async def run(office: Office, struck: StruckAttempt, agent: AgentDefinition) -> StruckRun:
         id_, driver = uuid4(), cast("Any", agent.driver)
         lightning.each[workflow_id(ExecutionRef(id_))] = struck.at
         execution, result = await office.run(agent=str(struck), execution_id=id_)
-        return Told(
+        return StruckRun(
             len(driver.model.requests) if struck in MODEL_ATTEMPTS else len(tools[struck].calls),
-            await office.said(execution),
+            await office.conversation(execution),
             await office.envelope_types(execution),
             await errors(execution),
             result,
@@ -260,7 +262,7 @@ async def struck_runs(services: EmbeddedServices, request: pytest.FixtureRequest
 
     forgiving = [agent.with_error_policy(FORGIVING) for agent in agents]
     async with at_work(
-        await connected(services), *forgiving, strike=lightning, moment=request.param
+        await connect_temporal(services), *forgiving, strike=lightning, moment=request.param
     ) as office:
         running = (run(office, *each) for each in zip(attempts, office.agents, strict=True))
         return dict(zip(attempts, await asyncio.gather(*running), strict=True))
@@ -271,7 +273,7 @@ class TestSecondAttempts:
 
     @pytest.mark.parametrize("struck", MODEL_ATTEMPTS, ids=str)
     def test_a_recorded_reply_is_not_requested_again(
-        self, struck_runs: Mapping[Struck, Told], struck: Struck
+        self, struck_runs: Mapping[StruckAttempt, StruckRun], struck: StruckAttempt
     ) -> None:
         """1.1.1, 1.1.3: the second attempt returns the reply that the first one recorded; viewers get it
         once.
@@ -293,7 +295,7 @@ class TestSecondAttempts:
 
     @pytest.mark.parametrize("struck", TOOL_ATTEMPTS, ids=str)
     def test_a_call_has_one_result_after_any_failure_of_its_first_attempt(
-        self, struck_runs: Mapping[Struck, Told], struck: Struck
+        self, struck_runs: Mapping[StruckAttempt, StruckRun], struck: StruckAttempt
     ) -> None:
         """1.1.3: an idempotent tool runs again; the effect of another one is reported as unknown."""
         known = struck_runs[struck]
@@ -316,9 +318,9 @@ class TestSecondAttempts:
         pay = MockTool("pay", options=ToolOptions(effect=Effect.AT_MOST_ONCE, quick=quick))
         agent = an_agent(calls(("pay", {})), "I look first.", tools=[pay])
         agent = agent.with_error_policy(ErrorPolicy.named(preset))
-        async with at_work(temporal, agent, strike=Lightning(Failpoint.TOOL_AFTER_EFFECT)) as office:
+        async with at_work(temporal, agent, strike=FailpointStrike(Failpoint.TOOL_AFTER_EFFECT)) as office:
             execution, result = await office.run()
-            said = await office.said(execution)
+            said = await office.conversation(execution)
 
         passed_on = preset != "stop_on_any_error"
         unknown = f"Error: {EFFECT_UNKNOWN}"
@@ -329,7 +331,7 @@ class TestSecondAttempts:
     async def test_an_end_that_could_not_be_stored_is_stored_later(self, temporal: TemporalClient) -> None:
         """8.2.3: the final state is always stored, once."""
         async with at_work(
-            temporal, an_agent("Done"), strike=Lightning(Failpoint.SETTLE_BEFORE_COMMIT)
+            temporal, an_agent("Done"), strike=FailpointStrike(Failpoint.SETTLE_BEFORE_COMMIT)
         ) as office:
             execution, _ = await office.run()
 
@@ -344,10 +346,10 @@ class TestSecondAttempts:
         agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
         async with at_work(temporal, agent) as office:
             for method in ("begin_step", "preview_step", "record_reply", "record_call", "settle"):
-                office.store.fails(method, StoreUnavailable("connection refused"))
+                office.store.fail_next(method, StoreUnavailable("connection refused"))
             execution, result = await office.run()
 
-            assert await office.said(execution) == ["Go", "", "null", "Done"]
+            assert await office.conversation(execution) == ["Go", "", "null", "Done"]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
 
     async def test_a_call_is_read_only_by_a_process_that_did_not_record_it(
@@ -357,9 +359,9 @@ class TestSecondAttempts:
         script = Script.of(ScriptedTurn(calls=(ScriptedCall(name="work"),)), "Done")
         agent = an_agent(model=ScenarioModel(script), tools=[MockTool("work")])
         async with at_work(temporal, agent) as office:
-            office.store.fails("preview_call", StoreUnavailable("connection refused"))
+            office.store.fail_next("preview_call", StoreUnavailable("connection refused"))
             execution, _ = await office.run()
-            assert await office.said(execution) == ["Go", "", "null", "Done"]
+            assert await office.conversation(execution) == ["Go", "", "null", "Done"]
             # No read happened; the next one would have been refused.
             with pytest.raises(StoreUnavailable):
                 await office.store.preview_call(execution.ref, "c1")
@@ -379,7 +381,10 @@ class TestModelsThatFail:
             execution, result = await office.run()
             events = await events_of(execution)
 
-        (asked, _), (began,) = scheduled(events, "infer")[0], of_type(events, "ACTIVITY_TASK_STARTED")
+        (asked, _), (began,) = (
+            scheduled_activities(events, "infer")[0],
+            of_type(events, "ACTIVITY_TASK_STARTED"),
+        )
         attempt = began.activity_task_started_event_attributes
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 1)
         assert attempt.attempt == 3
@@ -400,7 +405,7 @@ class TestModelsThatFail:
 
             await office.store.until(waits)
             (step,) = await execution.steps()
-            await finished(execution)
+            await final_result(execution)
             (after,) = await execution.steps()
             envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
 
@@ -450,7 +455,7 @@ class TestModelsThatFail:
                 del wanted
                 raise InvalidInput("preset 'openai' needs a key; set OPENAI_API_KEY")
 
-        agent = AgentBuilder.new().with_name("agent").definition()
+        agent = DefinitionBuilder.new().with_name("agent").definition()
         office = an_office(temporal, agent)
         book = AgentBook([agent], Keyless())
         async with make_worker(temporal, office.port, book, office.settings, inert, bus=office.bus):
@@ -513,7 +518,7 @@ class TestModelsThatFail:
     async def test_crashes_do_not_count_as_failures_of_the_model(self, temporal: TemporalClient) -> None:
         """3.5.1: attempts that died are not counted among those that the provider refused."""
         agent = an_agent(RateLimited("busy", 0.01), "Done").with_max_retries(2)
-        async with at_work(temporal, agent, strike=Lightning(Failpoint.INFER_BEFORE_MODEL)) as office:
+        async with at_work(temporal, agent, strike=FailpointStrike(Failpoint.INFER_BEFORE_MODEL)) as office:
             _, result = await office.run()
 
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 1)

@@ -26,7 +26,7 @@ from everstep.agent_domain.testing import MockTool, calls, says
 from everstep.agent_domain.tools.tools import ToolContext, ToolOptions
 from everstep.client.client import Execution
 from everstep.workflows import agent_execution
-from tests.workflows.harness import Office, an_agent, at_work, finished, of_type, runs_of
+from tests.workflows.harness import Office, an_agent, at_work, final_result, of_type, runs_of
 
 SECRET = "Xyzzy"  # noqa: S105 -- a word to search for
 """Every text below contains it, with the name of its place."""
@@ -99,7 +99,7 @@ class Hire(MockTool):
         return f"{args['task']}: {end.error}"
 
 
-async def told_and_asked(office: Office, model: Whisperer) -> Execution:
+async def run_with_failures(office: Office, model: Whisperer) -> Execution:
     """An execution in which every part writes text, and each fails once."""
     execution = await office.start(
         [user(secret("prompt"))],
@@ -118,9 +118,9 @@ async def told_and_asked(office: Office, model: Whisperer) -> Execution:
         "preview_step",
         "settle",
     ):
-        office.store.fails(method, RuntimeError(secret(f"store-{method}")))
+        office.store.fail_next(method, RuntimeError(secret(f"store-{method}")))
     model.go_on.set()
-    await office.until_asked(execution)
+    await office.until_waiting(execution)
     with pytest.raises(InvalidInput):
         await execution.submit_input(secret("unfit"))
     await execution.submit_input(f" {secret('choice')} ")
@@ -132,7 +132,7 @@ async def told_and_asked(office: Office, model: Whisperer) -> Execution:
     first, second = await execution.requests()
     await execution.edit({"path": secret("edited")}, first.id)
     await execution.deny(second.id, reason=secret("reason"))
-    await finished(execution)
+    await final_result(execution)
     return execution
 
 
@@ -159,8 +159,8 @@ class TestPrivacy:
         agent.with_system_prompt(secret("system")).with_approval("delete", "always")
         agent.add_continuation_criteria(REGISTERED.entries["tests.indiscreet"](limit=7))
         async with at_work(temporal, agent) as office:
-            execution = await told_and_asked(office, model)
-            row, said = await execution.get(), await office.said(execution)
+            execution = await run_with_failures(office, model)
+            row, said = await execution.get(), await office.conversation(execution)
             description = await execution.workflow.describe()
             workflow: Any = execution.workflow
             details = await workflow.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
@@ -187,8 +187,8 @@ class TestPrivacy:
         ) as office:
             execution = await office.start()
             for method in ("accept", "steps"):
-                office.store.fails(method, *[RuntimeError(secret(f"store-{method}"))] * 2)
-            await finished(execution)
+                office.store.fail_next(method, *[RuntimeError(secret(f"store-{method}"))] * 2)
+            await final_result(execution)
             (step, _) = await execution.steps()
             child = office.client.execution(subagent_id(execution.id, step.calls[0].call.id))
             said = [c.record.text for c in step.calls if c.record]
@@ -204,7 +204,7 @@ class TestPrivacy:
         agent = an_agent(calls(("look", {})), tools=tools()).with_max_steps(1)
         async with at_work(temporal, agent) as office:
             for method in ("record_reply", "record_call", "settle"):
-                office.store.fails(method, RuntimeError(secret(method)))
+                office.store.fail_next(method, RuntimeError(secret(method)))
             execution, _ = await office.run()
             (run,) = await runs_of(execution)
 

@@ -16,7 +16,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from everstep.activities import hooks
 from everstep.activities.contracts import QUICK_SECONDS
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -43,7 +43,7 @@ from everstep.workflows import agent_execution
 from everstep.workflows.activity_options import MODEL, QUICK_TOOL, TOOL
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionResult
-from tests.scenarios import described
+from tests.scenarios import describe
 from tests.workflows.harness import (
     DEADLINE,
     Office,
@@ -51,8 +51,8 @@ from tests.workflows.harness import (
     an_agent,
     an_office,
     at_work,
-    connected,
-    finished,
+    connect_temporal,
+    final_result,
     runs_of,
 )
 
@@ -208,22 +208,24 @@ class Case:
     """The hooks and processors, and how the execution continues after failures."""
 
     name: str
-    build: Callable[[], AgentBuilder]
+    build: Callable[[], DefinitionBuilder]
     fails_around_a_call: bool = False
     """A durable execution has recorded the reply by then, and its calls get results: in-process the reply is
     void.
     """
 
 
-def an_office_worker(*script: InferenceResponse | str | Exception) -> AgentBuilder:
+def an_office_worker(*script: InferenceResponse | str | Exception) -> DefinitionBuilder:
     """Looks, then answers; a last step that continues causes another one that ends."""
     return an_agent(*(script or (LOOKS, DONE)), tools=[MockTool.returning("look", "", "seen")])
 
 
-def meddled(where: str, change: Change, times: int | None = None, policy: str = "stop_on_any_error") -> Case:
+def a_meddling_case(
+    where: str, change: Change, times: int | None = None, policy: str = "stop_on_any_error"
+) -> Case:
     """One hook or processor makes the change."""
 
-    def build() -> AgentBuilder:
+    def build() -> DefinitionBuilder:
         meddler = Meddler(where, change, times)
         builder = an_office_worker().with_error_policy(POLICIES[policy]).with_max_steps(6)
         return builder.add_processor(meddler) if where == "processor" else builder.add_hook(meddler)
@@ -232,7 +234,9 @@ def meddled(where: str, change: Change, times: int | None = None, policy: str = 
     return Case(f"{title}, {policy}", build, where.endswith("_tool") and change in (raises, times_out))
 
 
-def asked(*script: InferenceResponse | str, policy: str = "stop_on_any_error", **given: Any) -> AgentBuilder:
+def an_asking_builder(
+    *script: InferenceResponse | str, policy: str = "stop_on_any_error", **given: Any
+) -> DefinitionBuilder:
     """An agent with a processor that asks its model."""
     return an_office_worker(*script).with_error_policy(POLICIES[policy]).add_processor(Asking(**given))
 
@@ -240,29 +244,39 @@ def asked(*script: InferenceResponse | str, policy: str = "stop_on_any_error", *
 OPINION, SECOND = says("Good", Usage(input=100, output=1)), says("Better", Usage(input=200, output=2))
 
 ASKING = (
-    Case("a model is asked", lambda: asked(LOOKS, OPINION, DONE, SECOND)),
-    Case("a model is asked and speaks", lambda: asked(LOOKS, OPINION, DONE, SECOND, change=speaks)),
-    Case("a model is asked and stops", lambda: asked(LOOKS, OPINION, change=stops)),
+    Case("a model is asked", lambda: an_asking_builder(LOOKS, OPINION, DONE, SECOND)),
+    Case(
+        "a model is asked and speaks", lambda: an_asking_builder(LOOKS, OPINION, DONE, SECOND, change=speaks)
+    ),
+    Case("a model is asked and stops", lambda: an_asking_builder(LOOKS, OPINION, change=stops)),
     Case(
         "a model is asked and there are no tokens left",
-        lambda: asked(LOOKS, OPINION, DONE).with_max_tokens(100),
+        lambda: an_asking_builder(LOOKS, OPINION, DONE).with_max_tokens(100),
     ),
-    Case("a model is asked and fails", lambda: asked(LOOKS, OPINION, fails=ModelError("refused"))),
+    Case(
+        "a model is asked and fails", lambda: an_asking_builder(LOOKS, OPINION, fails=ModelError("refused"))
+    ),
     Case(
         "a model is asked and fails and is retried",
-        lambda: asked(LOOKS, OPINION, DONE, SECOND, fails=ModelError("refused"), policy="retry_all"),
+        lambda: an_asking_builder(
+            LOOKS, OPINION, DONE, SECOND, fails=ModelError("refused"), policy="retry_all"
+        ),
     ),
 )
 
 BOTH = (
-    *(meddled(where, change) for where in EVERYWHERE for change in (counts, stops, raises, removes)),
-    *(meddled(where, change) for where in STEP_HOOKS for change in (speaks, opens)),
+    *(a_meddling_case(where, change) for where in EVERYWHERE for change in (counts, stops, raises, removes)),
+    *(a_meddling_case(where, change) for where in STEP_HOOKS for change in (speaks, opens)),
     # Without end, if nothing else ended it: so only the first two times.
-    *(meddled(where, asks_for_more, 2) for where in EVERYWHERE),
-    *(meddled(where, change, 1, "retry_all") for where in EVERYWHERE for change in (raises, times_out)),
-    *(meddled(where, raises, None, "retry_all") for where in EVERYWHERE),
-    *(meddled(where, raises, None, "retry_tool_errors") for where in ("before_tool", "after_tool")),
-    *(meddled(where, times_out, None, "ignore_tool_errors") for where in EVERYWHERE),
+    *(a_meddling_case(where, asks_for_more, 2) for where in EVERYWHERE),
+    *(
+        a_meddling_case(where, change, 1, "retry_all")
+        for where in EVERYWHERE
+        for change in (raises, times_out)
+    ),
+    *(a_meddling_case(where, raises, None, "retry_all") for where in EVERYWHERE),
+    *(a_meddling_case(where, raises, None, "retry_tool_errors") for where in ("before_tool", "after_tool")),
+    *(a_meddling_case(where, times_out, None, "ignore_tool_errors") for where in EVERYWHERE),
     *ASKING,
 )
 """Cases with the same result in every shell."""
@@ -286,23 +300,23 @@ CHANGES: Mapping[str, Change] = {
 }
 
 
-def refused(name: str) -> Case:
+def a_refused_case(name: str) -> Case:
     where, change = name.split()
-    return replace(meddled(where, CHANGES[change]), name=f"refused: {name}")
+    return replace(a_meddling_case(where, CHANGES[change]), name=f"refused: {name}")
 
 
-def agent_of(case: Case) -> AgentBuilder:
+def agent_of(case: Case) -> DefinitionBuilder:
     """Its name is the case's index: names are short words."""
     return case.build().with_name(f"agent-{ALL.index(case)}")
 
 
 SOME = 16
 
-ALL = (*BOTH, *map(refused, REFUSED))
+ALL = (*BOTH, *map(a_refused_case, REFUSED))
 
 
 @dataclass(frozen=True)
-class Went:
+class RunSummary:
     """The comparable part of an execution."""
 
     decisions: Sequence[str]
@@ -315,23 +329,23 @@ class Went:
 
 
 @dataclass(frozen=True)
-class Ran:
+class DurableRun:
     """All results of a durable execution."""
 
-    went: Went
+    summary: RunSummary
     row: ExecutionRow
     result: ExecutionResult
     errors: Sequence[str]
     history: Sequence[WorkflowHistory]
 
 
-async def run_locally(case: Case) -> Went:
+async def run_locally(case: Case) -> RunSummary:
     """Run in-process."""
     decisions: list[Decision] = []
     runner = LocalRunner(agent_of(case).definition(), on_decision=decisions.append)
     state = await runner.run(AgentState.empty().with_messages((user("Go"),)))
-    return Went(
-        list(map(described, decisions)),
+    return RunSummary(
+        list(map(describe, decisions)),
         state.status,
         state.last_outcome and state.last_outcome.stop_reason,
         [(str(message.role), message.text) for message in state.messages],
@@ -341,12 +355,12 @@ async def run_locally(case: Case) -> Went:
     )
 
 
-async def run_durably(office: Office, case: Case, decisions: Mapping[str, list[str]]) -> Ran:
+async def run_durably(office: Office, case: Case, decisions: Mapping[str, list[str]]) -> DurableRun:
     """Run on a worker."""
     execution = await office.start(agent=agent_of(case).definition().descriptor.name)
-    result, row = await finished(execution), await execution.get()
+    result, row = await final_result(execution), await execution.get()
     material, steps = await office.store.material(execution.ref), await execution.steps()
-    went = Went(
+    went = RunSummary(
         decisions[execution.workflow.id],
         result.status,
         result.stop_reason,
@@ -359,36 +373,38 @@ async def run_durably(office: Office, case: Case, decisions: Mapping[str, list[s
     errors = [error.message for step in steps for error in step.errors]
     errors += [record.error.message for record in records if record.error]
     history = [WorkflowHistory(execution.workflow.id, run) for run in await runs_of(execution)]
-    return Ran(went, row, result, errors, history)
+    return DurableRun(went, row, result, errors, history)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
+async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, DurableRun]]:
     """Every case, several in parallel: the time limit of one is not spent waiting for all the others."""
     decisions: dict[str, list[str]] = {}
     some = asyncio.Semaphore(SOME)
 
-    async def one(office: Office, case: Case) -> Ran:
+    async def one(office: Office, case: Case) -> DurableRun:
         async with some:
             return await run_durably(office, case, decisions)
 
     def listening(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
         decision = decide(facts, rules, now)
         if not workflow.unsafe.is_replaying():
-            decisions.setdefault(workflow.info().workflow_id, []).append(described(decision))
+            decisions.setdefault(workflow.info().workflow_id, []).append(describe(decision))
         return decision
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_execution, "decide", listening)
-        async with at_work(await connected(services), *map(agent_of, ALL)) as office:
+        async with at_work(await connect_temporal(services), *map(agent_of, ALL)) as office:
             all_of_them = await asyncio.gather(*(one(office, case) for case in ALL))
     yield {case.name: each for case, each in zip(ALL, all_of_them, strict=True)}
 
 
 @pytest.mark.parametrize("case", BOTH, ids=lambda case: case.name)
-async def test_hooks_and_processors_do_the_same_in_every_shell(runs: Mapping[str, Ran], case: Case) -> None:
+async def test_hooks_and_processors_do_the_same_in_every_shell(
+    runs: Mapping[str, DurableRun], case: Case
+) -> None:
     """1.1.6, 2.4.2, 4.3.4, 4.5.2, 4.5.4: decisions, messages, metadata, usage, steps and the end."""
-    durably, locally = runs[case.name].went, await run_locally(case)
+    durably, locally = runs[case.name].summary, await run_locally(case)
 
     if case.fails_around_a_call:
         durably, locally = replace(durably, said=()), replace(locally, said=())
@@ -396,7 +412,9 @@ async def test_hooks_and_processors_do_the_same_in_every_shell(runs: Mapping[str
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
-async def test_the_effects_of_hooks_and_processors_are_replayed(runs: Mapping[str, Ran], case: Case) -> None:
+async def test_the_effects_of_hooks_and_processors_are_replayed(
+    runs: Mapping[str, DurableRun], case: Case
+) -> None:
     """1.1.1, 1.1.2: they do not run in the workflow, so the same decisions follow."""
     replayer = Replayer(
         workflows=[AgentExecution],
@@ -409,26 +427,26 @@ async def test_the_effects_of_hooks_and_processors_are_replayed(runs: Mapping[st
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_change_that_a_durable_execution_cannot_store_is_a_failure_step(
-    runs: Mapping[str, Ran], name: str
+    runs: Mapping[str, DurableRun], name: str
 ) -> None:
     """4.3.4, 4.5.4: never a stuck workflow, and the error names the alternative."""
     known = runs[f"refused: {name}"]
 
     assert (known.result.status, known.result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
     assert known.row.status is ExecutionStatus.FAILED
-    assert known.went.types[-1] == "error"
+    assert known.summary.types[-1] == "error"
     assert [error for error in known.errors if REFUSED[name] in error]
 
 
 @pytest.mark.parametrize("where", EVERYWHERE)
 @pytest.mark.parametrize("change", ESCAPING)
 async def test_an_exception_that_escapes_from_code_is_a_failure_step_in_every_shell(
-    runs: Mapping[str, Ran], where: str, change: Change
+    runs: Mapping[str, DurableRun], where: str, change: Change
 ) -> None:
     """4.5.4, 1.1.6: in-process, too, where it would end the process that runs the agent."""
     name = f"{where} {change.__name__}"
     case = next(case for case in ALL if case.name == f"refused: {name}")
-    locally, durably = await run_locally(case), runs[case.name].went
+    locally, durably = await run_locally(case), runs[case.name].summary
 
     assert (locally.status, locally.reason) == (AgentStatus.FAILED, StopReason.ERROR)
     assert (locally.types, locally.decisions) == (durably.types, durably.decisions)
@@ -466,7 +484,7 @@ class Blocking(AgentHook):
     def __call__(self, state: AgentState) -> AgentState:
         return self._at("processor", state)
 
-    def joins(self, agent: AgentBuilder) -> AgentBuilder:
+    def joins(self, agent: DefinitionBuilder) -> DefinitionBuilder:
         return agent.add_processor(self) if self.where == "processor" else agent.add_hook(self)
 
 
@@ -483,7 +501,7 @@ class TestTakingTime:
             await asyncio.to_thread(blocking.has_begun.wait, DEADLINE)
             _, neighbour = await office.run(agent="neighbour")
             blocking.go_on.set()
-            result = await finished(execution)
+            result = await final_result(execution)
 
         assert blocking.was_let_go
         assert (neighbour.status, result.status, result.steps) == (
@@ -498,7 +516,7 @@ class TestTakingTime:
     ) -> None:
         """4.5.5, 4.5.4, 3.1.1: of type timeout, and never a stuck workflow."""
         place, _, is_quick = where.partition(", ")
-        monkeypatch.setattr(hooks, "MOST_SECONDS_IF_QUICK" if is_quick else "MOST_SECONDS", 0.05)
+        monkeypatch.setattr(hooks, "QUICK_HOOK_SECONDS" if is_quick else "HOOK_SECONDS", 0.05)
         blocking = Blocking(place)
         look = MockTool.returning("look", "", "seen")
         look.options = ToolOptions(quick=bool(is_quick))
@@ -518,7 +536,7 @@ class TestTakingTime:
         self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """4.5.5, 4.5.4: also one that does not block."""
-        monkeypatch.setattr(hooks, "MOST_SECONDS", 0.05)
+        monkeypatch.setattr(hooks, "HOOK_SECONDS", 0.05)
 
         async def waits(state: AgentState) -> AgentState:
             await asyncio.Event().wait()
@@ -538,8 +556,8 @@ class TestTakingTime:
             for options in (MODEL, TOOL, QUICK_TOOL)
         )
 
-        assert min(model, tool) > hooks.MOST_SECONDS
-        assert quick > QUICK_SECONDS + 2 * hooks.MOST_SECONDS_IF_QUICK
+        assert min(model, tool) > hooks.HOOK_SECONDS
+        assert quick > QUICK_SECONDS + 2 * hooks.QUICK_HOOK_SECONDS
 
 
 class TestPausing:
@@ -553,14 +571,14 @@ class TestPausing:
         agent = agent.add_processor(meddler) if where == "processor" else agent.add_hook(meddler)
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (step,) = await execution.steps()
             await execution.resume()
-            result = await finished(execution)
+            result = await final_result(execution)
 
             # The hook before the step has no calls under way yet.
             assert [call.record is not None for call in step.calls] == [where != "before_step"]
-            assert await office.said(execution) == ["Go", "", "seen", "Done"]
+            assert await office.conversation(execution) == ["Go", "", "seen", "Done"]
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
 
@@ -573,12 +591,12 @@ class TestPausing:
             execution = await office.start()
             answered: list[int] = []
             for _ in range(2):
-                await office.until_asked(execution)
+                await office.until_waiting(execution)
                 (step,) = await execution.steps()
                 answered.append(sum(call.record is not None for call in step.calls))
                 await execution.resume()
-                await office.until_resumed(execution)
-            result = await finished(execution)
+                await office.until_running_again(execution)
+            result = await final_result(execution)
 
         assert (answered, result.steps) == ([1, 2], 2)
 
@@ -587,9 +605,9 @@ class TestPausing:
         agent = an_office_worker().add_processor(lambda state: stops(state.paused()))
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.resume()
-            result = await finished(execution)
+            result = await final_result(execution)
 
         assert (result.stop_reason, result.steps) == (StopReason.GUARD, 1)
 
@@ -614,7 +632,7 @@ class TestCallsAndHooks:
         agent = an_agent(script, DONE, tools=[look, ask]).add_hook(Refusing())
         async with at_work(temporal, agent.with_error_policy(POLICIES["retry_all"])) as office:
             execution, result = await office.run()
-            said = await office.said(execution)
+            said = await office.conversation(execution)
             steps = await execution.steps()
 
         assert said[2:] == [
@@ -696,10 +714,10 @@ class TestCallsAndHooks:
         agent = an_office_worker().with_approval("look", "always").add_hook(Seeing())
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             before = [*seen]
             await execution.edit({"at": "the sea"})
-            await finished(execution)
+            await final_result(execution)
             metadata = (await office.store.material(execution.ref)).metadata
 
         assert (before, seen, metadata) == ([], [{"at": "the sea"}], {"seen": 1})

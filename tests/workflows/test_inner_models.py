@@ -10,7 +10,7 @@ from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
 from everstep.activities.tool_runner import EFFECT_UNKNOWN
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText
 from everstep.agent_domain.errors import ModelError, RateLimited
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -27,8 +27,8 @@ from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.capabilities.structured_output import UseStructuredOutputs
 from everstep.client.client import Execution
-from tests.workflows.failpoints import Lightning, results
-from tests.workflows.harness import HeldModel, Office, an_agent, at_work, finished
+from tests.workflows.failpoints import FailpointStrike, results
+from tests.workflows.harness import HeldModel, Office, an_agent, at_work, final_result
 
 LOOKS = calls(("look", {}), usage=Usage(input=10, output=5))
 DONE = says("Done", Usage(input=20, output=3))
@@ -87,7 +87,7 @@ class Asks:
         return state.heard(user("Noted")).with_metadata(f"step {state.step_count}", said)
 
 
-def an_asker(model: Inner, processor: Asks) -> AgentBuilder:
+def an_asker(model: Inner, processor: Asks) -> DefinitionBuilder:
     return an_agent(model=model, tools=[MockTool("look")]).add_processor(processor)
 
 
@@ -101,10 +101,10 @@ class TestProcessors:
         self, temporal: TemporalClient, point: Failpoint
     ) -> None:
         """1.1.1, 1.1.3: its request, its notes, and their cost."""
-        model, strike = Inner(LOOKS, DONE), Lightning(point)
+        model, strike = Inner(LOOKS, DONE), FailpointStrike(point)
         async with at_work(temporal, an_asker(model, Asks("How was it?")), strike=strike) as office:
             execution, result = await office.run()
-            row, said = await execution.get(), await office.said(execution)
+            row, said = await execution.get(), await office.conversation(execution)
 
             assert await metadata(office, execution) == {"step 1": ["Answer 1"], "step 2": ["Answer 2"]}
         assert strike.at is None
@@ -148,7 +148,7 @@ class TestProcessors:
             await model.begun.wait()
             running = await execution.get()
             model.go_on.set()
-            await finished(execution)
+            await final_result(execution)
 
         assert running.usage["total"] == 15 + 1000
 
@@ -187,7 +187,7 @@ class TestProcessors:
             execution = await office.start()
             await model.begun.wait()
             await execution.cancel()
-            result = await finished(execution)
+            result = await final_result(execution)
 
         assert model.was_closed
         assert result.stop_reason is StopReason.USER_REQUESTED
@@ -208,7 +208,7 @@ class TestTools:
     @pytest.mark.parametrize("point", [Failpoint.TOOL_AFTER_EFFECT, Failpoint.TOOL_BEFORE_REPORT])
     async def test_llm_query_is_paid_for_once(self, temporal: TemporalClient, point: Failpoint) -> None:
         """9.9.1, 1.1.3: also when it is run again."""
-        model, strike = Inner(queries("How many?"), DONE), Lightning(point)
+        model, strike = Inner(queries("How many?"), DONE), FailpointStrike(point)
         async with at_work(temporal, an_agent(model=model, tools=[LlmQueryTool()]), strike=strike) as office:
             execution, result = await office.run()
             row = await execution.get()
@@ -279,7 +279,7 @@ class TestTools:
             said = [await context.ask(InferenceRequest((user(each),))) for each in ("One?", "Two?")]
             return " ".join(each.text for each in said)
 
-        model, strike = Inner(calls(("consult", {}), usage=LOOKS.usage), DONE), Lightning()
+        model, strike = Inner(calls(("consult", {}), usage=LOOKS.usage), DONE), FailpointStrike()
         agent = an_agent(model=model, tools=[consult]).with_error_policy(ErrorPolicy.ignore_tool_errors())
         strike.at = Failpoint.TOOL_AFTER_EFFECT
         async with at_work(temporal, agent, strike=strike) as office:
@@ -308,7 +308,7 @@ class TestTools:
             execution = await office.start()
             await begun.wait()
             await execution.cancel()
-            await finished(execution)
+            await final_result(execution)
             row = await execution.get()
 
         assert row.status is ExecutionStatus.CANCELLED
@@ -323,6 +323,6 @@ class TestTools:
             await office.until_status(execution, ExecutionStatus.PAUSED)
             waiting = (await execution.get()).usage["total"]
             await execution.approve()
-            result = await finished(execution)
+            result = await final_result(execution)
 
         assert (waiting, result.usage.total) == (15, BOTH_STEPS + 1001)

@@ -14,7 +14,7 @@ async def test_a_workflow_waits_by_a_timer_before_it_retries_a_local_activity(
 ) -> None:
     """8.2.3: an attempt inside the worker would leave the SDK's timer of the one before it running."""
     async with at_work(temporal, an_agent("Done")) as office:
-        office.store.fails("settle", StoreUnavailable("connection refused"))
+        office.store.fail_next("settle", StoreUnavailable("connection refused"))
         execution, result = await office.run()
         events = await events_of(execution)
 

@@ -11,7 +11,7 @@ from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
 from everstep.activities.tool_runner import EFFECT_UNKNOWN
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -23,9 +23,17 @@ from everstep.agent_domain.tools.tools import ToolCall
 from everstep.capabilities.bash import UseBash
 from everstep.capabilities.files import ListDirTool, SearchFilesTool, UseFileTools
 from everstep.local.runner import LocalRunner
-from tests.everstep.capabilities.bash.surroundings import Surroundings, need_a_sandbox, surroundings
-from tests.workflows.failpoints import Lightning, errors, results
-from tests.workflows.harness import HeldModel, an_agent, at_work, events_of, eventually, finished, scheduled
+from tests.everstep.capabilities.bash.surroundings import SandboxHost, need_a_sandbox, open_sandbox_host
+from tests.workflows.failpoints import FailpointStrike, errors, results
+from tests.workflows.harness import (
+    HeldModel,
+    an_agent,
+    at_work,
+    events_of,
+    eventually,
+    final_result,
+    scheduled_activities,
+)
 
 UNKNOWN = f"Error: {EFFECT_UNKNOWN}"
 AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wait"
@@ -33,7 +41,7 @@ AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wa
 
 def a_worker(
     folder: Path, *script: InferenceResponse | str, seconds: float = 60, model: HeldModel | None = None
-) -> AgentBuilder:
+) -> DefinitionBuilder:
     """An agent that works in a directory, with all tools for it; it reads failures and continues."""
     policy = ExecutionPolicy.for_bash(folder, seconds)
     builder = an_agent(*script, tools=[SearchFilesTool(folder), ListDirTool(folder)], model=model)
@@ -82,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def locally(agent: AgentBuilder) -> list[str]:
+async def locally(agent: DefinitionBuilder) -> list[str]:
     """The results of the same calls in-process, as the model reads them."""
     state = await LocalRunner(agent.definition()).run(AgentState.empty().with_messages((user("Go"),)))
     return [execution.text for step in state.steps for execution in step.tool_executions]
@@ -177,26 +185,26 @@ async def test_a_cancelled_execution_leaves_nothing_of_its_commands(
 ) -> None:
     """9.1.1, 8.2.1: a cancel reaches a command with the next heartbeat, and ends it at once."""
     need_a_sandbox()
-    with surroundings(tmp_path) as around:
+    with open_sandbox_host(tmp_path) as around:
         monkeypatch.setenv("LC_EVERSTEP_TEST", around.mark)
         agent = a_worker(around.base_dir, calls(runs(AT_WORK), runs(AT_WORK)), "Done", seconds=99)
         async with at_work(temporal, agent) as office:
             execution = await office.start()
             await eventually(lambda: begun(around))
-            assert around.left()
+            assert around.running_processes()
             asked = time.monotonic()
             await execution.cancel()
-            await finished(execution)
+            await final_result(execution)
             seconds = time.monotonic() - asked
 
-            assert not around.left()
+            assert not around.running_processes()
             assert await results(execution) == [CANCELLED_CALL] * 2
             assert (await execution.get()).status is ExecutionStatus.CANCELLED
     # A quarter of a second until the next heartbeat; the rest is for a machine under load.
     assert seconds < 5
 
 
-async def begun(around: Surroundings) -> bool:
+async def begun(around: SandboxHost) -> bool:
     return (around.base_dir / "begun").exists()
 
 
@@ -244,7 +252,7 @@ async def test_a_lost_worker_leaves_what_the_tool_declares(
 ) -> None:
     """1.1.3: commands and edits are not repeated, idempotent calls are, and a result is kept."""
     (folder / "log").write_text("begun\n")
-    strike = Lightning(lost.point)
+    strike = FailpointStrike(lost.point)
     async with at_work(temporal, a_worker(folder, calls(lost.call), "Done"), strike=strike) as office:
         execution, _ = await office.run()
 
@@ -259,16 +267,16 @@ async def test_a_stopped_worker_takes_its_commands_along(
 ) -> None:
     """9.1.1, 1.1.3: the next one does not run the command again, and reports that its effect is unknown."""
     need_a_sandbox()
-    with surroundings(tmp_path) as around:
+    with open_sandbox_host(tmp_path) as around:
         monkeypatch.setenv("LC_EVERSTEP_TEST", around.mark)
         agent = a_worker(around.base_dir, calls(runs(AT_WORK)), "Done", seconds=99)
         async with at_work(temporal, agent) as office:
             execution = await office.start()
             await eventually(lambda: begun(around))
         (around.base_dir / "begun").unlink()
-        assert not around.left()
+        assert not around.running_processes()
         async with office.worker():
-            await finished(execution)
+            await final_result(execution)
             assert await results(execution) == [UNKNOWN]
         assert not await begun(around)
 
@@ -285,5 +293,5 @@ async def test_how_each_tool_is_run(temporal: TemporalClient, folder: Path) -> N
     )
     async with at_work(temporal, a_worker(folder, every, "Done")) as office:
         execution, _ = await office.run()
-        ran = scheduled(await events_of(execution), "run_tool")
+        ran = scheduled_activities(await events_of(execution), "run_tool")
     assert len(ran) == 4

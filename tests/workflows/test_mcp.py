@@ -17,7 +17,7 @@ from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
 from everstep.activities.tool_runner import EFFECT_UNKNOWN
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import ErrorType
@@ -35,9 +35,9 @@ from everstep.store.sessions import PostgresSessions
 from everstep.workflows import agent_execution
 from tests.everstep.capabilities.mcp.counterparts import TIME, everything, everything_over_http, filesystem
 from tests.everstep.capabilities.mcp.hostile_http import HostileHttp, hostile_http
-from tests.everstep.capabilities.mcp.using import hostile, until
-from tests.workflows.failpoints import Lightning, results
-from tests.workflows.harness import Office, WatchedStore, an_agent, an_office, at_work, finished, runs_of
+from tests.everstep.capabilities.mcp.using import hostile, wait_until
+from tests.workflows.failpoints import FailpointStrike, results
+from tests.workflows.harness import Office, WatchedStore, an_agent, an_office, at_work, final_result, runs_of
 
 FORGIVING = ErrorPolicy.retry_all(9)
 
@@ -54,15 +54,15 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[Asker]:
     """The requests for a list of tools."""
     asked, ask = list[Asker](), mcp_toolset.McpToolset.listed
 
-    async def listed(self: mcp_toolset.McpToolset, asker: Asker) -> object:
+    async def list_tools(self: mcp_toolset.McpToolset, asker: Asker) -> object:
         asked.append(asker)
         return await ask(self, asker)
 
-    monkeypatch.setattr(mcp_toolset.McpToolset, "listed", listed)
+    monkeypatch.setattr(mcp_toolset.McpToolset, "listed", list_tools)
     return asked
 
 
-def using(server: Server, *script: InferenceResponse | str, **given: Any) -> AgentBuilder:
+def using(server: Server, *script: InferenceResponse | str, **given: Any) -> DefinitionBuilder:
     """An agent that calls its tools `s_...`."""
     return an_agent(*script).with_capability(UseMCP(server, "s", **given)).with_error_policy(FORGIVING)
 
@@ -88,7 +88,7 @@ class TestServersOfOthers:
             "Done",
         )
 
-        def agent() -> AgentBuilder:
+        def agent() -> DefinitionBuilder:
             builder = an_agent(*script).with_error_policy(FORGIVING)
             for server, prefix in ((TIME, "time"), (filesystem(tmp_path), "files"), (everything(), "all")):
                 builder.with_capability(UseMCP(server, prefix))
@@ -97,7 +97,7 @@ class TestServersOfOthers:
         async with at_work(temporal, agent()) as office:
             execution, result = await office.run()
             read = await results(execution)
-            said = await office.said(execution)
+            said = await office.conversation(execution)
         asked = [asker.execution_id for asker in listings]
 
         assert json.loads(read[0])["time_difference"] == "+0.0h"
@@ -144,19 +144,19 @@ class TestServersOfOthers:
         """9.10.1, 1.1.4: the next worker starts the server, and calls the recorded tools."""
         monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", 20)
         sums = [asks("get-sum", a=number, b=1) for number in range(6)]
-        strike = Lightning(Failpoint.TOOL_AFTER_EFFECT)
+        strike = FailpointStrike(Failpoint.TOOL_AFTER_EFFECT)
         office = an_office(temporal, using(everything(), *sums, "Done").with_approval("s_get-sum", "always"))
         async with office.worker(strike=strike):
             execution = await office.start()
             for _ in range(3):
-                await office.until_asked(execution)
+                await office.until_waiting(execution)
                 await execution.approve()
-                await office.until_resumed(execution)
-            await office.until_asked(execution)
+                await office.until_running_again(execution)
+            await office.until_waiting(execution)
         await close_connections()
         async with office.worker():
             await execution.approve(remember=True)
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == [
                 f"The sum of {number} and 1 is {number + 1}." for number in range(6)
@@ -217,7 +217,7 @@ class TestFailures:
         note.touch()
         script = (asks(tool, seconds=0, note=str(note)), "Done")
         async with at_work(
-            temporal, using(hostile(), *script), strike=Lightning(Failpoint.TOOL_AFTER_EFFECT)
+            temporal, using(hostile(), *script), strike=FailpointStrike(Failpoint.TOOL_AFTER_EFFECT)
         ) as office:
             execution, _ = await office.run()
 
@@ -246,12 +246,12 @@ class TestCancelling:
         agent = using(server, asks("never", note=str(notes)), asks("echo", text="well"), "Done")
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await until(notes.exists)
+            await wait_until(notes.exists)
             began = time.perf_counter()
             await cancel(execution)
-            result = await finished(execution)
+            result = await final_result(execution)
             took = time.perf_counter() - began
-            await until(lambda: "cancelled" in notes.read_text())
+            await wait_until(lambda: "cancelled" in notes.read_text())
 
             assert await results(execution) == [CANCELLED_CALL]
             assert (await execution.get()).status is ExecutionStatus.CANCELLED
@@ -270,7 +270,7 @@ class TestCancelling:
                 while not listings:  # noqa: ASYNC110 -- no signal
                     await asyncio.sleep(0.01)
             await execution.cancel()
-            result = await finished(execution)
+            result = await final_result(execution)
 
         assert result.stop_reason is StopReason.USER_REQUESTED
 
@@ -295,7 +295,7 @@ async def http() -> AsyncGenerator[HostileHttp]:
         await close_connections()
 
 
-def everything_stored(database: str) -> str:
+def all_rows(database: str) -> str:
     rows = list[str]()
     with psycopg.connect(database.replace("+psycopg", "")) as connection:
         tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
@@ -313,7 +313,7 @@ async def ran_for(tenant: str, office: Office) -> Execution:
     """An execution of this tenant."""
     client = replace(office.client, tenant_id=tenant)
     execution = await client.start("agent", "Go")
-    await finished(execution)
+    await final_result(execution)
     return execution
 
 
@@ -342,7 +342,7 @@ async def test_headers_of_tenants_are_in_no_history_and_in_no_database(
     seen = [headers["authorization"] for method, headers in http.seen if method == "tools/call"]
     assert set(seen[: len(seen) // 2]) == {"Bearer sk-of-acme"}
     assert set(seen[len(seen) // 2 :]) == {"Bearer sk-of-globex"}
-    stored = everything_stored(database)
+    stored = all_rows(database)
     assert "slept" in stored
     assert "sk-" not in stored
     assert not any(b"sk-" in event for event in histories)

@@ -26,17 +26,17 @@ from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.client.client import Execution
 from everstep.client.command_delivery import CommandDelivery
 from everstep.client.errors import Refused
-from everstep.workflows.contracts import Answered
+from everstep.workflows.contracts import CallReply
 from tests.workflows.harness import (
     HeldModel,
     Office,
     an_agent,
     at_work,
     events_of,
-    finished,
+    final_result,
     of_type,
     progress,
-    scheduled,
+    scheduled_activities,
     seconds_between,
 )
 
@@ -65,16 +65,16 @@ class TestQuestions:
         ask = user_input()
         async with at_work(temporal, an_agent(asks("Which colour?"), "Done", tools=[ask])) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (request,) = await execution.requests()
             row = await execution.get()
             await execution.submit_input("Blue")
-            result = await finished(execution)
+            result = await final_result(execution)
 
             assert request.request["prompt"] == "Which colour?"
             assert (row.status, row.step_count) == (ExecutionStatus.PAUSED, 0)
             assert await results(execution) == [("Blue", True)]
-            assert await office.said(execution) == ["Go", "", "Blue", "Done"]
+            assert await office.conversation(execution) == ["Go", "", "Blue", "Done"]
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
             kinds = await office.envelope_types(execution)
         asked_at = kinds.index("agent.input.requested")
@@ -89,14 +89,14 @@ class TestQuestions:
         agent = an_agent(asks("Which?", choices=["Red", "Blue"]), "Done", tools=[user_input()])
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             with pytest.raises(InvalidInput, match=r"^Answer must be one of: Red, Blue$"):
                 await execution.submit_input("Green")
 
             assert len(await execution.requests()) == 1
             assert (await execution.get()).status is ExecutionStatus.PAUSED
             await execution.submit_input(" Red ")
-            await finished(execution)
+            await final_result(execution)
             assert await results(execution) == [("Red", True)]
         accepted = of_type(await events_of(execution), "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
         assert len(accepted) == 1
@@ -107,9 +107,9 @@ class TestQuestions:
         async with at_work(temporal, agent) as office:
             execution = await office.start()
             for answer in ("one", "two"):
-                await office.until_asked(execution)
+                await office.until_waiting(execution)
                 await execution.submit_input(answer)
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == [("one", True), ("two", True)]
             assert (await office.statuses(execution)).count("paused") == 2
@@ -146,13 +146,13 @@ class TestQuestions:
         """
         async with at_work(temporal, an_agent(asks("?"), "Done", tools=[user_input()])) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (request,) = await execution.requests()
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(CommandDelivery, "_update", nothing_happens)
                 await execution.submit_input("Blue")
             await execution.submit_input("Blue", request_id=request.id)
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == [("Blue", True)]
 
@@ -208,10 +208,10 @@ class TestApprovals:
         """8.6.2: the call that runs, and its result; a denial is no error for the error policy."""
         async with at_work(temporal, careful("a")) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (request,) = await execution.requests()
             await decide(execution)
-            result = await finished(execution)
+            result = await final_result(execution)
 
             assert (request.tool, request.args) == ("delete", {"path": "a"})
             assert request.args_digest == args_digest("delete", {"path": "a"})
@@ -227,7 +227,7 @@ class TestApprovals:
         """8.6.3: another digest, other arguments that do not fit, and a second decision are refused."""
         async with at_work(temporal, careful("a", "b")) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             first, second = await execution.requests()
             with pytest.raises(Refused, match=r"^Approval does not match the pending call$"):
                 await execution.approve(first.id, args_digest=second.args_digest)
@@ -249,7 +249,7 @@ class TestApprovals:
                 with pytest.raises(Refused, match=r"^Approval already resolved$"):
                     await execution.deny(first.id, key=key)
             await execution.deny(second.id)
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == [("deleted a", True), ("Denied by user", False)]
 
@@ -260,15 +260,15 @@ class TestApprovals:
         agent = an_agent(*script, "Done", tools=[tool(delete)]).with_approval("delete", "always")
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             with pytest.raises(InvalidInput, match="does not match the call that is approved"):
                 await execution.approve(remember={"path": "b*"})
             await execution.approve(remember={"path": "a*"})
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (request,) = await execution.requests()
             assert request.args == {"path": "b1"}
             await execution.approve()
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == [(f"deleted {path}", True) for path in paths]
 
@@ -276,11 +276,11 @@ class TestApprovals:
         """8.6.3: access to the workflow alone does not approve anything."""
         async with at_work(temporal, careful("a")) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (request,) = await execution.requests()
             workflow: Any = execution.workflow
-            await workflow.execute_update("resolve_approval", Answered(request.call_id))
-            await finished(execution)
+            await workflow.execute_update("resolve_approval", CallReply(request.call_id))
+            await final_result(execution)
 
             assert await results(execution) == [(f"Error: {NOT_ALLOWED}", False)]
 
@@ -301,7 +301,7 @@ class TestApprovals:
             await runs.wait()
             await execution.approve()
             go_on.set()
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == [("deleted a", True), ("seen", True)]
             assert "paused" not in await office.statuses(execution)
@@ -312,9 +312,9 @@ class TestApprovals:
         agent = an_agent(asks("?"), "Done", tools=[ask]).with_approval(ask.name, "always")
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.deny()
-            await finished(execution)
+            await final_result(execution)
 
         assert of_type(await events_of(execution), "TIMER_STARTED") == []
         assert ask.calls == []
@@ -324,12 +324,12 @@ class TestApprovals:
         agent = careful("a", also=[("look", {})]).with_tools([MockTool.returning("look", "", "seen")])
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
 
             assert await results(execution) == [("seen", True)]
             await execution.approve()
-            await finished(execution)
-            assert await office.said(execution) == ["Go", "", "deleted a", "seen", "Done"]
+            await final_result(execution)
+            assert await office.conversation(execution) == ["Go", "", "deleted a", "seen", "Done"]
 
 
 class TestSteering:
@@ -341,9 +341,9 @@ class TestSteering:
             await model.begun.wait()
             await execution.steer("Blue, please")
             model.go_on.set()
-            result = await finished(execution)
+            result = await final_result(execution)
 
-            assert await office.said(execution) == ["Go", "", "null", "Blue, please", "Done"]
+            assert await office.conversation(execution) == ["Go", "", "null", "Blue, please", "Done"]
         assert (result.steps, result.unheard) == (2, 0)
 
     async def test_a_message_requests_one_more_step(self, temporal: TemporalClient) -> None:
@@ -355,10 +355,10 @@ class TestSteering:
             await execution.steer("Blue, please", key="once")
             await execution.steer("Blue, please", key="once")
             model.go_on.set()
-            result = await finished(execution)
+            result = await final_result(execution)
             first, _ = await execution.steps()
 
-            assert await office.said(execution) == ["Go", "Red", "Blue, please", "Blue"]
+            assert await office.conversation(execution) == ["Go", "Red", "Blue, please", "Blue"]
         assert first.outcome
         assert first.outcome["resolvedBy"] == "ContinuationRequest"
         assert (result.steps, result.unheard) == (2, 0)
@@ -371,19 +371,19 @@ class TestSteering:
             await model.begun.wait()
             await execution.steer("Blue, please")
             model.go_on.set()
-            result = await finished(execution)
+            result = await final_result(execution)
 
-            assert await office.said(execution) == ["Go", "Red"]
+            assert await office.conversation(execution) == ["Go", "Red"]
         assert (result.steps, result.unheard, result.stop_reason) == (1, 1, StopReason.COMPLETED)
 
     async def test_a_message_during_the_end_is_kept(self, temporal: TemporalClient) -> None:
         """8.3.2: once it is accepted, the workflow cannot refuse it any more."""
         async with at_work(temporal, an_agent("Done")) as office:
-            async with office.store.held("settle") as settling:
+            async with office.store.hold("settle") as settling:
                 execution = await office.start_directly()
                 await settling.wait()
                 await execution.steer("Wait", key="once")
-            await finished(execution)
+            await final_result(execution)
             with pytest.raises(ExecutionEnded):
                 await execution.steer("Wait")
 
@@ -406,7 +406,7 @@ class TestPausing:
             assert await office.store.undelivered(execution.ref) == ()
             assert not (await progress(execution)).facts.is_paused
             model.go_on.set()
-            await finished(execution)
+            await final_result(execution)
 
     async def test_a_pause_delivers_the_resume_that_was_accepted_before_it(
         self, temporal: TemporalClient
@@ -423,7 +423,7 @@ class TestPausing:
             assert (await progress(execution)).facts.is_paused
             await execution.resume()
             model.go_on.set()
-            await finished(execution)
+            await final_result(execution)
 
     async def test_a_paused_execution_finishes_its_work_and_waits(self, temporal: TemporalClient) -> None:
         """8.4.1: then continues where it stopped."""
@@ -433,11 +433,11 @@ class TestPausing:
             await model.begun.wait()
             await execution.pause()
             model.go_on.set()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             paused = await progress(execution)
             asked = model.asked
             await execution.resume()
-            result = await finished(execution)
+            result = await final_result(execution)
 
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
         assert (paused.status, paused.facts.is_paused, asked) == (ExecutionStatus.PAUSED, True, 1)
@@ -451,12 +451,12 @@ class TestPausing:
             await model.begun.wait()
             await execution.pause()
             model.go_on.set()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.steer("Look twice")
             await execution.resume()
-            await finished(execution)
+            await final_result(execution)
 
-            assert await office.said(execution) == ["Go", "", "null", "Look twice", "Done"]
+            assert await office.conversation(execution) == ["Go", "", "null", "Look twice", "Done"]
 
     async def test_only_a_paused_execution_can_be_resumed(self, temporal: TemporalClient) -> None:
         """8.2.1: resuming a running execution is refused."""
@@ -467,7 +467,7 @@ class TestPausing:
             with pytest.raises(Refused, match=r"^the execution is not paused$"):
                 await execution.resume()
             model.go_on.set()
-            await finished(execution)
+            await final_result(execution)
 
     async def test_an_answer_to_a_paused_execution_waits_until_it_is_resumed(
         self, temporal: TemporalClient
@@ -475,14 +475,14 @@ class TestPausing:
         """8.5.3: the call has its answer, the pause continues."""
         async with at_work(temporal, an_agent(asks("?"), "Done", tools=[user_input()])) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.pause()
             await execution.submit_input("Blue")
             facts = (await progress(execution)).facts
             assert facts.is_paused
             assert [call.need for call in facts.pending] == [CallNeed.RUN]
             await execution.resume()
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == [("Blue", True)]
 
@@ -520,9 +520,9 @@ def asked_to_stop(events: list[HistoryEvent]) -> HistoryEvent:
     return (ours or of_type(events, "WORKFLOW_EXECUTION_CANCEL_REQUESTED"))[0]
 
 
-async def cancelled(office: Office, execution: Execution) -> list[HistoryEvent]:
+async def cancelled_history(office: Office, execution: Execution) -> list[HistoryEvent]:
     """The history of an execution that has ended as cancelled."""
-    result, row = await finished(execution), await execution.get()
+    result, row = await final_result(execution), await execution.get()
     assert (result.status, result.stop_reason) == (AgentStatus.COMPLETED, StopReason.USER_REQUESTED)
     assert (row.status, row.completed_at is None) == (ExecutionStatus.CANCELLED, False)
     assert (await office.statuses(execution))[-1] == "cancelled"
@@ -540,9 +540,9 @@ class TestCancelling:
             execution = await office.start()
             await model.begun.wait()
             await cancel(execution)
-            events = await cancelled(office, execution)
+            events = await cancelled_history(office, execution)
 
-            assert await office.said(execution) == ["Go"]
+            assert await office.conversation(execution) == ["Go"]
         assert model.was_closed
         assert seconds_between(asked_to_stop(events), events[-1]) < 1.0
 
@@ -566,9 +566,9 @@ class TestCancelling:
             execution = await office.start()
             await runs.wait()
             await cancel(execution)
-            await cancelled(office, execution)
+            await cancelled_history(office, execution)
 
-            assert await office.said(execution) == ["Go", "", CANCELLED_CALL, CANCELLED_CALL]
+            assert await office.conversation(execution) == ["Go", "", CANCELLED_CALL, CANCELLED_CALL]
         assert was_closed.is_set()
 
     async def test_while_people_are_asked(
@@ -577,12 +577,12 @@ class TestCancelling:
         """8.2.1: a paused execution may be cancelled; its questions need no answer any more."""
         async with at_work(temporal, an_agent(asks("?"), tools=[user_input()])) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await cancel(execution)
-            await cancelled(office, execution)
+            await cancelled_history(office, execution)
 
             assert await execution.requests() == ()
-            assert await office.said(execution) == ["Go", "", CANCELLED_CALL]
+            assert await office.conversation(execution) == ["Go", "", CANCELLED_CALL]
 
     async def test_after_a_pause_was_requested(
         self, temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
@@ -594,7 +594,7 @@ class TestCancelling:
             await model.begun.wait()
             await execution.pause()
             await cancel(execution)
-            await cancelled(office, execution)
+            await cancelled_history(office, execution)
 
             assert "paused" not in await office.statuses(execution)
 
@@ -607,10 +607,10 @@ class TestCancelling:
             execution = await office.start()
             await model.begun.wait()
             await cancel(execution)
-            events = await cancelled(office, execution)
+            events = await cancelled_history(office, execution)
 
-            assert await office.said(execution) == ["Go", "", CANCELLED_CALL]
-        assert scheduled(events, "run_tool") == []
+            assert await office.conversation(execution) == ["Go", "", CANCELLED_CALL]
+        assert scheduled_activities(events, "run_tool") == []
         assert look.calls == []
 
     async def test_during_a_write(
@@ -618,11 +618,11 @@ class TestCancelling:
     ) -> None:
         """8.2.3: its end is stored despite any cancel in the meantime."""
         async with at_work(temporal, an_agent(asks("?"), tools=[user_input()])) as office:
-            async with office.store.held("settle") as settling:
+            async with office.store.hold("settle") as settling:
                 execution = await office.start_directly()
                 await settling.wait()
                 await cancel(execution)
-            await cancelled(office, execution)
+            await cancelled_history(office, execution)
 
 
 class TestEndedExecutions:
@@ -640,4 +640,4 @@ class TestEndedExecutions:
             with pytest.raises(Refused, match="No approval is open"):
                 await execution.approve()
 
-            assert await office.said(execution) == ["Go", "Done"]
+            assert await office.conversation(execution) == ["Go", "Done"]

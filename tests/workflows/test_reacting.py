@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.step_state import errors_of
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.react import ReActDriver
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import AgentStatus
@@ -23,7 +23,7 @@ from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.tasks import UseTaskPlanning
 from everstep.capabilities.user_input import UseUserInput
 from everstep.local.runner import LocalRunner
-from tests.workflows.harness import at_work, finished
+from tests.workflows.harness import at_work, final_result
 
 PLAN = {"todos": [{"content": "Säen", "status": "pending", "activeForm": "Sät"}]}
 AT = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
@@ -53,21 +53,21 @@ def breaks() -> None:
 
 def reacting(
     *script: InferenceResponse | str, policy: ErrorPolicy = STOPPING, via_inference: bool = False
-) -> AgentBuilder:
+) -> DefinitionBuilder:
     """An agent that looks, and breaks things."""
     driver = ReActDriver(ScriptedModel(*script), max_retries=1, final_via_inference=via_inference)
     tools: Sequence[Tool] = (MockTool("look", handler=seen, schema=AT), MockTool("break", handler=breaks))
-    builder = AgentBuilder.new().with_name("reacting").with_driver(driver).with_tools(tools)
+    builder = DefinitionBuilder.new().with_name("reacting").with_driver(driver).with_tools(tools)
     return builder.with_error_policy(policy).with_max_steps(6)
 
 
-def planning() -> AgentBuilder:
+def planning() -> DefinitionBuilder:
     note = acts("metadata_write", {"key": "Wetter", "value": "晴れ"})
     script = acts("todo_write", PLAN), note, acts("metadata_list", {}), answers("Done")
     return reacting(*script).with_capability(UseTaskPlanning()).with_capability(UseMetadataTools())
 
 
-def criticised() -> AgentBuilder:
+def a_criticised_builder() -> DefinitionBuilder:
     no, yes = says('{"approved":false,"summary":"Thin"}'), says('{"approved":true}')
     script = acts("look", {"at": "sea"}), answers("Blue"), no, answers("Bluer"), yes
     return reacting(*script).with_capability(UseSelfCritique())
@@ -75,7 +75,7 @@ def criticised() -> AgentBuilder:
 
 DONE = answers("Done")
 LOOK = acts("look", {"at": "sea", "unknown": 1, "why": None})
-CASES: dict[str, Callable[[], AgentBuilder]] = {
+CASES: dict[str, Callable[[], DefinitionBuilder]] = {
     "a call": lambda: reacting(LOOK, DONE),
     "an answer by another call": lambda: reacting(LOOK, DONE, says("Blue"), via_inference=True),
     "a tool that fails": lambda: reacting(acts("break", {}), DONE, policy=IGNORING),
@@ -89,7 +89,7 @@ CASES: dict[str, Callable[[], AgentBuilder]] = {
     "an unknown tool": lambda: reacting(acts("fly", {}), DONE, policy=RETRYING),
     "an unknown tool again and again": lambda: reacting(acts("fly", {}), policy=RETRYING),
     "plans and notes": planning,
-    "a critic": criticised,
+    "a critic": a_criticised_builder,
 }
 
 
@@ -129,11 +129,11 @@ async def test_people_are_asked_under_react(temporal: TemporalClient) -> None:
             lambda: execution.deny(reason="too high"),
             lambda: execution.edit({"at": "town"}),
         ):
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await decide()
-            await office.until_resumed(execution)
-        result = await finished(execution)
-        said = await office.said(execution)
+            await office.until_running_again(execution)
+        result = await final_result(execution)
+        said = await office.conversation(execution)
 
     assert [text for text in said if text.startswith("Observation")] == [
         'Observation: {"seen at":"sea"}',

@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy
 from everstep.agent_domain.capabilities.tasks import TodoPolicy
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -31,9 +31,9 @@ from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
 from everstep.workflows import agent_execution
-from tests.everstep.client.parlour import Parlour, receiving
-from tests.workflows.failpoints import Lightning, results
-from tests.workflows.harness import Office, an_agent, at_work, finished, runs_of
+from tests.everstep.client.parlour import SessionSetup, open_session_setup
+from tests.workflows.failpoints import FailpointStrike, results
+from tests.workflows.harness import Office, an_agent, at_work, final_result, runs_of
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()
 FEW_EVENTS = 30
@@ -57,16 +57,16 @@ LOOKS = calls(("look", {}))
 LISTS = calls(("metadata_list", {}))
 
 
-def a_writer(*script: InferenceResponse | str, policy: MetadataPolicy | None = None) -> AgentBuilder:
+def a_writer(*script: InferenceResponse | str, policy: MetadataPolicy | None = None) -> DefinitionBuilder:
     """An agent with a scratchpad, and with a tool that takes no notes."""
     return an_agent(*script, tools=[MockTool("look")]).with_capability(UseMetadataTools(policy))
 
 
-async def metadata(office: Office | Parlour, execution: Execution) -> dict[str, Any]:
+async def metadata(office: Office | SessionSetup, execution: Execution) -> dict[str, Any]:
     return dict((await office.store.material(execution.ref)).metadata)
 
 
-async def locally(agent: AgentBuilder) -> AgentState:
+async def locally(agent: DefinitionBuilder) -> AgentState:
     """The same in-process."""
     return await LocalRunner(agent.definition()).run(AgentState.empty().with_messages((user("Go"),)))
 
@@ -97,7 +97,7 @@ class TestNotes:
             ]
             assert await metadata(office, execution) == {"a": "uno", "b": [1, 2]}
             local = await locally(a_writer(*script))
-            assert await office.said(execution) == [message.text for message in local.messages]
+            assert await office.conversation(execution) == [message.text for message in local.messages]
 
     @pytest.mark.parametrize("is_parallel", [True, False])
     async def test_limits_count_earlier_writes_of_the_step(
@@ -124,7 +124,7 @@ class TestNotes:
     )
     async def test_a_lost_worker_loses_no_notes(self, temporal: TemporalClient, point: Failpoint) -> None:
         """9.4.2, 1.1.3: and stores none of them twice."""
-        strike = Lightning(point)
+        strike = FailpointStrike(point)
         agent = a_writer(writes(("a", 1), ("b", 2)), reads("a", "b"), "Done")
         async with at_work(temporal, agent, strike=strike) as office:
             execution, _ = await office.run()
@@ -138,10 +138,10 @@ class TestNotes:
         script = (writes(("a", 1)), calls(("metadata_write", {"key": "b", "value": 2}), ("look", {})), LISTS)
         async with at_work(temporal, a_writer(*script, "Done").with_approval("look", "always")) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             noted = await metadata(office, execution)
             await execution.approve()
-            await finished(execution)
+            await final_result(execution)
 
             assert noted == {"a": 1, "b": 2}
             listed = '{"count":2,"keys":[{"key":"a","type":"integer"},{"key":"b","type":"integer"}]}'
@@ -170,14 +170,14 @@ class TestPlans:
         if few_events:
             monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", 3 * FEW_EVENTS)
 
-        def an_agent_with_plans() -> AgentBuilder:
+        def an_agent_with_plans() -> DefinitionBuilder:
             script = (LOOKS, LOOKS, LOOKS, plans("sow", "reap"), *[LOOKS] * 6, plans(), LOOKS, LOOKS, "Done")
             policy = TodoPolicy(render_every_steps=2, reminder_every_steps=3)
             return an_agent(*script, tools=[MockTool("look")]).with_capability(UseTaskPlanning(policy))
 
         async with at_work(temporal, an_agent_with_plans()) as office:
             execution, result = await office.run()
-            said = await office.said(execution)
+            said = await office.conversation(execution)
             local = await locally(an_agent_with_plans())
 
             assert said == [message.text for message in local.messages]
@@ -216,7 +216,7 @@ class TestSkills:
         monkeypatch.setattr(agent_execution, "ROLL_OVER_EVENTS", FEW_EVENTS)
         (tmp_path / "sowing.md").write_text("---\ndescription: How to sow\n---\nIn spring.\n")
 
-        def a_farmer() -> AgentBuilder:
+        def a_farmer() -> DefinitionBuilder:
             script = (calls(("load_skill", {"skill_name": "sowing"})), LOOKS, LOOKS, LOOKS, "Done")
             return an_agent(*script, tools=[MockTool("look")]).with_capability(
                 UseSkills(SkillLibrary(tmp_path))
@@ -224,7 +224,7 @@ class TestSkills:
 
         async with at_work(temporal, a_farmer()) as office:
             execution, _ = await office.run()
-            said = await office.said(execution)
+            said = await office.conversation(execution)
 
             assert said == [message.text for message in (await locally(a_farmer())).messages]
             assert len(await runs_of(execution)) > 1
@@ -261,16 +261,16 @@ class TestConversations:
         """9.4.2, 9.3.2: they belong to the conversation."""
         script = (writes(("a", 1)), plans("sow"), "Sown", reads("a"), "Reaped")
         agent = a_writer(*script).with_capability(UseTaskPlanning(TodoPolicy(render_every_steps=1)))
-        async with receiving(temporal, store, agent) as parlour:
+        async with open_session_setup(temporal, store, agent) as parlour:
             session = await parlour.session()
-            await parlour.over(await parlour.say(session, "Go"))
-            sent = await parlour.say(session, "Go on")
-            await parlour.over(sent)
+            await parlour.wait_for_completion(await parlour.post(session, "Go"))
+            sent = await parlour.post(session, "Go on")
+            await parlour.wait_for_completion(sent)
             execution = parlour.execution(sent)
 
             assert await results(execution) == ["1"]
             noted = await metadata(parlour, execution)
-            said = await parlour.heard(sent)
+            said = await parlour.conversation(sent)
         assert noted["a"] == 1
         assert [task["content"] for task in noted["tasks"]] == ["sow"]
         assert sum("1. ○ sow" in text for text in said if "<todo-render>" in text) > 0
@@ -294,15 +294,17 @@ class TestConversations:
             reads("a", "b"),
             "Forked",
         )
-        async with receiving(temporal, store, a_writer(*script).add_processor(opens_late)) as parlour:
-            sent = await parlour.say(await parlour.session(), "Go")
-            await parlour.over(sent)
+        async with open_session_setup(
+            temporal, store, a_writer(*script).add_processor(opens_late)
+        ) as parlour:
+            sent = await parlour.post(await parlour.session(), "Go")
+            await parlour.wait_for_completion(sent)
             fork = await parlour.sessions.fork(parlour.execution(sent).ref, 2, "And now?")
-            await parlour.over(fork.id)
+            await parlour.wait_for_completion(fork.id)
 
             assert (await results(fork))[1:] == ["2", "2"]
             assert await metadata(parlour, fork) == {"a": 2, "gone": 0, "b": 2, "steps": 3}
-            assert (await parlour.heard(sent))[0] == "Late"
-            transcript = await parlour.heard(fork.id)
+            assert (await parlour.conversation(sent))[0] == "Late"
+            transcript = await parlour.conversation(fork.id)
         stored = ["", "Stored 'a': 1", "Stored 'gone': 0", "", "Stored 'a': 2", "Stored 'b': 2"]
         assert transcript[:8] == ["Go", *stored, "And now?"]

@@ -24,13 +24,13 @@ from tests.workflows.harness import (
     Office,
     an_agent,
     at_work,
-    connected,
+    connect_temporal,
     eventually,
     json_of,
     of_type,
     progress,
     runs_of,
-    scheduled,
+    scheduled_activities,
 )
 
 STEPS = 1000
@@ -43,7 +43,7 @@ WORKS_ON = ScenarioStep.tool_call("work", response=SAYS, usage=Usage(output=1), 
 
 
 @dataclass(frozen=True)
-class Rolled:
+class Rollover:
     """All results of an execution in many runs."""
 
     result: ExecutionResult
@@ -71,11 +71,11 @@ async def pause_after(office: Office, execution: Execution, steps: int) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rollover(services: EmbeddedServices) -> AsyncGenerator[Rolled]:
+async def rollover(services: EmbeddedServices) -> AsyncGenerator[Rollover]:
     """Steps without an end, messages from four people at once, and two pauses."""
     driver = DeterministicAgentDriver.from_steps(WORKS_ON)
     agent = an_agent(tools=[MockTool("work")]).with_driver(driver).with_max_steps(STEPS)
-    async with at_work(await connected(services), agent) as office:
+    async with at_work(await connect_temporal(services), agent) as office:
         execution = await office.start()
         async with asyncio.TaskGroup() as people:
             for person in range(4):
@@ -87,26 +87,26 @@ async def rollover(services: EmbeddedServices) -> AsyncGenerator[Rolled]:
         ref, envelopes = execution.ref, list[StoredEnvelope]()
         while more := await office.store.envelopes(ref.tenant_id, ref.stream_id, len(envelopes)):
             envelopes += more
-        yield Rolled(
+        yield Rollover(
             result,
             await runs_of(execution),
             (await progress(execution)).facts,
             await execution.steps(),
-            await office.said(execution),
+            await office.conversation(execution),
             envelopes,
         )
 
 
 class TestRollingOver:
-    def test_no_history_gets_long(self, rollover: Rolled) -> None:
+    def test_no_history_gets_long(self, rollover: Rollover) -> None:
         """1.1.4: one execution is one workflow id, in many runs."""
         assert len(rollover.runs) >= STEPS * 6 / MOST_EVENTS
         # Work under way at the limit still finishes: a step, and messages in the meantime.
         assert max(map(len, rollover.runs)) < MOST_EVENTS + 30
 
-    def test_step_numbers_continue(self, rollover: Rolled) -> None:
+    def test_step_numbers_continue(self, rollover: Rollover) -> None:
         """1.1.4: and each is requested once."""
-        asked = [given["number"] for run in rollover.runs for _, given in scheduled(run, "infer")]
+        asked = [given["number"] for run in rollover.runs for _, given in scheduled_activities(run, "infer")]
 
         assert asked == list(range(1, STEPS + 1))
         assert [step.number for step in rollover.steps] == asked
@@ -116,7 +116,7 @@ class TestRollingOver:
             StopReason.STEPS_LIMIT,
         )
 
-    def test_every_message_is_received_once(self, rollover: Rolled) -> None:
+    def test_every_message_is_received_once(self, rollover: Rollover) -> None:
         """1.1.4, 8.3.1: also those that arrived while the history was cut."""
         received = [text for text in rollover.said if text in MESSAGES]
         hearing = [run for run in rollover.runs if of_type(run, "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")]
@@ -128,20 +128,20 @@ class TestRollingOver:
         assert rollover.result.unheard == 0
         assert len(hearing) > 2
 
-    def test_positions_of_viewers_continue(self, rollover: Rolled) -> None:
+    def test_positions_of_viewers_continue(self, rollover: Rollover) -> None:
         """1.1.4: `seq` has no gap, and time is monotonic."""
         assert [envelope.seq for envelope in rollover.envelopes] == list(
             range(1, len(rollover.envelopes) + 1)
         )
         assert all(a.created_at < b.created_at for a, b in pairwise(rollover.envelopes))
 
-    def test_settlement_numbers_continue(self, rollover: Rolled) -> None:
+    def test_settlement_numbers_continue(self, rollover: Rollover) -> None:
         """1.1.4, 8.4.1: a later pause is not taken for an earlier one."""
         statuses = [e.payload["status"] for e in rollover.envelopes if e.type == "agent.status"]
 
         assert statuses == ["processing", "paused", "processing", "paused", "processing", "stopped"]
 
-    def test_clocks_continue(self, rollover: Rolled) -> None:
+    def test_clocks_continue(self, rollover: Rollover) -> None:
         """1.1.4, 2.7.2: age and working time are those of the execution, not of its last run."""
         began = rollover.runs[0][0].event_time.ToDatetime(tzinfo=UTC)
         info = rollover.facts.state_info
@@ -151,7 +151,7 @@ class TestRollingOver:
         assert abs((info.started_at - began).total_seconds()) < 5
         assert info.cumulative_execution_seconds == pytest.approx(worked)
 
-    def test_only_facts_are_carried(self, rollover: Rolled) -> None:
+    def test_only_facts_are_carried(self, rollover: Rollover) -> None:
         """1.1.4: as much after three hundred steps as after ten."""
         sizes = [
             len(run[0].workflow_execution_started_event_attributes.input.payloads[0].data)

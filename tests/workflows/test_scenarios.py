@@ -23,21 +23,21 @@ from everstep.agent_domain.tools.tools import ToolCall
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.workflows import agent_execution
 from everstep.workflows.contracts import ExecutionResult
-from tests.scenarios import SCENARIOS, Scenario, Turn, described, drive
+from tests.scenarios import SCENARIOS, Scenario, Turn, describe, drive
 from tests.workflows.harness import (
     Office,
     an_agent,
     at_work,
-    carried_out,
-    connected,
+    connect_temporal,
     events_of,
-    finished,
+    executed_commands,
+    final_result,
     progress,
 )
 
 
 @dataclass(frozen=True)
-class Ran:
+class ScenarioRun:
     """The workflow's results for a scenario."""
 
     decisions: list[str]
@@ -74,22 +74,22 @@ def command_of(decision: str) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
+async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, ScenarioRun]]:
     """Every scenario, in parallel."""
     decisions: dict[str, list[str]] = {}
 
     def listening(facts: ExecutionFacts, rules: Rules, now: datetime) -> Decision:
         decision = decide(facts, rules, now)
         if not workflow.unsafe.is_replaying():
-            decisions.setdefault(workflow.info().workflow_id, []).append(described(decision))
+            decisions.setdefault(workflow.info().workflow_id, []).append(describe(decision))
         return decision
 
-    async def run(office: Office, scenario: Scenario) -> Ran:
+    async def run(office: Office, scenario: Scenario) -> ScenarioRun:
         execution = await office.start(agent=scenario.name)
-        result = await finished(execution)
-        return Ran(
+        result = await final_result(execution)
+        return ScenarioRun(
             decisions[execution.workflow.id],
-            carried_out(await events_of(execution)),
+            executed_commands(await events_of(execution)),
             result,
             (await progress(execution)).facts,
             await execution.get(),
@@ -98,7 +98,7 @@ async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_execution, "decide", listening)
-        async with at_work(await connected(services), *map(agent_of, SCENARIOS)) as office:
+        async with at_work(await connect_temporal(services), *map(agent_of, SCENARIOS)) as office:
             all_of_them = await asyncio.gather(*(run(office, scenario) for scenario in SCENARIOS))
     yield {scenario.name: each for scenario, each in zip(SCENARIOS, all_of_them, strict=True)}
 
@@ -106,16 +106,18 @@ async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Ran]]:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 class TestScenarios:
     def test_the_workflow_decides_as_the_table_says(
-        self, runs: Mapping[str, Ran], scenario: Scenario
+        self, runs: Mapping[str, ScenarioRun], scenario: Scenario
     ) -> None:
         """1.1.2: every decision is a function of recorded facts, the same in every shell."""
         assert runs[scenario.name].decisions == list(scenario.decisions)
 
-    def test_only_the_decisions_are_carried_out(self, runs: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_only_the_decisions_are_carried_out(
+        self, runs: Mapping[str, ScenarioRun], scenario: Scenario
+    ) -> None:
         """1.1.2, 5.4.1: the commands in history are the decisions, and there are no others."""
         assert runs[scenario.name].commands == [command_of(decision) for decision in scenario.decisions]
 
-    def test_it_ends_as_the_table_says(self, runs: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_it_ends_as_the_table_says(self, runs: Mapping[str, ScenarioRun], scenario: Scenario) -> None:
         """3.7.1: status and stop reason, in the workflow's result and in the store."""
         result, row = runs[scenario.name].result, runs[scenario.name].row
         assert (result.status, result.stop_reason) == (scenario.status, scenario.reason)
@@ -123,7 +125,7 @@ class TestScenarios:
         assert row.output is not None
         assert row.output["stop_reason"] == scenario.reason
 
-    def test_it_counts_as_bare_facts_count(self, runs: Mapping[str, Ran], scenario: Scenario) -> None:
+    def test_it_counts_as_bare_facts_count(self, runs: Mapping[str, ScenarioRun], scenario: Scenario) -> None:
         """2.6.1, 2.6.2, 3.4.3: steps, tokens and failures."""
         known, bare = runs[scenario.name], drive(scenario, lambda _decision: None)
         facts, row = known.facts, known.row
@@ -137,7 +139,7 @@ class TestScenarios:
         assert [step.number for step in known.steps] == list(range(1, bare.step_count + 1))
 
     def test_the_trace_shows_why_each_step_followed(
-        self, runs: Mapping[str, Ran], scenario: Scenario
+        self, runs: Mapping[str, ScenarioRun], scenario: Scenario
     ) -> None:
         """2.1.3, 2.2.1: the outcome of each evaluation is stored with the step that it judged."""
         deciders = [step.outcome["resolvedBy"] for step in runs[scenario.name].steps if step.outcome]

@@ -11,7 +11,7 @@ from everstep.agent_domain.testing import MockTool, calls
 from everstep.client.client import Execution
 from everstep.runtime.embedded.search_attributes import register
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES
-from tests.workflows.harness import Office, an_agent, at_work, events_of, eventually, finished, of_type
+from tests.workflows.harness import Office, an_agent, at_work, events_of, eventually, final_result, of_type
 from tests.workflows.test_people import asks, user_input
 from tests.workflows.test_subagents import a_boss, a_hand, child_of, hires
 
@@ -23,17 +23,17 @@ async def search_attributes(temporal: TemporalClient) -> None:
         await register(temporal, SEARCH_ATTRIBUTES)
 
 
-async def found(office: Office, query: str) -> set[str]:
+async def find_workflows(office: Office, query: str) -> set[str]:
     ours = f"TaskQueue = '{office.settings.task_queue}' AND {query}"
     return {workflow.id async for workflow in office.temporal.list_workflows(ours)}
 
 
-async def until_found(office: Office, query: str, *executions: Execution) -> None:
+async def until_visible(office: Office, query: str, *executions: Execution) -> None:
     """Wait until a query finds exactly these; the server needs a moment."""
     wanted = {execution.workflow.id for execution in executions}
 
     async def is_so() -> bool:
-        return await found(office, query) == wanted
+        return await find_workflows(office, query) == wanted
 
     await eventually(is_so)
 
@@ -51,13 +51,13 @@ async def test_an_execution_is_found_by_its_status(temporal: TemporalClient) -> 
         office.search_attributes = True
         session = uuid4()
         execution = await office.start(session_id=session)
-        await office.until_asked(execution)
-        await until_found(office, "EverstepStatus = 'paused'", execution)
-        await until_found(office, "EverstepStatus = 'running'")
+        await office.until_waiting(execution)
+        await until_visible(office, "EverstepStatus = 'paused'", execution)
+        await until_visible(office, "EverstepStatus = 'running'")
         await execution.submit_input("Blue")
-        await finished(execution)
-        await until_found(office, "EverstepStopReason = 'completed'", execution)
-        await until_found(office, f"EverstepSession = '{session}'", execution)
+        await final_result(execution)
+        await until_visible(office, "EverstepStopReason = 'completed'", execution)
+        await until_visible(office, f"EverstepSession = '{session}'", execution)
 
         assert await attributes_of(execution) == {
             "EverstepTenant": "default",
@@ -94,5 +94,5 @@ async def test_children_are_found_too(temporal: TemporalClient) -> None:
         session = uuid4()
         execution, _ = await office.run(session_id=session)
         child = await child_of(office, execution)
-        await until_found(office, f"EverstepSession = '{session}'", execution, child)
-        await until_found(office, "EverstepAgent = 'hand' AND EverstepStatus = 'completed'", child)
+        await until_visible(office, f"EverstepSession = '{session}'", execution, child)
+        await until_visible(office, "EverstepAgent = 'hand' AND EverstepStatus = 'completed'", child)

@@ -10,21 +10,21 @@ import pytest
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint, Strike, inert
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.errors import ModelUnavailable, RateLimited
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.state.broadcast_adapter import BroadcastConfig
 from everstep.agent_domain.state.steps import InferenceResponse
-from everstep.agent_domain.stream.bus import Chunk
-from everstep.agent_domain.stream.chunker import MOST_CHARACTERS
+from everstep.agent_domain.stream.bus import TextChunk
+from everstep.agent_domain.stream.chunker import MAX_CHUNK_CHARACTERS
 from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
 from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.client.client import Execution
 from everstep.local.agent import AgentBuilder as LocalAgentBuilder
 from everstep.local.broadcast import AgentEventEnvelopeAdapter
-from tests.workflows.harness import HeldModel, Office, an_agent, at_work, finished
+from tests.workflows.harness import HeldModel, Office, an_agent, at_work, final_result
 from tests.workflows.viewing import Speaker, Viewer, viewing
 
 SPOKEN = ["Well, ", "let me ", "see"]
@@ -44,8 +44,8 @@ class Hangs:
 
 
 @asynccontextmanager
-async def watched(
-    temporal: TemporalClient, speaker: Speaker, agent: AgentBuilder, strike: Strike = inert
+async def watch_execution(
+    temporal: TemporalClient, speaker: Speaker, agent: DefinitionBuilder, strike: Strike = inert
 ) -> AsyncGenerator[tuple[Office, Viewer, Execution]]:
     """An execution, and a viewer who watched it from the beginning."""
     ref = ExecutionRef(uuid4())
@@ -55,7 +55,7 @@ async def watched(
     ):
         speaker.viewer = viewer
         execution = await office.start(execution_id=ref.execution_id)
-        await finished(execution)
+        await final_result(execution)
         await viewer.until_over()
         stored = await office.store.envelopes(ref.tenant_id, ref.stream_id)
         assert tuple(viewer.envelopes) == stored
@@ -67,7 +67,7 @@ def tools() -> list[MockTool]:
     return [MockTool("look"), MockTool("glance", options=ToolOptions(quick=True))]
 
 
-def speaking(*script: Sequence[str] | InferenceResponse | Exception) -> tuple[Speaker, AgentBuilder]:
+def speaking(*script: Sequence[str] | InferenceResponse | Exception) -> tuple[Speaker, DefinitionBuilder]:
     speaker = Speaker(*script)
     return speaker, an_agent(model=speaker, tools=tools()).with_parallel_tools(False)
 
@@ -75,8 +75,8 @@ def speaking(*script: Sequence[str] | InferenceResponse | Exception) -> tuple[Sp
 async def test_text_is_visible_while_it_is_written(temporal: TemporalClient) -> None:
     """7.1.1, 7.2, 7.6.1, 7.6.2: after the beginning of its step, counted in each, with one end each."""
     speaker, agent = speaking(calls(("look", {}), text="I look"), SPOKEN)
-    async with watched(temporal, speaker, agent) as (office, viewer, execution):
-        assert viewer.told == [
+    async with watch_execution(temporal, speaker, agent) as (office, viewer, execution):
+        assert viewer.in_words == [
             "status processing",
             "step.started 1",
             "1.1#0 I look",
@@ -95,14 +95,14 @@ async def test_text_is_visible_while_it_is_written(temporal: TemporalClient) -> 
         begun = {e.payload["step_number"]: e.seq for e in viewer.envelopes if e.type == "agent.step.started"}
         assert {(c.attempt.step_number, c.after_seq) for c in viewer.chunks} == set(begun.items())
         assert [c.offset for c in viewer.chunks] == [0, 6, 0, 6, 13, 16]
-        assert (await office.said(execution))[-1] == "".join(SPOKEN)
+        assert (await office.conversation(execution))[-1] == "".join(SPOKEN)
 
 
 async def test_the_text_of_a_lost_attempt_is_withdrawn(temporal: TemporalClient) -> None:
     """7.6.3: before the next one writes, and with its beginning."""
     speaker, agent = speaking(SPOKEN)
-    async with watched(temporal, speaker, agent, Hangs()) as (office, viewer, execution):
-        assert viewer.told == [
+    async with watch_execution(temporal, speaker, agent, Hangs()) as (office, viewer, execution):
+        assert viewer.in_words == [
             "status processing",
             "step.started 1",
             "1.1#0 Well, ",
@@ -115,7 +115,7 @@ async def test_the_text_of_a_lost_attempt_is_withdrawn(temporal: TemporalClient)
             "status completed",
         ]
         assert {chunk.after_seq for chunk in viewer.chunks if chunk.attempt.number == 2} == {3}
-        assert (await office.said(execution))[-1] == "".join(SPOKEN)
+        assert (await office.conversation(execution))[-1] == "".join(SPOKEN)
 
 
 async def test_late_text_of_a_superseded_attempt_is_not_published(temporal: TemporalClient) -> None:
@@ -128,7 +128,11 @@ async def test_late_text_of_a_superseded_attempt_is_not_published(temporal: Temp
                 self.ears[0]("Boo")
 
     haunted = Haunted(SPOKEN)
-    async with watched(temporal, haunted, an_agent(model=haunted), Hangs()) as (_, viewer, _execution):
+    async with watch_execution(temporal, haunted, an_agent(model=haunted), Hangs()) as (
+        _,
+        viewer,
+        _execution,
+    ):
         text = [chunk.content for chunk in viewer.chunks if chunk.attempt.number == 2]
         assert text == [*SPOKEN, ""]
         assert [chunk.content for chunk in viewer.chunks if chunk.attempt.number == 1] == ["Well, "]
@@ -138,8 +142,8 @@ async def test_an_attempt_that_failed_in_the_middle_is_withdrawn(temporal: Tempo
     """7.6.2, 7.6.3: its text has no end, and viewers learn why nothing follows (3.5.5)."""
     speaker, agent = speaking(["Well, "], SPOKEN)
     speaker.fails[1] = ModelUnavailable("hung up")
-    async with watched(temporal, speaker, agent) as (_, viewer, _execution):
-        assert viewer.told[2:6] == [
+    async with watch_execution(temporal, speaker, agent) as (_, viewer, _execution):
+        assert viewer.in_words[2:6] == [
             "1.1#0 Well, ",
             "status processing: provider unavailable, next attempt in 1 s",
             "superseded 1.1 by 2",
@@ -162,11 +166,11 @@ async def test_text_that_arrives_after_a_failure_is_not_published(
         note_failure = office.store.note_failure
 
         async def while_text_arrives(ref: ExecutionRef, number: int, attempt: int) -> int:
-            speaker.ears[0]("!" * MOST_CHARACTERS)
+            speaker.ears[0]("!" * MAX_CHUNK_CHARACTERS)
             return await note_failure(ref, number, attempt)
 
         monkeypatch.setattr(office.store, "note_failure", while_text_arrives)
-        await finished(await office.start(execution_id=ref.execution_id))
+        await final_result(await office.start(execution_id=ref.execution_id))
         await viewer.until_over()
         assert [chunk.content for chunk in viewer.chunks if chunk.attempt.number == 1] == ["Well, "]
 
@@ -176,8 +180,8 @@ async def test_an_attempt_that_failed_before_any_text_withdraws_nothing(
 ) -> None:
     """7.6.3: there is nothing to withdraw; attempts still count, and viewers see the wait (3.5.5)."""
     speaker, agent = speaking(RateLimited("busy"), ["Done"])
-    async with watched(temporal, speaker, agent) as (_, viewer, _execution):
-        assert viewer.told[1:5] == [
+    async with watch_execution(temporal, speaker, agent) as (_, viewer, _execution):
+        assert viewer.in_words[1:5] == [
             "step.started 1",
             "status processing: provider asks to slow down, next attempt in 1 s",
             "1.2#0 Done",
@@ -192,9 +196,9 @@ async def test_an_immediate_reply_is_not_streamed(temporal: TemporalClient) -> N
         at_work(temporal, agent, moment=60) as office,
         viewing(office.bus, ref.stream_id) as viewer,
     ):
-        await finished(await office.start(execution_id=ref.execution_id))
+        await final_result(await office.start(execution_id=ref.execution_id))
         await viewer.until_over()
-        assert viewer.told[-3:] == ["step.started 2", "step.completed 2", "status completed"]
+        assert viewer.in_words[-3:] == ["step.started 2", "step.completed 2", "status completed"]
         assert viewer.chunks == []
 
 
@@ -255,8 +259,8 @@ async def test_durable_and_in_process_executions_publish_the_same(
 
     speaker, durable = speaking(*script)
     speaker.is_seen = config.include_stream_chunks
-    async with watched(temporal, speaker, durable.with_broadcast(config)) as (_, viewer, _execution):
-        frames = [frame.envelope if isinstance(frame, Chunk) else frame for frame in viewer.frames]
+    async with watch_execution(temporal, speaker, durable.with_broadcast(config)) as (_, viewer, _execution):
+        frames = [frame.envelope if isinstance(frame, TextChunk) else frame for frame in viewer.frames]
         assert plain((f.type, f.payload) for f in frames) == plain((e.type, e.payload) for e in recorder.sent)
 
 
@@ -264,13 +268,15 @@ async def test_without_chunks_there_is_nothing_to_withdraw(temporal: TemporalCli
     """7.5, 7.6.3."""
     speaker, agent = speaking(SPOKEN)
     speaker.is_seen = False
-    async with watched(temporal, speaker, agent.with_broadcast(BroadcastConfig.minimal()), Hangs()) as (
+    async with watch_execution(
+        temporal, speaker, agent.with_broadcast(BroadcastConfig.minimal()), Hangs()
+    ) as (
         _,
         viewer,
         _execution,
     ):
         assert speaker.asked == 2
-        assert viewer.told == [
+        assert viewer.in_words == [
             "status processing",
             "step.started 1",
             "step.completed 1",
@@ -297,7 +303,7 @@ async def test_a_cancel_shows_why_the_execution_ended(temporal: TemporalClient) 
         execution = await office.start()
         await model.begun.wait()
         await execution.cancel()
-        await finished(execution)
+        await final_result(execution)
         stored = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
 
     *_, trace, status = stored

@@ -13,10 +13,10 @@ from everstep.activities.call_records import NOT_ALLOWED
 from everstep.activities.failpoints import Failpoint
 from everstep.activities.subagents import FROM_OUTSIDE
 from everstep.activities.tool_calls import CANNOT_SPAWN
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spawning import Spawn
-from everstep.agent_domain.capabilities.subagents import SubagentPolicy, reported
+from everstep.agent_domain.capabilities.subagents import SubagentPolicy, outcome_text
 from everstep.agent_domain.errors import InvalidInput, ModelError, StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef, call_id, subagent_id
 from everstep.agent_domain.loop.child_end import ChildEnd
@@ -31,8 +31,8 @@ from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
 from everstep.workflows import agent_execution
-from everstep.workflows.contracts import Answered
-from tests.workflows.failpoints import Lightning
+from everstep.workflows.contracts import CallReply
+from tests.workflows.failpoints import FailpointStrike
 from tests.workflows.harness import (
     DEADLINE,
     HeldModel,
@@ -41,7 +41,7 @@ from tests.workflows.harness import (
     at_work,
     events_of,
     eventually,
-    finished,
+    final_result,
     of_type,
     progress,
     runs_of,
@@ -89,7 +89,7 @@ class Hire(MockTool):
 
     def report(self, args: dict[str, Any], end: ChildEnd) -> str:
         self.ends.append(end)
-        return reported(args["who"], end, SubagentPolicy())
+        return outcome_text(args["who"], end, SubagentPolicy())
 
 
 def hires(*whom: str, **more: Any) -> InferenceResponse:
@@ -97,12 +97,14 @@ def hires(*whom: str, **more: Any) -> InferenceResponse:
     return calls(*(("hire", {"who": who, **more}) for who in whom))
 
 
-def a_boss(*script: InferenceResponse | str, hire: Any = None) -> AgentBuilder:
+def a_boss(*script: InferenceResponse | str, hire: Any = None) -> DefinitionBuilder:
     """An agent that delegates."""
     return an_agent(*script, tools=[hire or Hire()]).with_name("boss")
 
 
-def a_hand(*script: InferenceResponse | str | Exception, name: str = "hand", **more: Any) -> AgentBuilder:
+def a_hand(
+    *script: InferenceResponse | str | Exception, name: str = "hand", **more: Any
+) -> DefinitionBuilder:
     """An agent that is delegated to."""
     return an_agent(*script, **more).with_name(name)
 
@@ -115,21 +117,21 @@ async def results(execution: Execution) -> list[str]:
 async def child_of(office: Office, parent: Execution, index: int = 0) -> Execution:
     """Wait for the child of a call of its latest step."""
 
-    async def called() -> bool:
+    async def has_calls() -> bool:
         return any(len(step.calls) > index for step in await parent.steps())
 
-    await office.store.until(called)
+    await office.store.until(has_calls)
     step = next(step for step in reversed(await parent.steps()) if step.calls)
     child = office.client.execution(subagent_id(parent.id, step.calls[index].call.id), parent.ref.session_id)
 
-    async def accepted() -> bool:
+    async def is_accepted() -> bool:
         return await office.store.execution(child.ref) is not None
 
-    await office.store.until(accepted)
+    await office.store.until(is_accepted)
     return child
 
 
-async def standing(*executions: Execution) -> list[ExecutionStatus]:
+async def statuses_of(*executions: Execution) -> list[ExecutionStatus]:
     """The statuses of executions."""
     return [(await execution.get()).status for execution in executions]
 
@@ -148,8 +150,8 @@ class TestChildren:
             row, parent = await child.get(), await execution.get()
             plan = (await progress(child)).facts
 
-            assert await office.said(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
-            assert await office.said(child) == ["Count", "Three"]
+            assert await office.conversation(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
+            assert await office.conversation(child) == ["Count", "Three"]
             envelopes = await office.store.envelopes(execution.ref.tenant_id, session)
             material = await office.store.material(child.ref)
             parent_material = await office.store.material(execution.ref)
@@ -305,14 +307,14 @@ class TestChildren:
 
             await eventually(tells)
             await execution.cancel()
-            await finished(execution)
+            await final_result(execution)
 
 
-async def terminated(execution: Execution) -> None:
+async def terminate_execution(execution: Execution) -> None:
     await execution.workflow.terminate("an operator")
 
 
-async def cancelled(execution: Execution) -> None:
+async def cancel_execution(execution: Execution) -> None:
     await execution.cancel()
 
 
@@ -330,7 +332,7 @@ class TestEnds:
         ids=["silent", "failed", "advised", "no step"],
     )
     async def test_a_child_that_ends_badly(
-        self, temporal: TemporalClient, hand: AgentBuilder, text: str
+        self, temporal: TemporalClient, hand: DefinitionBuilder, text: str
     ) -> None:
         """9.6.3, 5.4.4: its parent reads that, without the details, and continues."""
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), hand) as office:
@@ -344,8 +346,8 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("end", "status", "text"),
         [
-            (terminated, ExecutionStatus.FAILED, f"Error: Subagent 'hand' failed: {FROM_OUTSIDE}"),
-            (cancelled, ExecutionStatus.CANCELLED, "Error: Subagent 'hand' failed: It was cancelled"),
+            (terminate_execution, ExecutionStatus.FAILED, f"Error: Subagent 'hand' failed: {FROM_OUTSIDE}"),
+            (cancel_execution, ExecutionStatus.CANCELLED, "Error: Subagent 'hand' failed: It was cancelled"),
         ],
     )
     async def test_a_child_that_is_ended_from_outside(
@@ -362,7 +364,7 @@ class TestEnds:
             await model.begun.wait()
             child = await child_of(office, execution)
             await end(child)
-            result = await finished(execution)
+            result = await final_result(execution)
             row = await child.get()
 
             assert await results(execution) == [text]
@@ -375,10 +377,10 @@ class TestEnds:
         hand = a_hand(asks("?"), tools=[user_input()])
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), hand) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             child = await child_of(office, execution)
-            await terminated(execution)
-            await finished(child)
+            await terminate_execution(execution)
+            await final_result(child)
 
             assert (await child.get()).status is ExecutionStatus.CANCELLED
 
@@ -391,8 +393,8 @@ class TestEnds:
             execution = await office.start()
             await model.begun.wait()
             child = await child_of(office, execution)
-            await terminated(execution)
-            await finished(child)
+            await terminate_execution(execution)
+            await final_result(child)
 
             assert (await child.get()).status is ExecutionStatus.CANCELLED
         assert model.was_closed
@@ -401,7 +403,7 @@ class TestEnds:
         """2.7.1: the child's working seconds are the call's, and no other time."""
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Three")) as office:
             execution, _ = await office.run()
-            child = await finished(await child_of(office, execution))
+            child = await final_result(await child_of(office, execution))
             (step, _) = await execution.steps()
             (call,) = step.calls
 
@@ -423,7 +425,7 @@ async def twice(execution: Execution) -> None:
     await asyncio.gather(execution.cancel(), execution.workflow.cancel())
 
 
-def a_family(*hand: InferenceResponse | str, **more: Any) -> Sequence[AgentBuilder]:
+def a_family(*hand: InferenceResponse | str, **more: Any) -> Sequence[DefinitionBuilder]:
     lead = a_boss(hires("hand"), "Led").with_name("lead")
     return a_boss(hires("lead"), "Thanks"), lead, a_hand(*hand, **more)
 
@@ -443,11 +445,11 @@ class TestCancelling:
             child = await child_of(office, execution)
             grandchild = await child_of(office, child)
             await cancel(execution)
-            result = await finished(execution)
+            result = await final_result(execution)
 
             rows = [await each.get() for each in (grandchild, child, execution)]
-            assert await office.said(execution) == ["Go", "", CANCELLED_CALL]
-            assert await office.said(child) == ["Work", "", CANCELLED_CALL]
+            assert await office.conversation(execution) == ["Go", "", CANCELLED_CALL]
+            assert await office.conversation(child) == ["Work", "", CANCELLED_CALL]
         assert [row.status for row in rows] == [ExecutionStatus.CANCELLED] * 3
         ends = [row.completed_at for row in rows]
         assert ends == sorted(ends, key=str)
@@ -460,13 +462,13 @@ class TestCancelling:
         """8.2.1, 8.4.1: its question needs no answer any more."""
         async with at_work(temporal, *a_family(asks("?"), tools=[user_input()])) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             child = await child_of(office, execution)
             grandchild = await child_of(office, child)
             await cancel(execution)
-            await finished(execution)
+            await final_result(execution)
 
-            assert await standing(grandchild, child, execution) == [ExecutionStatus.CANCELLED] * 3
+            assert await statuses_of(grandchild, child, execution) == [ExecutionStatus.CANCELLED] * 3
             assert await grandchild.requests() == ()
 
     async def test_before_the_child_has_begun(
@@ -476,13 +478,13 @@ class TestCancelling:
         hand = a_hand("Never")
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), hand) as office:
             execution = await office.start()
-            async with office.store.held("reserve_call") as accepting:
+            async with office.store.hold("reserve_call") as accepting:
                 await accepting.wait()
                 await cancel(execution)
-            await finished(execution)
+            await final_result(execution)
             child = await child_of(office, execution)
 
-            assert await standing(child, execution) == [ExecutionStatus.CANCELLED] * 2
+            assert await statuses_of(child, execution) == [ExecutionStatus.CANCELLED] * 2
             assert await child.steps() == ()
             assert await office.statuses(child) == ["cancelled"]
         assert of_type(await events_of(execution), "START_CHILD_WORKFLOW_EXECUTION_INITIATED") == []
@@ -497,16 +499,16 @@ class TestPeople:
         """8.4.1, 2.7.3: it is asked and answered under the grandchild's own id."""
         async with at_work(temporal, *a_family(asks("?"), "Three", tools=[user_input()])) as office:
             execution = await office.start(session_id=uuid4())
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             child = await child_of(office, execution)
             grandchild = await child_of(office, child)
-            paused = await standing(execution, child, grandchild)
+            paused = await statuses_of(execution, child, grandchild)
             entered = (await progress(execution)).facts.execution_started_at
             assert await execution.requests() == ()
             assert len(await grandchild.requests()) == 1
             described = (await execution.workflow.describe()).raw_description
             await grandchild.submit_input("Blue")
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == ["[Subagent: lead] Led"]
             assert await results(grandchild) == [
@@ -536,14 +538,14 @@ class TestPeople:
             execution = await office.start()
             await model.begun.wait()
             child = await child_of(office, execution)
-            await office.until_asked(child)
+            await office.until_waiting(child)
             # Its parent has received it by then: the child's next report comes after that signal.
-            await eventually(lambda: heard(execution, 1))
-            assert await standing(execution) == [ExecutionStatus.RUNNING]
+            await eventually(lambda: has_reported(execution, 1))
+            assert await statuses_of(execution) == [ExecutionStatus.RUNNING]
             model.go_on.set()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await child.submit_input("Blue")
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == ["[Subagent: asking] Asked", "[Subagent: working] Done"]
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
@@ -557,11 +559,11 @@ class TestPeople:
         hand = a_hand(*looks, asks("?"), "Three", tools=[MockTool("look"), user_input()])
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), hand) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             child = await child_of(office, execution)
             assert len(await runs_of(child)) > 1
             await child.submit_input("Blue")
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == ["[Subagent: hand] Three"]
 
@@ -575,14 +577,14 @@ class TestPeople:
             child = await child_of(office, execution)
             await child.pause()
             model.go_on.set()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await child.resume()
-            await finished(execution)
+            await final_result(execution)
 
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
 
 
-async def heard(execution: Execution, count: int) -> bool:
+async def has_reported(execution: Execution, count: int) -> bool:
     """Whether this many children have reported their status."""
     return len(of_type(await events_of(execution), "WORKFLOW_EXECUTION_SIGNALED")) == count
 
@@ -599,19 +601,19 @@ class TestApprovals:
         boss = a_boss(hires("hand", "hand", "hand", task="Count"), "Thanks").with_approval("hire", "always")
         async with at_work(temporal, boss, a_hand("Three")) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             approved, denied, edited = await execution.requests()
             await execution.approve(approved.id)
             await execution.deny(denied.id)
             await execution.edit({"who": "hand", "task": "Sing"}, edited.id)
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == [
                 "[Subagent: hand] Three",
                 "Denied by user",
                 '[Arguments edited by user: {"who":"hand","task":"Sing"}]\n[Subagent: hand] Three',
             ]
-            assert await office.said(await child_of(office, execution, 2)) == ["Sing", "Three"]
+            assert await office.conversation(await child_of(office, execution, 2)) == ["Sing", "Three"]
             assert len((await office.client.list()).rows) == 3
 
     @pytest.mark.parametrize("edited", [False, True])
@@ -620,12 +622,12 @@ class TestApprovals:
         agent = an_agent(asks("Which?"), "Done", tools=[user_input()]).with_approval("user_input", "always")
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await (execution.edit({"prompt": "What colour?"}) if edited else execution.approve())
             await office.until_envelope(execution, "agent.input.requested")
             (question,) = await execution.requests()
             await execution.submit_input("Blue")
-            await finished(execution)
+            await final_result(execution)
             kinds = await office.envelope_types(execution)
 
             note = '[Arguments edited by user: {"prompt":"What colour?"}]\n' if edited else ""
@@ -639,9 +641,9 @@ class TestApprovals:
         agent = an_agent(asks("Which?"), "Done", tools=[user_input()]).with_approval("user_input", "always")
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.deny()
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == ["Denied by user"]
             assert "agent.input.requested" not in await office.envelope_types(execution)
@@ -652,9 +654,9 @@ class TestApprovals:
         agent = an_agent(asks("Which?"), "Done", tools=[ask]).with_approval("user_input", "always")
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             await execution.approve()
-            await finished(execution)
+            await final_result(execution)
 
             assert await results(execution) == ["Blue"]
             assert await execution.requests() == ()
@@ -664,11 +666,11 @@ class TestApprovals:
         boss = a_boss(hires("hand"), "Thanks").with_approval("hire", "always").with_error_policy(FORGIVING)
         async with at_work(temporal, boss, a_hand("Three")) as office:
             execution = await office.start()
-            await office.until_asked(execution)
+            await office.until_waiting(execution)
             (request,) = await execution.requests()
             workflow: Any = execution.workflow
-            await workflow.execute_update("resolve_approval", Answered(request.call_id))
-            await finished(execution)
+            await workflow.execute_update("resolve_approval", CallReply(request.call_id))
+            await final_result(execution)
 
             assert await results(execution) == [f"Error: {NOT_ALLOWED}"]
             assert len((await office.client.list()).rows) == 1
@@ -690,11 +692,11 @@ class TestSecondAttempts:
     ) -> None:
         """1.1.3: after any failure of the first attempt."""
         boss, hand = a_boss(hires("hand"), "Thanks", hire=Hire(effect=effect)), a_hand("Three")
-        async with at_work(temporal, boss, hand, strike=Lightning(point)) as office:
+        async with at_work(temporal, boss, hand, strike=FailpointStrike(point)) as office:
             execution, result = await office.run()
             kinds = await office.envelope_types(execution)
 
-            assert await office.said(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
+            assert await office.conversation(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
             assert len((await office.client.list()).rows) == 2
         assert (kinds.count("agent.tool.started"), kinds.count("agent.tool.completed")) == (1, 1)
         assert result.steps == 2
@@ -707,10 +709,10 @@ class TestSecondAttempts:
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Three")) as office:
             execution = await office.start()
             for method in ("reserve_call", "accept", "steps", "execution", "record_call"):
-                office.store.fails(method, StoreUnavailable("connection refused"))
-            await finished(execution)
+                office.store.fail_next(method, StoreUnavailable("connection refused"))
+            await final_result(execution)
 
-            assert await office.said(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
+            assert await office.conversation(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
             assert len((await office.client.list()).rows) == 2
 
     async def test_a_child_whose_workflow_exists_already_is_closed(self, temporal: TemporalClient) -> None:
@@ -722,7 +724,7 @@ class TestSecondAttempts:
             await model.begun.wait()
             execution, _ = await office.run(execution_id=id_)
             model.go_on.set()
-            await finished(child)
+            await final_result(child)
 
             assert await results(execution) == [f"Error: Subagent 'hand' failed: {FROM_OUTSIDE}"]
             assert (await child.get()).status is ExecutionStatus.FAILED
@@ -758,9 +760,9 @@ class TestPausing:
             assert [len(await each.steps()) for each in (grandchild, child, execution)] == [1, 1, 1]
 
             await execution.resume()
-            await finished(execution)
+            await final_result(execution)
 
-            assert await standing(grandchild, child, execution) == [ExecutionStatus.COMPLETED] * 3
+            assert await statuses_of(grandchild, child, execution) == [ExecutionStatus.COMPLETED] * 3
             assert len(await grandchild.steps()) == 2
 
     async def test_a_child_that_begins_while_its_parent_is_paused_pauses_too(
@@ -769,11 +771,11 @@ class TestPausing:
         """8.2.1: a child accepted before the pause begins, and is notified at once."""
         async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Done")) as office:
             execution = await office.start()
-            async with office.store.held("reserve_call") as accepting:
+            async with office.store.hold("reserve_call") as accepting:
                 await accepting.wait()
                 await execution.pause()
             await office.until_status(execution, ExecutionStatus.PAUSED)
             await execution.resume()
-            result = await finished(execution)
+            result = await final_result(execution)
 
         assert result.status is AgentStatus.COMPLETED

@@ -15,7 +15,7 @@ from everstep.agent_domain.testing import MockTool, calls
 from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.runtime.embedded.temporal import temporal_executable
 from everstep.runtime.temporal import data_converter
-from tests.workflows.harness import an_agent, at_work, events_of, finished, progress, seconds_between
+from tests.workflows.harness import an_agent, at_work, events_of, final_result, progress, seconds_between
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -56,15 +56,15 @@ async def test_a_week_of_waiting_counts_neither_as_work_nor_as_delay(
         for agent in ("wall", "work"):
             execution = await office.start(agent=agent)
             for answer in ("Red", "Blue"):
-                await office.until_asked(execution)
+                await office.until_waiting(execution)
                 await time_skipping.fast_forward(execution.workflow, WEEK)
                 await execution.submit_input(answer)
-                await office.until_resumed(execution)
-            result = await finished(execution)
+                await office.until_running_again(execution)
+            result = await final_result(execution)
             info = (await progress(execution)).facts.state_info
             events = await events_of(execution)
 
-            assert await office.said(execution) == ["Go", "", "Red", "", "Blue", "Done"]
+            assert await office.conversation(execution) == ["Go", "", "Red", "", "Blue", "Done"]
             assert (result.status, result.stop_reason) == (AgentStatus.COMPLETED, StopReason.COMPLETED)
             assert result.steps == 3
             assert 0 < info.cumulative_execution_seconds < 60
@@ -79,13 +79,13 @@ async def test_a_question_waits_as_long_as_it_may(time_skipping: WorkflowEnviron
     agent = an_agent(ASKS, "Done", tools=[user_input(WEEK.total_seconds())])
     async with at_work(time_skipping.client, agent) as office:
         execution = await office.start()
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
         await time_skipping.fast_forward(execution.workflow, WEEK - timedelta(seconds=30))
         assert (await execution.get()).status is ExecutionStatus.PAUSED
         await time_skipping.fast_forward(execution.workflow, timedelta(minutes=1))
-        await finished(execution)
+        await final_result(execution)
 
-        assert await office.said(execution) == ["Go", "", "nobody said", "Done"]
+        assert await office.conversation(execution) == ["Go", "", "nobody said", "Done"]
 
 
 async def test_back_off_counts_on_the_wall_and_not_as_work(time_skipping: WorkflowEnvironment) -> None:
@@ -102,7 +102,7 @@ async def test_back_off_counts_on_the_wall_and_not_as_work(time_skipping: Workfl
         executions = [await office.start(agent=agent) for agent in ("wall", "work")]
         for execution in executions:
             await time_skipping.fast_forward(execution.workflow, timedelta(seconds=661))
-        stopped, done = await asyncio.gather(*map(finished, executions))
+        stopped, done = await asyncio.gather(*map(final_result, executions))
 
     assert (stopped.stop_reason, stopped.steps) == (StopReason.TIME_LIMIT, 1)
     assert (done.stop_reason, done.steps) == (StopReason.COMPLETED, 2)

@@ -9,7 +9,7 @@ from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
 from everstep.activities.tool_runner import EFFECT_UNKNOWN
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
@@ -18,23 +18,27 @@ from everstep.agent_domain.testing import MockTool, calls
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
 from everstep.workflows import agent_execution
-from tests.toolsets import Shelf
-from tests.workflows.failpoints import Lightning, results
-from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, finished, runs_of
+from tests.toolsets import FakeToolset
+from tests.workflows.failpoints import FailpointStrike, results
+from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, final_result, runs_of
 
 FETCHES = calls(("fetch", {}))
 
 
-def fetched(args: dict[str, Any], context: ToolContext) -> str:
+def fetch_for_tenant(args: dict[str, Any], context: ToolContext) -> str:
     del args
     return f"for {context.tenant_id}"
 
 
-def a_shelf(fetch: Callable[[dict[str, Any], ToolContext], Any] = fetched, **given: Any) -> Shelf:
-    return Shelf({"fetch": fetch}, **given)
+def a_shelf(
+    fetch: Callable[[dict[str, Any], ToolContext], Any] = fetch_for_tenant, **given: Any
+) -> FakeToolset:
+    return FakeToolset({"fetch": fetch}, **given)
 
 
-def a_fetcher(shelf: Shelf, *script: InferenceResponse | str, model: HeldModel | None = None) -> AgentBuilder:
+def a_fetcher(
+    shelf: FakeToolset, *script: InferenceResponse | str, model: HeldModel | None = None
+) -> DefinitionBuilder:
     return an_agent(*script, model=model).with_toolset(shelf)
 
 
@@ -53,11 +57,11 @@ async def test_a_toolset_is_listed_once_for_each_execution(temporal: TemporalCli
     async with at_work(temporal, agent) as office:
         first, _ = await office.run()
         assert await results(first) == ["for default", "blue", "for default", "for default"]
-        asked = [asker.execution_id for asker in shelf.asked]
+        asked = [asker.execution_id for asker in shelf.askers]
         second, _ = await office.run()
 
     assert asked == [first.id]
-    assert [(asker.execution_id, asker.tenant_id) for asker in shelf.asked[1:]] == [(second.id, "default")]
+    assert [(asker.execution_id, asker.tenant_id) for asker in shelf.askers[1:]] == [(second.id, "default")]
 
 
 async def test_viewers_learn_of_its_tools_once_they_are_known(temporal: TemporalClient) -> None:
@@ -89,14 +93,14 @@ async def test_a_tool_of_the_agent_wins(temporal: TemporalClient) -> None:
 )
 async def test_a_second_attempt_does_not_ask_again(temporal: TemporalClient, point: Failpoint) -> None:
     """9.10.1, 1.1.3"""
-    shelf, strike = a_shelf(), Lightning(point)
+    shelf, strike = a_shelf(), FailpointStrike(point)
     model = HeldModel(FETCHES, FETCHES, "Done", holds=0)
     async with at_work(temporal, a_fetcher(shelf, model=model), strike=strike) as office:
         execution, _ = await office.run()
 
         assert set(await results(execution)) == {"for default"}
     assert strike.at is None
-    assert len(shelf.asked) == 1
+    assert len(shelf.askers) == 1
 
 
 async def test_another_worker_finds_the_recorded_list(temporal: TemporalClient) -> None:
@@ -109,11 +113,11 @@ async def test_another_worker_finds_the_recorded_list(temporal: TemporalClient) 
     model.go_on.set()
     shelf.tools["new"] = shelf.tools["fetch"]
     async with office.worker():
-        await finished(execution)
+        await final_result(execution)
 
         assert await results(execution) == ["for default", "for default"]
         assert await available(office, execution) == [[], ["fetch"], ["fetch"]]
-    assert len(shelf.asked) == 1
+    assert len(shelf.askers) == 1
     offered = [[tool["function"]["name"] for tool in request.tools] for request in model.requests]
     assert offered == [["fetch"]] * len(offered)
 
@@ -129,7 +133,7 @@ async def test_a_history_that_is_cut_asks_nothing_again(
 
         assert await results(execution) == ["for default"] * 6
         assert len(await runs_of(execution)) > 1
-    assert len(shelf.asked) == 1
+    assert len(shelf.askers) == 1
 
 
 async def test_a_list_that_cannot_be_fetched_fails_the_step_and_not_the_worker(
@@ -144,25 +148,25 @@ async def test_a_list_that_cannot_be_fetched_fails_the_step_and_not_the_worker(
     assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
     assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "the server is gone")
     assert [error.message for error in step.errors] == ["the server is gone"]
-    assert len(shelf.asked) == 1
+    assert len(shelf.askers) == 1
 
 
 async def test_a_list_that_is_available_later_is_requested_by_the_next_step(temporal: TemporalClient) -> None:
     """9.10.1, 4.5.4"""
 
-    class Late(Shelf):
-        async def listed(self, asker: Any) -> Any:
-            self.fails = None if self.asked else InvalidInput("not yet")
+    class Late(FakeToolset):
+        async def list_tools(self, asker: Any) -> Any:
+            self.fails = None if self.askers else InvalidInput("not yet")
             return await super().listed(asker)
 
-    shelf = Late({"fetch": fetched})
+    shelf = Late({"fetch": fetch_for_tenant})
     agent = a_fetcher(shelf, FETCHES, "Done").with_error_policy(ErrorPolicy.retry_all(3))
     async with at_work(temporal, agent) as office:
         execution, result = await office.run()
 
         assert await results(execution) == ["for default"]
     assert (result.steps, result.status) == (3, AgentStatus.COMPLETED)
-    assert len(shelf.asked) == 2
+    assert len(shelf.askers) == 2
 
 
 @pytest.mark.parametrize(
@@ -177,11 +181,11 @@ async def test_a_call_whose_worker_is_lost_continues_as_it_was_listed(
 
     def fetch(args: dict[str, Any], context: ToolContext) -> str:
         done.append(context.execution_id)
-        return fetched(args, context)
+        return fetch_for_tenant(args, context)
 
     shelf = a_shelf(fetch, options=ToolOptions(effect=effect))
     agent = a_fetcher(shelf, FETCHES, "Done").with_error_policy(ErrorPolicy.retry_all(3))
-    async with at_work(temporal, agent, strike=Lightning(Failpoint.TOOL_AFTER_EFFECT)) as office:
+    async with at_work(temporal, agent, strike=FailpointStrike(Failpoint.TOOL_AFTER_EFFECT)) as office:
         execution, _ = await office.run()
 
         assert await results(execution) == [reads]
@@ -194,9 +198,9 @@ async def test_people_approve_it_by_its_listed_name(temporal: TemporalClient) ->
     agent = a_fetcher(a_shelf(), *script).with_approval("fetch", "always")
     async with at_work(temporal, agent) as office:
         execution = await office.start()
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
         await execution.approve(remember={"path": "a*"})
-        await finished(execution)
+        await final_result(execution)
 
         assert await results(execution) == ["for default"] * 2
         assert (await office.envelope_types(execution)).count("agent.approval.requested") == 1

@@ -9,9 +9,9 @@ import pytest
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import Model, OnText
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.subagents import TOOL, SubagentPolicy
 from everstep.agent_domain.errors import ModelError
@@ -33,9 +33,9 @@ from everstep.client.errors import Refused
 from everstep.local.runner import LocalRunner
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
-from tests.toolsets import Shelf
-from tests.workflows.failpoints import Lightning, results
-from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, finished, progress
+from tests.toolsets import FakeToolset
+from tests.workflows.failpoints import FailpointStrike, results
+from tests.workflows.harness import HeldModel, Office, an_agent, an_office, at_work, final_result, progress
 from tests.workflows.test_subagents import child_of
 
 FORGIVING = ErrorPolicy.ignore_tool_errors()
@@ -61,7 +61,7 @@ class Talk:
         first = request.messages[0]
         return first.text.split()[-1].strip(".") if first.role is Role.SYSTEM else "boss"
 
-    def heard(self, name: str) -> list[str]:
+    def last_request(self, name: str) -> list[str]:
         """The last request of an agent, as text."""
         return [message.text for message in self.models[name].requests[-1].messages]
 
@@ -70,10 +70,10 @@ class Talk:
         return [tool["function"]["name"] for tool in self.models[name].requests[0].tools]
 
 
-def a_boss(model: Model, *specs: AgentSpec, tools: Sequence[Tool] = (), **given: Any) -> AgentBuilder:
+def a_boss(model: Model, *specs: AgentSpec, tools: Sequence[Tool] = (), **given: Any) -> DefinitionBuilder:
     """An agent that starts these."""
     agent = an_agent(model=model, tools=tools).with_name("boss")
-    return agent.with_capability(UseSubagents(AgentRegistry(specs or (HELPER,)), **given))
+    return agent.with_capability(UseSubagents(AgentSpecRegistry(specs or (HELPER,)), **given))
 
 
 def look() -> MockTool:
@@ -96,11 +96,15 @@ class TestChildren:
         async with at_work(temporal, boss) as office:
             execution, _ = await office.run("Describe the sea")
             child = await child_of(office, execution)
-            row, plan, said = await child.get(), await plan_of(office, child), await office.said(child)
+            row, plan, said = (
+                await child.get(),
+                await plan_of(office, child),
+                await office.conversation(child),
+            )
             transcript = await office.store.transcript(child.ref)
 
             assert await results(execution) == ["[Subagent: helper] Blue"]
-            assert await office.said(execution) == [
+            assert await office.conversation(execution) == [
                 "Describe the sea",
                 "",
                 "[Subagent: helper] Blue",
@@ -149,7 +153,9 @@ class TestChildren:
 
     async def test_a_child_has_the_listed_tools_of_its_parent(self, temporal: TemporalClient) -> None:
         """9.6.5: also those that its parent's toolsets list, but none outside its own list."""
-        shelf = Shelf({"weigh": lambda _args, _context: "heavy", "cut": lambda _args, _context: "short"})
+        shelf = FakeToolset(
+            {"weigh": lambda _args, _context: "heavy", "cut": lambda _args, _context: "short"}
+        )
         weighs = calls(("weigh", {}))
         talk = Talk(boss=(spawns("Help"), "Thanks"), help=(weighs, "Done"))
         spec = AgentSpec("helper", "Helps", "You help.", tools=["weigh"])
@@ -159,7 +165,7 @@ class TestChildren:
 
             assert await results(child) == ["heavy"]
         assert talk.tools("help") == ["weigh"]
-        assert [asker.execution_id for asker in shelf.asked] == [execution.id, child.id]
+        assert [asker.execution_id for asker in shelf.askers] == [execution.id, child.id]
 
     @pytest.mark.parametrize(
         ("model", "speaks"),
@@ -172,8 +178,8 @@ class TestChildren:
         """9.6.5."""
 
         class Models:
-            def model(self, wanted: ModelChoice = None) -> Model:
-                return ScriptedModel("fast" if wanted == "fast" else "settings" if wanted else "default")
+            def model(self, choice: ModelChoice = None) -> Model:
+                return ScriptedModel("fast" if choice == "fast" else "settings" if choice else "default")
 
         spec = AgentSpec("helper", "Helps", "You help.", model=model)
         talk = Talk(boss=(spawns("Help"), "Thanks"), help=("own",))
@@ -235,14 +241,14 @@ class TestPeople:
         async with at_work(temporal, a_boss(talk, tools=tools).with_approval("look", "always")) as office:
             execution = await office.start()
             child = await child_of(office, execution)
-            await office.until_asked(child)
-            await office.until_asked(execution)
+            await office.until_waiting(child)
+            await office.until_waiting(execution)
             before = len(seen.calls)
             with pytest.raises(Refused):
                 await execution.approve()
             (request,) = await child.requests()
             await child.approve()
-            result = await finished(execution)
+            result = await final_result(execution)
 
             assert await results(execution) == ["[Subagent: helper] Blue"]
             assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
@@ -258,7 +264,7 @@ class TestPeople:
             await model.begun.wait()
             child = await child_of(office, execution)
             await execution.cancel()
-            result = await finished(execution)
+            result = await final_result(execution)
 
             assert (await child.get()).status is ExecutionStatus.CANCELLED
             assert await results(execution) == [CANCELLED_CALL]
@@ -332,7 +338,7 @@ class TestShells:
     async def test_in_process_it_is_the_same(self, temporal: TemporalClient) -> None:
         """1.1.6, 9.6.3: the parent's results, the charged usage, and the stop reason."""
 
-        def agent() -> AgentBuilder:
+        def agent() -> DefinitionBuilder:
             expensive = says("x" * 50, Usage(input=300))
             refused = calls(
                 (TOOL, {"subagent": "ghost", "prompt": "Boo"}), (TOOL, {"subagent": 7, "prompt": 7})
@@ -346,7 +352,7 @@ class TestShells:
 
         async with at_work(temporal, agent()) as office:
             execution, result = await office.run()
-            said = await office.said(execution)
+            said = await office.conversation(execution)
             facts = (await progress(execution)).facts
         local = await LocalRunner(agent().definition()).run(AgentState.empty().with_user_message("Go"))
 
@@ -412,7 +418,7 @@ class TestTokens:
             await model.begun.wait()
             child = await child_of(office, execution)
             await (child if whom == "the child" else execution).cancel()
-            ended, result = await finished(child), await finished(execution)
+            ended, result = await final_result(child), await final_result(execution)
 
         # The child has paid 100 for delegating, and its own child 700 for its work.
         assert (ended.stop_reason, ended.child_tokens) == (StopReason.USER_REQUESTED, 700)
@@ -432,7 +438,7 @@ class TestTokens:
             await model.begun.wait()
             child = await child_of(office, execution)
             await child.workflow.terminate()
-            result = await finished(execution)
+            result = await final_result(execution)
             (call,) = (await execution.steps())[0].calls
 
         assert result.child_tokens == 100 + 700
@@ -452,7 +458,7 @@ class TestTokens:
 async def test_a_lost_worker_starts_no_second_child(temporal: TemporalClient, point: Failpoint) -> None:
     """1.1.3, 9.6.2: and charges the first one once."""
     talk = Talk(boss=(spawns("Help"), "Thanks"), help=(says("Done", Usage(input=7)),))
-    strike = Lightning(point)
+    strike = FailpointStrike(point)
     async with at_work(temporal, a_boss(talk), strike=strike) as office:
         execution, result = await office.run()
 

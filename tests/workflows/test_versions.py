@@ -10,21 +10,21 @@ from uuid import uuid4
 
 from temporalio.client import Client as TemporalClient
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.testing import MockTool
 from everstep.client.client import Execution
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded.temporal import temporal_executable
 from everstep.runtime.worker import make_worker
-from tests.workflows.harness import NoModels, Office, an_agent, an_office, eventually, finished
+from tests.workflows.harness import NoModels, Office, an_agent, an_office, eventually, final_result
 from tests.workflows.test_people import user_input
 from tests.workflows.test_subagents import Hire, child_of
 
 BUILT = uuid4().hex[:8]
 
 
-def agents(build: str) -> tuple[AgentBuilder, AgentBuilder]:
+def agents(build: str) -> tuple[DefinitionBuilder, DefinitionBuilder]:
     """The agents of this build: one that asks and then delegates, and its subagent."""
     asking = ScriptedTurn(calls=(ScriptedCall(name="user_input", args={"prompt": "?"}),))
     hiring = ScriptedTurn(calls=(ScriptedCall(name="hire", args={"who": "hand"}),))
@@ -70,7 +70,7 @@ async def make_current(office: Office, build: str) -> None:
 
 
 async def said_last(office: Office, execution: Execution) -> str:
-    return (await office.said(execution))[-1]
+    return (await office.conversation(execution))[-1]
 
 
 async def test_an_execution_stays_on_the_build_that_it_began_on(temporal: TemporalClient) -> None:
@@ -80,14 +80,14 @@ async def test_an_execution_stays_on_the_build_that_it_began_on(temporal: Tempor
     async with worker(office, a):
         await make_current(office, a)
         first = await office.start()
-        await office.until_asked(first)
+        await office.until_waiting(first)
         async with worker(office, b):
             await make_current(office, b)
             second = await office.start()
-            await office.until_asked(second)
+            await office.until_waiting(second)
             for execution in (first, second):
                 await execution.submit_input("Blue")
-                await finished(execution)
+                await final_result(execution)
 
             assert await said_last(office, first) == f"Done by {a}"
             assert await said_last(office, await child_of(office, first)) == f"I am {a}"
@@ -102,7 +102,7 @@ async def test_an_execution_can_be_moved_to_another_build(temporal: TemporalClie
     async with worker(office, c):
         await make_current(office, c)
         execution = await office.start()
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
     async with worker(office, d):
         await make_current(office, d)
 
@@ -118,7 +118,7 @@ async def test_an_execution_can_be_moved_to_another_build(temporal: TemporalClie
 
         await eventually(is_moved)
         await execution.submit_input("Blue")
-        await finished(execution)
+        await final_result(execution)
 
         assert await said_last(office, execution) == f"Done by {d}"
 
@@ -130,7 +130,7 @@ async def test_the_executions_on_a_build_can_be_counted(temporal: TemporalClient
     async with worker(office, e), worker(office, f):
         await make_current(office, e)
         execution = await office.start()
-        await office.until_asked(execution)
+        await office.until_waiting(execution)
         await make_current(office, f)
         command = ("describe-version", "--deployment-name", "everstep", "--build-id", e, "--output", "json")
         code, said = await temporal_says(office, "worker", "deployment", *command)

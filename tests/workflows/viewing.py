@@ -8,10 +8,10 @@ from uuid import UUID
 from everstep.agent_domain.agents.drivers import OnText
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
-from everstep.agent_domain.stream.bus import Chunk, Frame
+from everstep.agent_domain.stream.bus import Frame, TextChunk
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.testing import says
-from everstep.streams.memory_bus import Listener, MemoryBus
+from everstep.streams.memory_bus import MemoryBus, StreamListener
 from tests.workflows.harness import DEADLINE
 
 BEGINNINGS = {"agent.step.started", "agent.attempt.superseded"}
@@ -24,7 +24,7 @@ class Viewer:
         self.frames: list[Frame] = []
         self._changed = asyncio.Condition()
 
-    async def watch(self, listener: Listener) -> None:
+    async def watch(self, listener: StreamListener) -> None:
         async for frame in listener:
             self.frames.append(frame)
             async with self._changed:
@@ -37,28 +37,28 @@ class Viewer:
 
     async def until_over(self) -> None:
         """Wait until the execution has ended."""
-        await self.until(lambda: self.told[-1] in {"status completed", "status failed", "status stopped"})
+        await self.until(lambda: self.in_words[-1] in {"status completed", "status failed", "status stopped"})
 
     @property
     def envelopes(self) -> list[StoredEnvelope]:
         return [frame for frame in self.frames if isinstance(frame, StoredEnvelope)]
 
     @property
-    def chunks(self) -> list[Chunk]:
-        return [frame for frame in self.frames if isinstance(frame, Chunk)]
+    def chunks(self) -> list[TextChunk]:
+        return [frame for frame in self.frames if isinstance(frame, TextChunk)]
 
     @property
     def beginnings(self) -> int:
         return sum(envelope.type in BEGINNINGS for envelope in self.envelopes)
 
     @property
-    def told(self) -> list[str]:
+    def in_words(self) -> list[str]:
         """The events, in words."""
-        return [_told(frame) for frame in self.frames]
+        return [_in_words(frame) for frame in self.frames]
 
 
-def _told(frame: Frame) -> str:
-    if isinstance(frame, Chunk):
+def _in_words(frame: Frame) -> str:
+    if isinstance(frame, TextChunk):
         return f"{frame.attempt.step_number}.{frame.attempt.number}#{frame.index} {frame.content or '(end)'}"
     payload, kind = frame.payload, frame.type.removeprefix("agent.")
     match kind:
@@ -76,7 +76,7 @@ def _told(frame: Frame) -> str:
 async def viewing(bus: MemoryBus, stream_id: UUID) -> AsyncGenerator[Viewer]:
     """Watch a stream for the time of the block."""
     viewer = Viewer()
-    with bus.listening(stream_id) as listener:
+    with bus.open_listener(stream_id) as listener:
         watching = asyncio.create_task(viewer.watch(listener))
         try:
             yield viewer

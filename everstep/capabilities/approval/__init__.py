@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 
-Wanted: TypeAlias = str | Sequence[Mapping[str, Any]]
+ApprovalSetting: TypeAlias = str | Sequence[Mapping[str, Any]]
 """`always`, `never`, or a list of rules of which the first match decides."""
 
 
@@ -17,10 +17,10 @@ class UseApproval:
 
     name = "approval"
 
-    def __init__(self, tools: Mapping[str, Wanted] | None = None, **more: Wanted) -> None:
+    def __init__(self, tools: Mapping[str, ApprovalSetting] | None = None, **more: ApprovalSetting) -> None:
         self.tools = {**(tools or {}), **more}
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Set the approval rule of each tool."""
         for tool, approval in self.tools.items():
             builder.with_approval(tool, approval)

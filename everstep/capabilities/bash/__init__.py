@@ -20,13 +20,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy, PathText, result_text
 from everstep.agent_domain.capabilities.network import AllowedNetwork
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.bash import checks
-from everstep.capabilities.bash.sandbox import Sandbox, unusable
+from everstep.capabilities.bash.sandbox import Sandbox, command_problem
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
 TOOL = "bash"
@@ -88,7 +88,7 @@ class BashTool:
 
     def unstorable(self, args: Mapping[str, Any]) -> str | None:
         """The error for a command that cannot be passed to a program either, or None."""
-        problem = unusable(args.get("command"))
+        problem = command_problem(args.get("command"))
         return f"Error: {problem}" if problem else None
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
@@ -119,6 +119,6 @@ class UseBash:
         self.tool = BashTool(policy, base_dir, timeout, output_policy)
         self.policy, self.output_policy = self.tool.policy, self.tool.output_policy
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the tool."""
         return builder.with_tools([self.tool])

@@ -21,7 +21,7 @@ from everstep.capabilities.protection.repositories import (
 from everstep.capabilities.protection.rules import lies_in
 from everstep.capabilities.protection.tree import open_to_owner
 
-REFUSED: Final = ".refused"
+REFUSED_SUFFIX: Final = ".refused"
 
 _MAX_CONFIG: Final = 64 * 1024
 _SECTION: Final = re.compile(r'\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"(?:[^"\\]|\\.)*")?\s*\]\s*')
@@ -38,13 +38,14 @@ _HARMLESS: Final = {
 }
 
 
-def put_aside(paths: Iterable[str]) -> Iterator[str]:
+def rename_forbidden(paths: Iterable[str]) -> Iterator[str]:
     """Rename files that a command was not allowed to make; yield a sentence for each."""
     for path in paths:
         if os.path.lexists(path):
             with suppress(OSError):
-                os.rename(path, _free(path))
-                yield f"{path} cannot be made by a command, and is {os.path.basename(path)}{REFUSED} now"
+                os.rename(path, _free_name(path))
+                name = os.path.basename(path)
+                yield f"{path} cannot be made by a command, and is {name}{REFUSED_SUFFIX} now"
 
 
 def disarm(found: Collection[str], before: Collection[str], roots: Iterable[str]) -> Iterator[str]:
@@ -64,31 +65,31 @@ def disarm(found: Collection[str], before: Collection[str], roots: Iterable[str]
         if is_placeholder(folder) or not _is_within(folder, allowed):
             continue
         open_to_owner(folder)
-        for each in _with_nested(folder):
+        for each in _git_directories_in(folder):
             if os.path.lexists(f"{each}/HEAD") and (why := _runs_code(each, allowed, before, found)):
                 with suppress(OSError):
                     open_to_owner(each)
-                    os.rename(f"{each}/HEAD", _free(f"{each}/HEAD"))
-                    yield f"{each} is put out of use, as {why}; its HEAD is HEAD{REFUSED} now"
+                    os.rename(f"{each}/HEAD", _free_name(f"{each}/HEAD"))
+                    yield f"{each} is put out of use, as {why}; its HEAD is HEAD{REFUSED_SUFFIX} now"
 
 
-def _free(path: str) -> str:
+def _free_name(path: str) -> str:
     """A free name to rename a file to. An earlier renamed file is replaced, unless it is a directory."""
-    target, number = f"{path}{REFUSED}", 1
+    target, number = f"{path}{REFUSED_SUFFIX}", 1
     while os.path.isdir(target) and not os.path.islink(target):
-        target, number = f"{path}{REFUSED}.{number}", number + 1
+        target, number = f"{path}{REFUSED_SUFFIX}.{number}", number + 1
     return target
 
 
-def _with_nested(folder: str) -> Iterator[str]:
+def _git_directories_in(folder: str) -> Iterator[str]:
     yield folder
     with suppress(OSError):
         for inner in parts_of(folder).nested:
-            yield from _with_nested(inner)
+            yield from _git_directories_in(inner)
 
 
 def _runs_code(
-    folder: str, roots: tuple[str, ...], before: Collection[str], found: Collection[str]
+    folder: str, roots: tuple[str, ...], before: Collection[str], now: Collection[str]
 ) -> str | None:
     """The reason why git would run the command's code there, or None.
 
@@ -99,7 +100,7 @@ def _runs_code(
         return why
     if common == os.path.realpath(folder):
         return None
-    if common not in found:
+    if common not in now:
         # The next command could change it: nothing protects it.
         return "its commondir leads to no repository here"
     why = None if common in before else _has_code(common, roots)
@@ -112,7 +113,7 @@ def _has_code(folder: str, roots: tuple[str, ...]) -> str | None:
         if any(not name.endswith(".sample") for name in hooks):
             return "it has hooks"
         for name in ("config", "config.worktree"):
-            if reason := _harm(folder, _text(f"{folder}/{name}"), roots):
+            if reason := _config_problem(folder, _text(f"{folder}/{name}"), roots):
                 return f"its {name} {reason}"
         if _text(f"{folder}/info/attributes").strip():
             return "it has attributes"
@@ -136,7 +137,7 @@ def _text(path: str) -> str:
     return content.decode(errors="replace")
 
 
-def _harm(folder: str, text: str, roots: tuple[str, ...]) -> str | None:
+def _config_problem(folder: str, text: str, roots: tuple[str, ...]) -> str | None:
     section = ""
     for line in text.splitlines():
         rest = line

@@ -37,7 +37,7 @@ class NoCgroup(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class CgroupBound:
     """The cgroup in which commands get their own; without a folder, the reason why they get none."""
 
     folder: Path | None
@@ -49,31 +49,31 @@ class Bound:
         return f"memory and processes are bounded by the kernel, in cgroups below {self.folder}"
 
 
-_GIVEN: list[Path | None] = [None]
-_FOUND: list[Bound] = []
+_CONFIGURED: list[Path | None] = [None]
+_DETECTED: list[CgroupBound] = []
 
 
-def use(folder: Path | None) -> None:
+def set_cgroup(folder: Path | None) -> None:
     """Set the cgroup in which commands get their own; None for the one that systemd delegates."""
-    if _GIVEN[0] != folder:
-        _GIVEN[0] = folder
-        _FOUND.clear()
+    if _CONFIGURED[0] != folder:
+        _CONFIGURED[0] = folder
+        _DETECTED.clear()
 
 
-def bound() -> Bound:
+def detect_bound() -> CgroupBound:
     """The bound for the commands of this process; detected once."""
-    if not _FOUND:
+    if not _DETECTED:
         try:
-            _FOUND.append(Bound(_prepared(_GIVEN[0] or _delegated())))
+            _DETECTED.append(CgroupBound(_prepare(_CONFIGURED[0] or _find_delegated())))
         except NoCgroup as error:
-            _FOUND.append(Bound(None, str(error)))
+            _DETECTED.append(CgroupBound(None, str(error)))
         except OSError as error:
-            _FOUND.append(Bound(None, f"the cgroup cannot be used: {error}"))
-    return _FOUND[0]
+            _DETECTED.append(CgroupBound(None, f"the cgroup cannot be used: {error}"))
+    return _DETECTED[0]
 
 
-def _delegated() -> Path:
-    own = _own()
+def _find_delegated() -> Path:
+    own = _own_cgroup()
     for folder in (own, own.parent):
         for mark in _MARKS:
             with suppress(OSError):
@@ -83,7 +83,7 @@ def _delegated() -> Path:
     raise NoCgroup("no cgroup is delegated to this worker; with systemd: Delegate=yes")
 
 
-def _own() -> Path:
+def _own_cgroup() -> Path:
     """The cgroup of this process in the v2 hierarchy."""
     lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
     path = next((line[3:] for line in lines if line.startswith("0::")), None)
@@ -99,14 +99,14 @@ def _own() -> Path:
     raise NoCgroup("the cgroups of version 2 are not mounted")
 
 
-def _prepared(folder: Path) -> Path:
+def _prepare(folder: Path) -> Path:
     """Enable the controllers for the cgroups inside."""
     available = _require_controllers(folder)
-    wanted = [name for name in USEFUL if name in available]
+    controllers = [name for name in USEFUL if name in available]
     enabled = _words(folder / "cgroup.subtree_control")
-    if not set(wanted) <= enabled:
+    if not set(controllers) <= enabled:
         _vacate(folder)
-        _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
+        _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in controllers))
     _remove_old(folder)
     return folder
 
@@ -134,9 +134,9 @@ def _vacate(folder: Path) -> None:
 
 def _remove_old(folder: Path) -> None:
     """Remove the cgroups of crashed workers. The kernel refuses to remove one that has processes."""
-    for left in folder.glob(f"{_PREFIX}*"):
+    for old in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            left.rmdir()
+            old.rmdir()
 
 
 def _words(path: Path) -> set[str]:
@@ -199,7 +199,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def limits_of(policy: ExecutionPolicy) -> dict[str, str]:
+def cgroup_limits(policy: ExecutionPolicy) -> dict[str, str]:
     """The limits: above the watcher's, plus the scratch file systems, which are memory, too."""
     return {
         "memory.max": str(2 * policy.memory_bytes + policy.memory_bytes // 4),
@@ -212,5 +212,5 @@ def limits_of(policy: ExecutionPolicy) -> dict[str, str]:
 
 def cgroup_for(policy: ExecutionPolicy) -> Cgroup | None:
     """A cgroup for a command, or None if the worker has none."""
-    folder = bound().folder
-    return None if folder is None else Cgroup(folder, limits_of(policy))
+    folder = detect_bound().folder
+    return None if folder is None else Cgroup(folder, cgroup_limits(policy))

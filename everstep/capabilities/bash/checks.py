@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from everstep.agent_domain.capabilities.bash import KEPT_VARIABLES, MIB, ExecutionPolicy
 from everstep.capabilities.bash import attack, seccomp
-from everstep.capabilities.bash.decoy import decoy, opened_by_files
+from everstep.capabilities.bash.decoy import decoy, paths_open_to_file_tools
 from everstep.capabilities.bash.profile import HOME
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.capabilities.bash.way_out import PORT, VARIABLES
@@ -72,10 +72,10 @@ async def _attack(policy: ExecutionPolicy) -> tuple[list[str], list[str]]:
         policy.with_memory(256 * MIB).with_timeout(SECONDS).inherit_environment(False),
         readable_paths=tuple(sorted(readable)),
     )
-    with _outside(bool(policy.network)) as outside, decoy(os.stat(policy.base_dir)) as project:
+    with _open_targets(bool(policy.network)) as outside, decoy(os.stat(policy.base_dir)) as project:
         shape = shape.with_writable_paths(*shape.writable_paths, project / "project", project / "empty")
         outside |= {"project": str(project / "project"), "empty": str(project / "empty")}
-        by_files = opened_by_files(project / "project", project / "empty")
+        by_files = paths_open_to_file_tools(project / "project", project / "empty")
         shared = [shape.base_dir, *shape.readable_paths, *shape.writable_paths]
         outside["shared"] = [HOME, *map(os.path.realpath, shared)]
         words = [
@@ -91,13 +91,13 @@ async def _attack(policy: ExecutionPolicy) -> tuple[list[str], list[str]]:
     if result.timed_out:
         raise Unavailable("the sandbox was too slow to be checked, or left a process running; try again")
     if result.exit_code != 0:
-        said = result.stderr.strip().splitlines() or ["it printed nothing"]
-        raise Unavailable(f"the sandbox could not be checked: {said[-1]}")
+        lines = result.stderr.strip().splitlines() or ["it printed nothing"]
+        raise Unavailable(f"the sandbox could not be checked: {lines[-1]}")
     return list(json.loads(result.stdout)), by_files
 
 
 @contextmanager
-def _outside(network: bool) -> Generator[dict[str, Any]]:
+def _open_targets(network: bool) -> Generator[dict[str, Any]]:
     """Files, sockets and a port that must not be reachable from inside."""
     name = f"everstep-{uuid4()}"
     with (
@@ -122,7 +122,7 @@ def _outside(network: bool) -> Generator[dict[str, Any]]:
 
 CLONE: Final = "/proc/sys/kernel/unprivileged_userns_clone"
 APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
-MOST: Final = "/proc/sys/user/max_user_namespaces"
+MAX_NAMESPACES: Final = "/proc/sys/user/max_user_namespaces"
 
 _CONTAINER: Final = (
     "; if this is a container, it has to be allowed to make user namespaces "
@@ -146,7 +146,7 @@ def _advice(problem: str) -> str:
         and "ermission denied" not in problem
     ):
         return ""
-    settings = ((CLONE, "0", "1"), (APPARMOR, "1", "0"), (MOST, "0", "15000"))
+    settings = ((CLONE, "0", "1"), (APPARMOR, "1", "0"), (MAX_NAMESPACES, "0", "15000"))
     for path, forbidding, allowing in settings:
         if Path(path).exists() and Path(path).read_text("ascii").strip() == forbidding:
             name = path.removeprefix("/proc/sys/").replace("/", ".")

@@ -72,20 +72,20 @@ def _listen(database: socket.socket, folder: Path) -> None:
     database.listen()
 
 
-def opened_by_files(project: Path, empty: Path) -> list[str]:
+def paths_open_to_file_tools(project: Path, empty: Path) -> list[str]:
     """The paths that file tools can read or write there, and must not."""
-    return [*_opened(project, _UNREADABLE, _UNWRITABLE), *_opened(empty, (), _UNWRITABLE)]
+    return [*_open_paths(project, _UNREADABLE, _UNWRITABLE), *_open_paths(empty, (), _UNWRITABLE)]
 
 
-def _opened(base: Path, unreadable: tuple[str, ...], unwritable: tuple[str, ...]) -> Iterator[str]:
+def _open_paths(base: Path, unreadable: tuple[str, ...], unwritable: tuple[str, ...]) -> Iterator[str]:
     tools = {tool.name: tool for tool in UseFileTools(base).tools}
     for path in unreadable:
-        if _answer(tools, "read_file", {"path": path}) != OUTSIDE:
+        if _call_tool(tools, "read_file", {"path": path}) != OUTSIDE:
             yield f"reading {path}"
     for path in unwritable:
-        if _answer(tools, "write_file", {"path": path, "content": "x"}) != OUTSIDE:
+        if _call_tool(tools, "write_file", {"path": path, "content": "x"}) != OUTSIDE:
             yield f"writing {path}"
 
 
-def _answer(tools: Mapping[str, FileTool], name: str, args: dict[str, Any]) -> str:
+def _call_tool(tools: Mapping[str, FileTool], name: str, args: dict[str, Any]) -> str:
     return str(tools[name].call(args, _CONTEXT))

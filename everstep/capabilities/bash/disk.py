@@ -43,16 +43,16 @@ class _FileSystem:
 
     @classmethod
     def of(cls, path: str) -> "_FileSystem":
-        found = os.statvfs(path)
-        return cls(path, found.f_bfree * found.f_frsize, found.f_ffree)
+        status = os.statvfs(path)
+        return cls(path, status.f_bfree * status.f_frsize, status.f_ffree)
 
-    def shrunk(self) -> tuple[int, int]:
+    def shrinkage(self) -> tuple[int, int]:
         """The bytes and files by which the free space has shrunk."""
         now = _FileSystem.of(self.path)
         return self.free - now.free, self.free_files - now.free_files
 
 
-class Disk:
+class DiskWatch:
     """The free space when a command began."""
 
     def __init__(self, places: Sequence[str], most: int) -> None:
@@ -77,10 +77,10 @@ class Disk:
                 return None
             self._measuring = None
             return self.limit_problem()
-        shrunk = [each.shrunk() for each in self._systems]
-        taken = max(size for size, _ in shrunk), max(files for _, files in shrunk)
-        if taken[0] > self._alarm[0] or taken[1] > self._alarm[1]:
-            self._alarm = taken
+        shrunk = [each.shrinkage() for each in self._systems]
+        growth = max(size for size, _ in shrunk), max(files for _, files in shrunk)
+        if growth[0] > self._alarm[0] or growth[1] > self._alarm[1]:
+            self._alarm = growth
             self._measuring = threading.Thread(
                 target=self._measure, args=(first,), name="everstep disk", daemon=True
             )
@@ -112,47 +112,47 @@ class Disk:
         with suppress(OSError):
             size = files = 0
             seen = set[tuple[int, int]]()
-            for found in (*self._nameless(first), *self._changed()):
+            for status in (*self._unlinked_files(first), *self._changed_files()):
                 if self._is_over.is_set():
                     return
-                if found.st_nlink != 1:
-                    if (found.st_dev, found.st_ino) in seen:
+                if status.st_nlink != 1:
+                    if (status.st_dev, status.st_ino) in seen:
                         continue
-                    seen.add((found.st_dev, found.st_ino))
-                size += found.st_blocks * _BLOCK
+                    seen.add((status.st_dev, status.st_ino))
+                size += status.st_blocks * _BLOCK
                 files += 1
-            self._measured = size + _mapped(first), files
+            self._measured = size + _mapped_bytes(first), files
 
-    def _changed(self) -> Iterator[os.stat_result]:
+    def _changed_files(self) -> Iterator[os.stat_result]:
         """Every file in the directories that has changed since the command began."""
         for place in self._places:
             if not os.path.isdir(place):
-                yield from self._recent([os.lstat(place)])
+                yield from self._recent_files([os.lstat(place)])
                 continue
-            for path, folders, names, here in os.fwalk(place, onerror=_raise_unless_gone):
+            for path, folders, names, here in os.fwalk(place, onerror=_raise_unless_missing):
                 if self._is_over.is_set():
                     return
                 if path.count("/") - place.count("/") > DEPTH:
                     raise OSError(errno.ELOOP, "the folders are nested too deeply to be measured")
-                yield from self._recent(_stats([*folders, *names], here))
+                yield from self._recent_files(_stats([*folders, *names], here))
 
-    def _recent(self, found: Iterable[os.stat_result]) -> Iterator[os.stat_result]:
-        return (each for each in found if each.st_ctime_ns >= self._started)
+    def _recent_files(self, files: Iterable[os.stat_result]) -> Iterator[os.stat_result]:
+        return (each for each in files if each.st_ctime_ns >= self._started)
 
-    def _nameless(self, first: int) -> Iterator[os.stat_result]:
+    def _unlinked_files(self, first: int) -> Iterator[os.stat_result]:
         """Files that were removed and are still open."""
         elsewhere = _scratch_devices(first)
         for process in _processes(first):
             with suppress(FileNotFoundError, ProcessLookupError):
                 for descriptor in os.listdir(f"{process}/fd"):
                     with suppress(FileNotFoundError, ProcessLookupError):
-                        found = os.stat(f"{process}/fd/{descriptor}")
-                        is_file = stat.S_ISREG(found.st_mode) and not found.st_nlink
-                        if is_file and found.st_dev not in elsewhere:
-                            yield found
+                        status = os.stat(f"{process}/fd/{descriptor}")
+                        is_file = stat.S_ISREG(status.st_mode) and not status.st_nlink
+                        if is_file and status.st_dev not in elsewhere:
+                            yield status
 
 
-def _mapped(first: int) -> int:
+def _mapped_bytes(first: int) -> int:
     """Bytes of removed files that are mapped, without a descriptor; each counts with its largest mapping."""
     elsewhere = _scratch_devices(first)
     largest = dict[tuple[int, str], int]()
@@ -186,7 +186,7 @@ def _stats(names: Iterable[str], here: int) -> Iterator[os.stat_result]:
             yield os.stat(name, dir_fd=here, follow_symlinks=False)
 
 
-def _raise_unless_gone(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     """A folder that cannot be read could hold any amount, so the measurement fails."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error

@@ -16,16 +16,16 @@ from typing import Final
 
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash import aftermath
-from everstep.capabilities.bash.places import replaced
+from everstep.capabilities.bash.places import replaced_text
 from everstep.capabilities.bash.words import Unusable
 from everstep.capabilities.protection import Protection, placeholders, repositories, tree
 from everstep.capabilities.protection.placeholders import Placeholder, is_placeholder
-from everstep.capabilities.protection.rules import GIT, KEPT, holds_data, innermost, lies_in
+from everstep.capabilities.protection.rules import GIT, READ_ONLY_NAMES, holds_data, innermost, lies_in
 
 MAX_MOUNTS: Final = 2_000
 
 
-class Kind(Enum):
+class MountKind(Enum):
     """The way in which a path is mounted."""
 
     WRITABLE = auto()
@@ -44,7 +44,7 @@ class Mount:
     """One mount of the sandbox."""
 
     path: str
-    kind: Kind
+    kind: MountKind
     source: str
     is_directory: bool = True
     text: str = ""
@@ -52,15 +52,15 @@ class Mount:
     def words(self, descriptor: Callable[[bytes], int]) -> list[str]:
         """The arguments for bubblewrap."""
         match self.kind:
-            case Kind.WRITABLE | Kind.PIN:
+            case MountKind.WRITABLE | MountKind.PIN:
                 return ["--bind", self.source, self.path]
-            case Kind.READ_ONLY:
+            case MountKind.READ_ONLY:
                 return ["--ro-bind", self.source, self.path]
-            case Kind.TEXT:
+            case MountKind.TEXT:
                 content = descriptor(self.text.encode())
                 return ["--perms", "0444", "--ro-bind-data", str(content), self.path]
-            case Kind.HIDDEN | Kind.EMPTY:
-                mode = "0555" if self.kind is Kind.EMPTY else "0000"
+            case MountKind.HIDDEN | MountKind.EMPTY:
+                mode = "0555" if self.kind is MountKind.EMPTY else "0000"
                 if not self.is_directory:
                     return ["--perms", mode, "--ro-bind-data", str(descriptor(b"")), self.path]
                 return ["--perms", mode, "--tmpfs", self.path, "--remount-ro", self.path]
@@ -70,17 +70,17 @@ class Mount:
 class Guard:
     """The mounts of one command, and the placeholders that it needs until it has ended."""
 
-    kinds: dict[str, Kind]
-    seen: dict[str, os.stat_result]
-    taken: dict[str, Placeholder] = field(default_factory=dict[str, Placeholder])
+    kinds: dict[str, MountKind]
+    checked_files: dict[str, os.stat_result]
+    placeholders: dict[str, Placeholder] = field(default_factory=dict[str, Placeholder])
     unclaimed: list[str] = field(default_factory=list[str])
     """Protected names that do not exist and have no placeholder."""
     repositories: set[str] = field(default_factory=set[str])
     """The git directories that existed before the command."""
-    known: set[str] = field(default_factory=set[str])
+    known_paths: set[str] = field(default_factory=set[str])
     """Settings that existed before the command, and folders that could not be read."""
     writable: tuple[str, ...] = ()
-    large: bool = False
+    is_large: bool = False
     """Whether scanning takes long."""
 
     def mounts(self, sources: Mapping[str, str]) -> list[Mount]:
@@ -95,44 +95,44 @@ class Guard:
         ]
 
     def _is_file(self, path: str) -> bool:
-        return path in self.seen and not stat.S_ISDIR(self.seen[path].st_mode)
+        return path in self.checked_files and not stat.S_ISDIR(self.checked_files[path].st_mode)
 
     def _text(self, path: str) -> str:
-        taken = self.taken.get(path)
-        return (taken and taken.text) or ""
+        placeholder = self.placeholders.get(path)
+        return (placeholder and placeholder.text) or ""
 
     def replaced_in(self, root: str) -> str | None:
         """An error text if a path under the sandbox's root is not the file that was checked, or None."""
-        for path, seen in self.seen.items():
+        for path, checked in self.checked_files.items():
             try:
-                there = os.lstat(f"{root}{path}")
+                mounted = os.lstat(f"{root}{path}")
             except OSError:
-                return replaced(path)
-            covered = self.kinds[path] in {Kind.HIDDEN, Kind.EMPTY, Kind.TEXT}
-            if (there.st_dev == seen.st_dev) if covered else not os.path.samestat(there, seen):
-                return replaced(path)
+                return replaced_text(path)
+            covered = self.kinds[path] in {MountKind.HIDDEN, MountKind.EMPTY, MountKind.TEXT}
+            if (mounted.st_dev == checked.st_dev) if covered else not os.path.samestat(mounted, checked):
+                return replaced_text(path)
         return None
 
-    def settle(self, protection: Protection) -> list[str]:
+    def disarm_leftovers(self, protection: Protection) -> list[str]:
         """Disable files that the command was not allowed to make, once it has ended.
 
         Returns:
             Sentences for the command's output.
         """
-        told = [*aftermath.put_aside(self.unclaimed)]
+        sentences = [*aftermath.rename_forbidden(self.unclaimed)]
         for root in _outermost(self.writable):
             # Without a limit on folders: the limit on files bounds the folders that a command makes.
-            look = partial(tree.look, root, protection, sys.maxsize, closed=self.known)
-            made = {path for path in {*look().kept} - self.known if not is_placeholder(path)}
-            told += aftermath.put_aside(sorted(made))
-            told += aftermath.disarm(look().repositories, self.repositories, self.writable)
-        return told
+            look = partial(tree.scan, root, protection, sys.maxsize, closed=self.known_paths)
+            new_paths = {path for path in {*look().settings} - self.known_paths if not is_placeholder(path)}
+            sentences += aftermath.rename_forbidden(sorted(new_paths))
+            sentences += aftermath.disarm(look().repositories, self.repositories, self.writable)
+        return sentences
 
     def release(self) -> None:
         """Remove the placeholders; the command has ended."""
-        while self.taken:
-            _, taken = self.taken.popitem()
-            taken.release()
+        while self.placeholders:
+            _, placeholder = self.placeholders.popitem()
+            placeholder.release()
 
 
 def _source(path: str, sources: Mapping[str, str]) -> str:
@@ -140,18 +140,18 @@ def _source(path: str, sources: Mapping[str, str]) -> str:
     return path if root is None else f"{sources[root]}{path[len(root.rstrip('/')) :]}"
 
 
-def _in_order(entry: tuple[str, Kind]) -> list[str]:
+def _in_order(entry: tuple[str, MountKind]) -> list[str]:
     return entry[0].split("/")
 
 
-def guard_for(policy: ExecutionPolicy, protection: Protection, at_most: int = tree.MAX_FOLDERS) -> Guard:
+def build_guard(policy: ExecutionPolicy, protection: Protection, at_most: int = tree.MAX_FOLDERS) -> Guard:
     """Scan the policy's directories and plan the mounts. The policy's paths have to be real paths.
 
     Raises:
         Unusable: A path of the policy is closed to agents, or cannot be protected.
         TooLarge: A directory of the policy has more than `at_most` directories in it.
     """
-    building = _Building(policy, protection)
+    building = _GuardBuilder(policy, protection)
     try:
         building.build(at_most)
     except BaseException:
@@ -165,13 +165,13 @@ def _outermost(paths: Iterable[str]) -> list[str]:
     return [path for path in distinct if innermost(path, (each for each in distinct if each != path)) is None]
 
 
-class _Building:
+class _GuardBuilder:
     def __init__(self, policy: ExecutionPolicy, protection: Protection) -> None:
         self.policy = policy
         self.protection = protection
         self.writable = [policy.base_dir, *policy.writable_paths]
-        self.roots = dict.fromkeys(policy.readable_paths, Kind.READ_ONLY)
-        self.roots |= dict.fromkeys(self.writable, Kind.WRITABLE)
+        self.roots = dict.fromkeys(policy.readable_paths, MountKind.READ_ONLY)
+        self.roots |= dict.fromkeys(self.writable, MountKind.WRITABLE)
         self.closed = set[str]()
         self.guard = Guard(dict(self.roots), {}, writable=tuple(self.writable))
 
@@ -181,15 +181,15 @@ class _Building:
                 raise Unusable(
                     f"{root} holds the data of an installation; name a directory for the work alone"
                 )
-        for path in self.protection.spelled:
+        for path in self.protection.unresolved:
             self._require_no_link(path)
         for path in self.protection.hidden:
-            self._put(path, Kind.HIDDEN)
+            self._put(path, MountKind.HIDDEN)
         for path in self.protection.read_only:
-            self._put(path, Kind.READ_ONLY)
+            self._put(path, MountKind.READ_ONLY)
         for root in _outermost(self.writable):
-            self._look_through(root, at_most)
-        for folder in self._starts():
+            self._scan(root, at_most)
+        for folder in self._start_folders():
             self._keep_names(folder)
         self._pin()
         if len(self.guard.kinds) > MAX_MOUNTS:
@@ -198,18 +198,18 @@ class _Building:
                 "name a directory that holds nothing but the work"
             )
 
-    def _look_through(self, root: str, at_most: int) -> None:
-        found = tree.look(root, self.protection, at_most)
-        for path in found.hidden:
-            self._put(path, Kind.HIDDEN)
-        for path in found.read_only:
-            self._put(path, Kind.HIDDEN if holds_data(path) else Kind.READ_ONLY)
-        self.guard.repositories.update(filter(repositories.is_git_directory, found.repositories))
-        self.guard.known.update(found.kept, found.closed)
-        self.guard.large |= found.folders > tree.FEW
-        for path in found.repositories:
+    def _scan(self, root: str, at_most: int) -> None:
+        result = tree.scan(root, self.protection, at_most)
+        for path in result.hidden:
+            self._put(path, MountKind.HIDDEN)
+        for path in result.read_only:
+            self._put(path, MountKind.HIDDEN if holds_data(path) else MountKind.READ_ONLY)
+        self.guard.repositories.update(filter(repositories.is_git_directory, result.repositories))
+        self.guard.known_paths.update(result.settings, result.closed)
+        self.guard.is_large |= result.folders > tree.FEW_FOLDERS
+        for path in result.repositories:
             self._close_repository(path)
-        self._close_led(repositories.led_from(root))
+        self._close_targets(repositories.paths_referenced_from(root))
 
     def _close_repository(self, folder: str) -> None:
         """Protect all of it, or only the parts that run code if the policy lets the rest be written."""
@@ -217,32 +217,32 @@ class _Building:
             return
         self.closed.add(folder)
         self._close_repository(repositories.common_directory(folder))
-        self._close_led(repositories.leads_on(folder))
+        self._close_targets(repositories.referenced_paths(folder))
         if not self.policy.git and folder not in self.writable:
-            self._put(folder, Kind.READ_ONLY)
+            self._put(folder, MountKind.READ_ONLY)
             return
         try:
             parts = repositories.parts_of(folder)
         except OSError as error:
             if folder in self.writable:
                 raise Unusable(f"{folder} is a git directory that cannot be protected: {error}") from None
-            self._put(folder, Kind.READ_ONLY)
+            self._put(folder, MountKind.READ_ONLY)
             return
-        self._put(folder, Kind.WRITABLE)
+        self._put(folder, MountKind.WRITABLE)
         for path in parts.read_only:
-            self._put(path, Kind.READ_ONLY)
+            self._put(path, MountKind.READ_ONLY)
         for path in parts.missing_folders:
-            self._take(path, Kind.EMPTY)
+            self._occupy(path, MountKind.EMPTY)
         for path, text in parts.missing_files.items():
-            self._take(path, Kind.TEXT, text)
+            self._occupy(path, MountKind.TEXT, text)
         for inner in parts.nested:
             self._close_repository(inner)
 
-    def _close_led(self, leads: Iterable[repositories.Led]) -> None:
+    def _close_targets(self, leads: Iterable[repositories.ReferencedPath]) -> None:
         """Protect the files that git would follow; a missing hooks folder must not be created."""
         for led in leads:
             if os.path.lexists(led.path):
-                self._put(led.path, Kind.READ_ONLY)
+                self._put(led.path, MountKind.READ_ONLY)
                 continue
             missing = led.path
             while not os.path.lexists(above := os.path.dirname(missing)):
@@ -250,14 +250,14 @@ class _Building:
             if not os.path.isdir(above):
                 continue
             if led.is_file and missing == led.path:
-                self._take(missing, Kind.TEXT, repositories.NOTHING)
+                self._occupy(missing, MountKind.TEXT, repositories.NOTHING)
             else:
-                self._take(missing, Kind.EMPTY)
+                self._occupy(missing, MountKind.EMPTY)
 
-    def _starts(self) -> Iterator[str]:
+    def _start_folders(self) -> Iterator[str]:
         """The folders in which an installation may be started later, or git may run."""
         yield from dict.fromkeys(self.writable)
-        start = self.protection.start
+        start = self.protection.start_folder
         if start and start not in self.writable and self._root_of(start) in self.writable:
             yield start
 
@@ -269,17 +269,17 @@ class _Building:
             self._require_no_link(path)
             if not is_placeholder(path) and os.path.lexists(path):
                 continue
-            if name.startswith(".") or folder == self.protection.start:
-                self._take(path, Kind.EMPTY)
+            if name.startswith(".") or folder == self.protection.start_folder:
+                self._occupy(path, MountKind.EMPTY)
             else:
                 # A listing of a directory for work alone shows no placeholders.
                 self.guard.unclaimed.append(path)
         for path in self.protection.read_only:
             if not os.path.lexists(path) and os.path.isdir(os.path.dirname(path)):
-                self._take(path, Kind.EMPTY)
+                self._occupy(path, MountKind.EMPTY)
 
     def _names(self, folder: str) -> Iterator[str]:
-        yield from KEPT
+        yield from READ_ONLY_NAMES
         # An agent may be asked to make a repository if there is none.
         if not repositories.is_git_directory(folder) and not (
             self.policy.git and not _has_repository(folder)
@@ -297,29 +297,32 @@ class _Building:
                 )
             path = os.path.dirname(path)
 
-    def _take(self, path: str, kind: Kind, text: str | None = None) -> None:
-        if self._root_of(path) not in self.writable or self.guard.kinds.get(path) in {Kind.EMPTY, Kind.TEXT}:
+    def _occupy(self, path: str, kind: MountKind, text: str | None = None) -> None:
+        if self._root_of(path) not in self.writable or self.guard.kinds.get(path) in {
+            MountKind.EMPTY,
+            MountKind.TEXT,
+        }:
             return
         self.guard.kinds.pop(path, None)
-        taken = placeholders.take(path, text)
-        if taken is not None:
-            self.guard.taken[path] = taken
+        placeholder = placeholders.occupy(path, text)
+        if placeholder is not None:
+            self.guard.placeholders[path] = placeholder
             self._put(path, kind)
         elif os.path.lexists(path):
-            self._put(path, Kind.READ_ONLY)
+            self._put(path, MountKind.READ_ONLY)
 
     def _root_of(self, path: str) -> str | None:
         return innermost(path, self.roots)
 
-    def _put(self, path: str, kind: Kind) -> None:
+    def _put(self, path: str, kind: MountKind) -> None:
         """Record the mount of an existing path; the policy's own paths are not changed."""
         root = self._root_of(path)
-        if root is None or path in self.roots or self.guard.kinds.get(path) is Kind.HIDDEN:
+        if root is None or path in self.roots or self.guard.kinds.get(path) is MountKind.HIDDEN:
             return
-        if kind is not Kind.HIDDEN and self.roots[root] is Kind.READ_ONLY:
+        if kind is not MountKind.HIDDEN and self.roots[root] is MountKind.READ_ONLY:
             return
         try:
-            self.guard.seen[path] = os.lstat(path)
+            self.guard.checked_files[path] = os.lstat(path)
         except OSError:
             return
         self.guard.kinds[path] = kind
@@ -332,15 +335,15 @@ class _Building:
             above = os.path.dirname(path)
             while root is not None and lies_in(above, root) and above != root:
                 if above not in kinds:
-                    self._put(above, Kind.PIN)
+                    self._put(above, MountKind.PIN)
                 above = os.path.dirname(above)
-        closed = dict[str, Kind]()
+        closed = dict[str, MountKind]()
         for path, kind in sorted(kinds.items(), key=_in_order):
             outer = innermost(path, closed)
             outer_kind = None if outer is None else closed[outer]
             if path not in self.roots and _is_needless(kind, outer_kind):
                 del kinds[path]
-                self.guard.seen.pop(path, None)
+                self.guard.checked_files.pop(path, None)
             else:
                 closed[path] = kind
 
@@ -353,7 +356,7 @@ def _has_repository(folder: str) -> bool:
     return any(os.path.lexists(f"{each}/{GIT}") and not is_placeholder(f"{each}/{GIT}") for each in above)
 
 
-def _is_needless(kind: Kind, outer: Kind | None) -> bool:
-    if outer in {Kind.HIDDEN, Kind.EMPTY}:
+def _is_needless(kind: MountKind, outer: MountKind | None) -> bool:
+    if outer in {MountKind.HIDDEN, MountKind.EMPTY}:
         return True
-    return outer is Kind.READ_ONLY and kind not in {Kind.HIDDEN, Kind.WRITABLE}
+    return outer is MountKind.READ_ONLY and kind not in {MountKind.HIDDEN, MountKind.WRITABLE}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Final, TypeVar
 
-from everstep.capabilities.bash.places import Place, replaced
+from everstep.capabilities.bash.places import Place, replaced_text
 from everstep.capabilities.bash.words import Unusable
 
 TOOL_USER: Final = 65533
@@ -29,7 +29,7 @@ PROGRAMS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:
 """The directories of the machine's own programs."""
 
 STAGE: Final = "/tmp"  # noqa: S108 -- seen in the namespace only, where it is empty and ours
-KEPT: Final = 32
+MAX_CACHED: Final = 32
 """How many namespaces are cached for the next command in the same directories."""
 
 T = TypeVar("T")
@@ -62,27 +62,27 @@ class Mounts:
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
 
-_KNOWN: "OrderedDict[tuple[int, int, tuple[Place, ...]], Mounts]" = OrderedDict()
+_CACHE: "OrderedDict[tuple[int, int, tuple[Place, ...]], Mounts]" = OrderedDict()
 _LOCK = threading.Lock()
 
 
-def mounts_for(user: int, group: int, wanted: Iterable[Place]) -> Mounts:
+def find_mounts(user: int, group: int, places: Iterable[Place]) -> Mounts:
     """The namespace that holds these directories for the user, cached or new."""
-    key = (user, group, tuple(wanted))
+    key = (user, group, tuple(places))
     with _LOCK:
-        if key not in _KNOWN:
-            _KNOWN[key] = _in_thread(lambda: _made(*key))
-        _KNOWN.move_to_end(key)
-        while len(_KNOWN) > KEPT:
-            _KNOWN.popitem(last=False)
-        return _KNOWN[key]
+        if key not in _CACHE:
+            _CACHE[key] = _in_thread(lambda: _make_mounts(*key))
+        _CACHE.move_to_end(key)
+        while len(_CACHE) > MAX_CACHED:
+            _CACHE.popitem(last=False)
+        return _CACHE[key]
 
 
 def forget(folder: str) -> None:
     """Drop cached namespaces with paths in a folder; running commands keep theirs."""
     with _LOCK:
-        for key in [key for key in _KNOWN if any(each.path.startswith(f"{folder}/") for each in key[2])]:
-            del _KNOWN[key]
+        for key in [key for key in _CACHE if any(each.path.startswith(f"{folder}/") for each in key[2])]:
+            del _CACHE[key]
 
 
 def _in_thread(work: Callable[[], T]) -> T:
@@ -103,38 +103,38 @@ def _in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def _made(user: int, group: int, wanted: tuple[Place, ...]) -> Mounts:
+def _make_mounts(user: int, group: int, places: tuple[Place, ...]) -> Mounts:
     with ExitStack() as opened:
-        mapping = _mapping(user, group) if any(each.of_root for each in wanted) else None
+        mapping = _mapping(user, group) if any(each.of_root for each in places) else None
         if mapping is not None:
             opened.callback(os.close, mapping)
         _call("unshare", _NEW_MOUNTS | _OWN_ROOT)
         # Mounts propagate from the outside into the namespace, and not the other way around.
         _call("mount", None, b"/", None, _SLAVE | _RECURSIVE, None)
-        trees = [_tree(each, user, mapping, opened) for each in wanted]
+        trees = [_tree(each, user, mapping, opened) for each in places]
         _call(
             "mount", b"tmpfs", STAGE.encode(), b"tmpfs", _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, b"mode=755"
         )
-        sources = {each.path: f"{STAGE}/{place}" for place, each in enumerate(wanted)}
-        for each, tree in zip(wanted, trees, strict=True):
-            _place(tree, each, sources[each.path])
+        sources = {each.path: f"{STAGE}/{place}" for place, each in enumerate(places)}
+        for each, tree in zip(places, trees, strict=True):
+            _attach(tree, each, sources[each.path])
         return Mounts(os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC), sources)
 
 
-def _tree(wanted: Place, user: int, mapping: int | None, opened: ExitStack) -> int:
+def _tree(place: Place, user: int, mapping: int | None, opened: ExitStack) -> int:
     """A detached copy of the mount."""
-    path = wanted.path.encode()
+    path = place.path.encode()
     tree = _call("syscall", _OPEN_TREE, _AT_HERE, path, _CLONE_TREE | _CLOSE_ON_EXEC | _AT_RECURSIVE)
     opened.callback(os.close, tree)
-    if not wanted.is_the_same(os.fstat(tree)):
-        raise Unusable(replaced(wanted.path))
+    if not place.is_same_file(os.fstat(tree)):
+        raise Unusable(replaced_text(place.path))
     _set(tree, _NO_SETUID | _NO_DEVICES)
-    if wanted.of_root and mapping is not None:
+    if place.of_root and mapping is not None:
         try:
             _set(tree, _ATTRIBUTE_MAPPED, mapping)
         except OSError as error:
-            if wanted.writable or error.errno not in {errno.EINVAL, errno.EPERM, errno.EBUSY}:
-                raise Unusable(_of_root(wanted.path, user)) from error
+            if place.writable or error.errno not in {errno.EINVAL, errno.EPERM, errno.EBUSY}:
+                raise Unusable(_root_owned_text(place.path, user)) from error
     return tree
 
 
@@ -147,8 +147,8 @@ def _set(tree: int, attributes: int, mapping: int = 0) -> None:
     _call("syscall", _MOUNT_SETATTR, tree, b"", flags, ctypes.byref(values), ctypes.sizeof(values))
 
 
-def _place(tree: int, wanted: Place, target: str) -> None:
-    if wanted.is_directory:
+def _attach(tree: int, place: Place, target: str) -> None:
+    if place.is_directory:
         os.mkdir(target)
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
@@ -178,7 +178,7 @@ def _mapping(user: int, group: int) -> int:
         return os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _of_root(path: str, user: int) -> str:
+def _root_owned_text(path: str, user: int) -> str:
     return (
         f"{path} belongs to root, and its file system cannot be mounted for another user; "
         f"give it to the tool user (chown -R {user}:{user} {path}), or let the worker not run as root"

@@ -41,33 +41,35 @@ class Place:
             Unusable: The path was replaced by a link, or removed.
         """
         try:
-            found = _found(path)
+            status = _stat_path(path)
         except (FileNotFoundError, NotADirectoryError):
-            raise Unusable(replaced(path)) from None
-        if stat.S_ISLNK(found.st_mode):
-            raise Unusable(replaced(path))
-        return cls(path, writable, found.st_dev, found.st_ino, found.st_uid == 0, stat.S_ISDIR(found.st_mode))
+            raise Unusable(replaced_text(path)) from None
+        if stat.S_ISLNK(status.st_mode):
+            raise Unusable(replaced_text(path))
+        return cls(
+            path, writable, status.st_dev, status.st_ino, status.st_uid == 0, stat.S_ISDIR(status.st_mode)
+        )
 
-    def is_the_same(self, found: os.stat_result) -> bool:
+    def is_same_file(self, status: os.stat_result) -> bool:
         """Whether this is the same file."""
-        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+        return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
-    def is_in(self, root: str) -> bool:
+    def exists_under(self, root: str) -> bool:
         """Whether the same path under this root is the same file."""
         try:
-            return self.is_the_same(os.lstat(f"{root}{self.path}"))
+            return self.is_same_file(os.lstat(f"{root}{self.path}"))
         except (FileNotFoundError, NotADirectoryError):
             return False
 
 
-def anything_else(places: Iterable[Place], root: str) -> str | None:
+def replacement_problem(places: Iterable[Place], root: str) -> str | None:
     """An error text if another file is under the root in place of one of these, or None."""
-    return next((replaced(place.path) for place in places if not place.is_in(root)), None)
+    return next((replaced_text(place.path) for place in places if not place.exists_under(root)), None)
 
 
 def real_path(path: str, commands_write: Iterable[str]) -> str:
     """Resolve a path. A link in a directory that commands can write to may not lead out of that directory."""
-    here, todo, left = "/", deque(os.path.join(os.getcwd(), path).split("/")), MAX_LINKS
+    here, todo, links_left = "/", deque(os.path.join(os.getcwd(), path).split("/")), MAX_LINKS
     passed = set[str]()
     while todo:
         name = todo.popleft()
@@ -75,13 +77,13 @@ def real_path(path: str, commands_write: Iterable[str]) -> str:
             here = os.path.dirname(here)
         if name in {"", ".", ".."}:
             continue
-        target = _link(os.path.join(here, name))
+        target = _link_target(os.path.join(here, name))
         if target is None:
             here = os.path.join(here, name)
             continue
         passed.update(directory for directory in commands_write if _lies_in(here, directory))
-        left -= 1
-        if left < 0:
+        links_left -= 1
+        if links_left < 0:
             raise Unusable(f"{path} leads in circles, or through too many links; name the directory itself")
         here = "/" if target.startswith("/") else here
         todo.extendleft(reversed(target.split("/")))
@@ -98,7 +100,7 @@ def _lies_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
-def _link(path: str) -> str | None:
+def _link_target(path: str) -> str | None:
     """The target of a link; None for other files, and for missing ones."""
     try:
         return os.readlink(path)
@@ -108,7 +110,7 @@ def _link(path: str) -> str | None:
         raise
 
 
-def _found(path: str) -> os.stat_result:
+def _stat_path(path: str) -> os.stat_result:
     """Look a path up one directory at a time, without following links."""
     here = os.open("/", _LOOK)
     try:
@@ -121,6 +123,6 @@ def _found(path: str) -> os.stat_result:
         os.close(here)
 
 
-def replaced(path: str) -> str:
+def replaced_text(path: str) -> str:
     """The error text for a path that no longer names the same file."""
     return f"{path} was replaced by something else in this moment; look at what is there, and try again"

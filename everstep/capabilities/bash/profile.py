@@ -109,10 +109,10 @@ def _file(path: str, descriptor: int) -> list[str]:
 
 def environment(policy: ExecutionPolicy, inherited: Mapping[str, str]) -> dict[str, str]:
     """The command's variables. Those that name directories or users are set to the ones inside."""
-    found = policy.environment(inherited)
-    path = f"{found['PATH']}:{PROGRAMS}" if found.get("PATH") else PROGRAMS
+    variables = policy.environment(inherited)
+    path = f"{variables['PATH']}:{PROGRAMS}" if variables.get("PATH") else PROGRAMS
     inside = {"PATH": path, "HOME": HOME, "TMPDIR": next(iter(SCRATCH)), "USER": NAME}
-    return found | inside | (way_out.VARIABLES if policy.network else {})
+    return variables | inside | (way_out.VARIABLES if policy.network else {})
 
 
 def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
@@ -139,7 +139,7 @@ def prelude(policy: ExecutionPolicy, lifeline: int) -> str:
     )
 
 
-def _limit(kind: int, wanted: int) -> int:
+def _limit(kind: int, value: int) -> int:
     """A hard limit that is lower already is kept."""
     hard = resource.getrlimit(kind)[1]
-    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -31,15 +31,15 @@ from everstep.agent_domain.capabilities.network import (
     Address,
     AllowedNetwork,
     Network,
-    closed_address,
+    blocked_address_text,
     is_public,
-    literal,
+    parse_address,
 )
-from everstep.agent_domain.values import cut, storable
+from everstep.agent_domain.values import escape_unstorable, truncate
 
 logger = logging.getLogger(__name__)
 
-Resolve = Callable[[str], Awaitable[Sequence[Address]]]
+ResolveHost = Callable[[str], Awaitable[Sequence[Address]]]
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST: Final = re.compile(rb"(" + _TOKEN + rb") ([!-~]+) HTTP/1\.[01]")
@@ -52,11 +52,11 @@ _OF_A_HOP: Final = {
     *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate"),
     *(b"te", b"trailer", b"upgrade", b"host"),
 }
-_PIECE: Final = 64 * KIB
+_CHUNK_BYTES: Final = 64 * KIB
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProxyLimits:
     """The limits of one command's proxy."""
 
     connections: int = 64
@@ -105,9 +105,9 @@ class _Answer(Exception):
 
 async def resolve(host: str) -> Sequence[Address]:
     """Resolve a name with the machine's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     # An address with a zone leads to one interface of this machine.
-    texts = dict.fromkeys(str(address[0]) for *_, address in found)
+    texts = dict.fromkeys(str(address[0]) for *_, address in entries)
     return [ip_address(text) for text in texts if "%" not in text]
 
 
@@ -124,9 +124,9 @@ class Proxy:
     def __init__(
         self,
         network: Network,
-        resolve: Resolve = resolve,
+        resolve: ResolveHost = resolve,
         is_open: Callable[[Address], bool] = is_public,
-        limits: Limits = Limits(),
+        limits: ProxyLimits = ProxyLimits(),
     ) -> None:
         self._allowed = AllowedNetwork.of(network)
         self._resolve = resolve
@@ -186,9 +186,9 @@ class Proxy:
         try:
             reader, writer = await asyncio.open_connection(sock=client, limit=self._limits.head_bytes)
             try:
-                await self._answer(reader, writer)
+                await self._handle(reader, writer)
             finally:
-                await _closed(writer)
+                await _close_writer(writer)
         except (OSError, EOFError) as error:
             logger.debug("a connection of a command ended: %r", error)
         except Exception:
@@ -197,7 +197,7 @@ class Proxy:
             client.close()
             self._places.release()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             request = await self._read_request(reader)
             far_reader, far_writer = await self._connect(request)
@@ -219,7 +219,7 @@ class Proxy:
         except* (OSError, EOFError) as errors:
             logger.debug("a connection of a command ended: %r", errors.exceptions)
         finally:
-            await _closed(far_writer)
+            await _close_writer(far_writer)
 
     async def _read_request(self, reader: asyncio.StreamReader) -> _Request:
         try:
@@ -230,23 +230,23 @@ class Proxy:
         except asyncio.LimitOverrunError:
             text = f"The request's head is larger than {self._limits.head_bytes} bytes."
             raise _Answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text) from None
-        return _parsed(head)
+        return _parse_request(head)
 
     async def _connect(self, request: _Request) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = request.host, request.port
         if self._left <= 0:
             text = f"The command has moved {self._limits.total_bytes} bytes, and no more are allowed."
-            raise self._refused(host, port, text)
+            raise self._refuse(host, port, text)
         if refusal := self._allowed.refusal(host, port):
-            raise self._refused(host, port, refusal)
+            raise self._refuse(host, port, refusal)
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
-                address = literal(host)
-                found = [address] if address else await self._resolve(host)
-                opened = [each for each in found if self._is_open(each)]
-                if not opened:
-                    raise self._refused(host, port, closed_address(host))
-                return await self._connect_to(opened[: self._limits.addresses], host, port)
+                address = parse_address(host)
+                addresses = [address] if address else await self._resolve(host)
+                allowed = [each for each in addresses if self._is_open(each)]
+                if not allowed:
+                    raise self._refuse(host, port, blocked_address_text(host))
+                return await self._connect_to(allowed[: self._limits.addresses], host, port)
         except TimeoutError:
             text = f"{host}:{port} did not answer within {self._limits.connect_seconds:g} s."
             raise _Answer(HTTPStatus.GATEWAY_TIMEOUT, text) from None
@@ -259,24 +259,26 @@ class Proxy:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         for number, address in enumerate(addresses, 1):
             try:
-                reader, writer = await asyncio.open_connection(str(address), port, limit=_PIECE)
+                reader, writer = await asyncio.open_connection(str(address), port, limit=_CHUNK_BYTES)
             except OSError:
                 if number == len(addresses):
                     raise
                 continue
             if _is_this_machine(writer, address):
-                await _closed(writer)
-                raise self._refused(host, port, closed_address(host))
+                await _close_writer(writer)
+                raise self._refuse(host, port, blocked_address_text(host))
             return reader, writer
         raise AssertionError
 
-    def _refused(self, host: str, port: int, sentence: str) -> _Answer:
+    def _refuse(self, host: str, port: int, sentence: str) -> _Answer:
         if sentence not in self.refusals and len(self.refusals) < self._limits.refusals:
             self.refusals.append(sentence)
-            logger.warning("a command may not reach %s:%d: %s", cut(storable(host), 300), port, sentence)
+            logger.warning(
+                "a command may not reach %s:%d: %s", truncate(escape_unstorable(host), 300), port, sentence
+            )
         return _Answer(HTTPStatus.FORBIDDEN, sentence)
 
-    def take(self, count: int) -> bool:
+    def count_bytes(self, count: int) -> bool:
         """Count bytes against the limit; return whether the connection may go on."""
         self._left -= count
         return self._left > 0
@@ -295,15 +297,17 @@ class _Traffic:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: int | None
     ) -> None:
         """Copy until the reader ends, or `count` bytes."""
-        left = count
-        while left is None or left > 0:
-            piece = await self._read(reader, _PIECE if left is None else min(_PIECE, left))
-            if not piece:
+        remaining = count
+        while remaining is None or remaining > 0:
+            chunk = await self._read(
+                reader, _CHUNK_BYTES if remaining is None else min(_CHUNK_BYTES, remaining)
+            )
+            if not chunk:
                 break
-            if not self._proxy.take(len(piece)):
+            if not self._proxy.count_bytes(len(chunk)):
                 raise ConnectionAbortedError("the command has moved too many bytes")
-            left = None if left is None else left - len(piece)
-            writer.write(piece)
+            remaining = None if remaining is None else remaining - len(chunk)
+            writer.write(chunk)
             async with asyncio.timeout(self._idle_seconds):
                 await writer.drain()
             self._moved_at = self._loop.time()
@@ -321,7 +325,7 @@ class _Traffic:
                     raise
 
 
-def _parsed(head: bytes) -> _Request:
+def _parse_request(head: bytes) -> _Request:
     line, *lines = head[:-4].split(b"\r\n")
     request = _REQUEST.fullmatch(line)
     headers = [_HEADER.fullmatch(each) for each in lines]
@@ -338,25 +342,25 @@ def _parsed(head: bytes) -> _Request:
     pairs = [(found[1], found[2].rstrip(b" \t")) for found in headers if found]
     named = {value.strip().lower() for name, value in pairs if name.lower() == b"connection"}
     dropped = _OF_A_HOP | {each.strip() for value in named for each in value.split(b",")}
-    kept = [(name, value) for name, value in pairs if name.lower() not in dropped]
+    forwarded = [(name, value) for name, value in pairs if name.lower() not in dropped]
     path = url[2] or "/"
     sent = [
         f"{method} {path if path.startswith('/') else f'/{path}'} HTTP/1.1".encode(),
         f"Host: {url[1]}".encode(),
-        *(name + b": " + value for name, value in kept),
+        *(name + b": " + value for name, value in forwarded),
         b"Connection: close",
     ]
-    return _Request(method, host, port, b"\r\n".join([*sent, b"", b""]), _body_bytes(kept))
+    return _Request(method, host, port, b"\r\n".join([*sent, b"", b""]), _body_bytes(forwarded))
 
 
 def _authority(text: str, port: int | None) -> tuple[str, int]:
-    found = _AUTHORITY.fullmatch(text)
-    if found is None or (found[2] is None and port is None):
-        raise _bad(f"{cut(text, 100)!r} names no host and port.")
-    number = int(found[2]) if found[2] else port or 0
+    match = _AUTHORITY.fullmatch(text)
+    if match is None or (match[2] is None and port is None):
+        raise _bad(f"{truncate(text, 100)!r} names no host and port.")
+    number = int(match[2]) if match[2] else port or 0
     if not 0 < number < 2**16:
         raise _bad(f"{number} is not a port.")
-    return found[1].lower().removesuffix("."), number
+    return match[1].lower().removesuffix("."), number
 
 
 def _body_bytes(headers: Sequence[tuple[bytes, bytes]]) -> int:
@@ -381,7 +385,7 @@ def _is_this_machine(writer: asyncio.StreamWriter, address: Address) -> bool:
     return not address.is_loopback and own is not None and ip_address(own[0].partition("%")[0]) == address
 
 
-async def _closed(writer: asyncio.StreamWriter) -> None:
+async def _close_writer(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(1):

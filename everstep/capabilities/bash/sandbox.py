@@ -13,24 +13,24 @@ from typing import Final
 
 from everstep.agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
 from everstep.capabilities.bash import process, profile, seccomp
-from everstep.capabilities.bash.guard import Guard, guard_for
-from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, mounts_for
-from everstep.capabilities.bash.places import Place, anything_else, real_path
+from everstep.capabilities.bash.guard import Guard, build_guard
+from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, find_mounts
+from everstep.capabilities.bash.places import Place, real_path, replacement_problem
 from everstep.capabilities.bash.proxy import Proxy
 from everstep.capabilities.bash.words import Unavailable, Unusable
 from everstep.capabilities.protection import Protection, current
-from everstep.capabilities.protection.repositories import linked_from
+from everstep.capabilities.protection.repositories import linked_git_directory
 from everstep.capabilities.protection.rules import innermost
-from everstep.capabilities.protection.tree import FEW, TooLarge
+from everstep.capabilities.protection.tree import FEW_FOLDERS, TooLarge
 
-LONGEST: Final = 128 * 1024 - 1
+MAX_COMMAND_BYTES: Final = 128 * 1024 - 1
 """Maximum bytes of a command: the kernel's limit for one argument."""
 
 _CLOSED: Final = ("/boot", "/dev", "/etc", "/proc", "/sys", "/bin", "/sbin", "/lib", "/lib64", "/usr")
 _OPEN: Final = ("/usr/src", "/usr/local/src")
 
 
-def unusable(command: object) -> str | None:
+def command_problem(command: object) -> str | None:
     """The reason why a command cannot be run, for its author, or None."""
     if not isinstance(command, str):
         return f"the command is of type {type(command).__name__}, not text"
@@ -44,10 +44,9 @@ def unusable(command: object) -> str | None:
         size = len(command.encode())
     except UnicodeEncodeError as error:
         return f"the command contains {command[error.start]!r}, which is not a valid character"
-    if size > LONGEST:
-        return (
-            f"the command has {size} bytes, and at most {LONGEST} are possible; write a file in several parts"
-        )
+    if size > MAX_COMMAND_BYTES:
+        most = f"at most {MAX_COMMAND_BYTES} are possible"
+        return f"the command has {size} bytes, and {most}; write a file in several parts"
     return None
 
 
@@ -64,7 +63,7 @@ class Launch:
         """The command line, up to the program to run inside."""
         inside = profile.arguments(policy, guard.mounts(self.sources), descriptor)
         filtered = ["--seccomp", str(descriptor(seccomp.program()))]
-        return [*self.prefix, _program("bwrap"), *inside, *filtered, "--"]
+        return [*self.prefix, _find_program("bwrap"), *inside, *filtered, "--"]
 
 
 def proxy_for(policy: ExecutionPolicy) -> Proxy | None:
@@ -85,7 +84,7 @@ class Sandbox:
     def shape(self) -> tuple[int, int, bool, bool]:
         """The inputs of the self-test: the worker's user, the directory's owner, network, and git."""
         policy = self.policy
-        return os.geteuid(), os.stat(self.found().base_dir).st_uid, bool(policy.network), policy.git
+        return os.geteuid(), os.stat(self.resolved_policy().base_dir).st_uid, bool(policy.network), policy.git
 
     async def run(self, command: str) -> CommandResult:
         """Run `bash -c {command}`.
@@ -94,47 +93,49 @@ class Sandbox:
             Unusable: The command or a path of the policy cannot be used.
             Unavailable: The sandbox does not work on this machine.
         """
-        if problem := unusable(command):
+        if problem := command_problem(command):
             raise Unusable(problem)
-        policy = self.found()
+        policy = self.resolved_policy()
         protection = current()
-        guard = await _guard(policy, protection)
-        told = list[str]()
+        guard = await _build_guard(policy, protection)
+        sentences = list[str]()
         try:
             result = await self._run(command, policy, guard)
         finally:
             try:
-                told = await _settled(guard, protection)
+                sentences = await _disarm_leftovers(guard, protection)
             finally:
                 guard.release()
-        return replace(result, stderr="".join([result.stderr, *(f"sandbox: {each}\n" for each in told)]))
+        return replace(result, stderr="".join([result.stderr, *(f"sandbox: {each}\n" for each in sentences)]))
 
     async def _run(self, command: str, policy: ExecutionPolicy, guard: Guard) -> CommandResult:
         places = places_of(policy)
         launch = launch_for(policy, places)
 
-        def describe(descriptor: Callable[[bytes], int], lifeline: int) -> list[str]:
+        def build_command_line(descriptor: Callable[[bytes], int], lifeline: int) -> list[str]:
             script = profile.prelude(policy, lifeline)
             # The worker's own bash may be in a place that commands cannot see.
-            bash = _program("bash", profile.PROGRAMS)
+            bash = _find_program("bash", profile.PROGRAMS)
             return [*launch.words(policy, guard, descriptor), bash, "-c", script, "bash", command]
 
-        def replaced(root: str) -> str | None:
-            return anything_else(places, root) or (guard.replaced_in(root) if root else None)
+        def mount_problem(root: str) -> str | None:
+            return replacement_problem(places, root) or (guard.replaced_in(root) if root else None)
 
         environment = profile.environment(policy, os.environ)
-        return await process.run(policy, describe, environment, replaced, self._proxy_for(policy))
+        return await process.run(
+            policy, build_command_line, environment, mount_problem, self._proxy_for(policy)
+        )
 
-    def found(self) -> ExecutionPolicy:
+    def resolved_policy(self) -> ExecutionPolicy:
         """The policy with its paths resolved."""
         policy = self.policy
         commands_write = [
             os.path.realpath(os.path.expanduser(p)) for p in (policy.base_dir, *policy.writable_paths)
         ]
-        existing = partial(_existing, commands_write=commands_write)
+        existing = partial(_resolve_path, commands_write=commands_write)
         base_dir = existing(policy.base_dir, writable=True, directory=True)
         writable = [existing(path, writable=True) for path in policy.writable_paths]
-        repository = linked_from(base_dir) if policy.git else None
+        repository = linked_git_directory(base_dir) if policy.git else None
         if repository and innermost(repository, [base_dir, *writable]) is None:
             # The repository of a linked worktree, or of a submodule; what runs code is read-only there as
             # well.
@@ -147,11 +148,11 @@ class Sandbox:
         )
 
 
-async def _settled(guard: Guard, protection: Protection) -> list[str]:
+async def _disarm_leftovers(guard: Guard, protection: Protection) -> list[str]:
     """Disable leftovers, even if the command is cancelled; in a thread if there are many folders."""
-    if not guard.large:
-        return guard.settle(protection)
-    settling = asyncio.ensure_future(asyncio.to_thread(guard.settle, protection))
+    if not guard.is_large:
+        return guard.disarm_leftovers(protection)
+    settling = asyncio.ensure_future(asyncio.to_thread(guard.disarm_leftovers, protection))
     cancelled: asyncio.CancelledError | None = None
     while not settling.done():
         try:
@@ -163,16 +164,16 @@ async def _settled(guard: Guard, protection: Protection) -> list[str]:
     return settling.result()
 
 
-async def _guard(policy: ExecutionPolicy, protection: Protection) -> Guard:
+async def _build_guard(policy: ExecutionPolicy, protection: Protection) -> Guard:
     """Build the guard, in a thread if there are many folders."""
     with suppress(TooLarge):
-        return guard_for(policy, protection, FEW)
+        return build_guard(policy, protection, FEW_FOLDERS)
     try:
-        looking = asyncio.ensure_future(asyncio.to_thread(guard_for, policy, protection))
+        looking = asyncio.ensure_future(asyncio.to_thread(build_guard, policy, protection))
         try:
             return await asyncio.shield(looking)
         except asyncio.CancelledError:
-            looking.add_done_callback(_let_go)
+            looking.add_done_callback(_release_when_done)
             raise
     except TooLarge as error:
         raise Unusable(str(error)) from None
@@ -180,12 +181,12 @@ async def _guard(policy: ExecutionPolicy, protection: Protection) -> Guard:
         raise Unavailable(f"the directory cannot be looked through ({error})") from error
 
 
-def _let_go(looking: "asyncio.Future[Guard]") -> None:
+def _release_when_done(looking: "asyncio.Future[Guard]") -> None:
     if not looking.cancelled() and looking.exception() is None:
         looking.result().release()
 
 
-def _existing(
+def _resolve_path(
     path: str, *, commands_write: Iterable[str], writable: bool = False, directory: bool = False
 ) -> str:
     real = Path(real_path(os.path.expanduser(path), commands_write))
@@ -209,33 +210,33 @@ def _is_of_the_system(path: Path) -> bool:
 _PACKAGES: Final = {"bwrap": "bubblewrap", "bash": "bash"}
 
 
-_FOUND: Final = dict[tuple[str, str], str]()
+_PROGRAM_PATHS: Final = dict[tuple[str, str], str]()
 """Programs by name and search path. A program that was removed is searched again."""
 
 
-def _program(name: str, where: str | None = None) -> str:
+def _find_program(name: str, where: str | None = None) -> str:
     # The machine's own first: an agent may be able to write to a folder of the worker's PATH.
     where = where or f"{profile.PROGRAMS}:{os.environ.get('PATH', '')}"
-    known = _FOUND.get((name, where))
-    if known and os.access(known, os.X_OK):
-        return known
+    cached = _PROGRAM_PATHS.get((name, where))
+    if cached and os.access(cached, os.X_OK):
+        return cached
     path = shutil.which(name, path=where)
     if path is None:
         package = _PACKAGES.get(name, "util-linux")
         raise Unavailable(f"{name} is not installed; install it (Debian and Ubuntu: apt install {package})")
-    _FOUND[name, where] = path
+    _PROGRAM_PATHS[name, where] = path
     return path
 
 
 def launch_for(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
     """The command that starts bubblewrap: root switches to an unprivileged user first."""
-    _program("bwrap")
+    _find_program("bwrap")
     if os.geteuid() != 0:
         return Launch()
-    _program("unshare")
+    _find_program("unshare")
     user, group = _tool_user(policy.base_dir)
     try:
-        mounts = mounts_for(user, group, places)
+        mounts = find_mounts(user, group, places)
     except PermissionError:
         # Root in a container that may not mount: files that do not belong to root can be used directly.
         if of_root := [each.path for each in places if each.of_root and each.writable]:
@@ -245,10 +246,18 @@ def launch_for(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
                 f"it for another user; give it to the tool user (chown -R {who} {of_root[0]}), or let the "
                 "worker not run as root"
             ) from None
-        words = [_program("setpriv"), "--reuid", str(user), "--regid", str(group), "--clear-groups", "--"]
+        words = [
+            _find_program("setpriv"),
+            "--reuid",
+            str(user),
+            "--regid",
+            str(group),
+            "--clear-groups",
+            "--",
+        ]
         return Launch(words)
     words = [
-        _program("nsenter"),
+        _find_program("nsenter"),
         f"--mount={mounts.path}",
         "--setuid",
         str(user),
@@ -261,12 +270,12 @@ def launch_for(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
 
 def _tool_user(base_dir: str) -> tuple[int, int]:
     """The owner of the directory, with the owner's group; never root."""
-    found = os.stat(base_dir)
-    user = found.st_uid or TOOL_USER
+    status = os.stat(base_dir)
+    user = status.st_uid or TOOL_USER
     try:
         group = pwd.getpwuid(user).pw_gid
     except KeyError:
-        group = found.st_gid
+        group = status.st_gid
     return user, group if user != TOOL_USER and group else TOOL_USER
 
 

@@ -111,7 +111,7 @@ def _rules(column: int) -> Iterable[tuple[int, list[Instruction]]]:
     yield from ((number, [_fail(errno.ENOSYS)]) for number in _numbers(_ABSENT, column))
     yield from ((number, [_fail(errno.EOPNOTSUPP)]) for number in _numbers(_RESERVES, column))
     yield from ((number, [_fail(errno.EMFILE)]) for number in _numbers(_EXHAUSTED, column))
-    for words, block in _LOOKED_AT:
+    for words, block in _CHECKED:
         yield from ((number, block) for number in _numbers(words, column))
 
 
@@ -196,11 +196,11 @@ def _pairs() -> list[Instruction]:
 def _buffers() -> list[Instruction]:
     """Buffer sizes of a socket cannot be changed, without an error: no limit counts the memory in them."""
     names = (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33)  # and the same for who may pass the limits
-    kept = [each for name in names for each in ((_EQUAL, 0, 1, name), _fail(0))]
-    return [_argument(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), _END, _argument(2), *kept, _END]
+    ignored = [each for name in names for each in ((_EQUAL, 0, 1, name), _fail(0))]
+    return [_argument(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), _END, _argument(2), *ignored, _END]
 
 
-_LOOKED_AT: Final = [
+_CHECKED: Final = [
     ("setsockopt 54 208", _buffers()),
     ("clone 56 220", _refuse_bits(0, _NEW_NAMESPACES)),
     ("chmod 90 -; fchmod 91 52; creat 85 -; mknod 133 -", _refuse_bits(1, _SET_ID_BITS)),

@@ -17,18 +17,18 @@ from typing import Final
 
 from everstep.capabilities.bash.profile import SCRATCH
 
-EVERY: Final = 0.02
+POLL_SECONDS: Final = 0.02
 """Seconds between two polls. Memory taken in between is not seen: some 100 MiB on usual machines."""
 SHARE_SECONDS: Final = 0.2
 """Seconds of CPU time to find out which pages processes share; after that, all pages count for each process.
 """
-FILES: Final = 100_000
+MAX_SCRATCH_FILES: Final = 100_000
 """The limit for files in the scratch directories; even an empty file takes memory."""
-SOCKETS: Final = 256
+MAX_SOCKETS: Final = 256
 """Data in a socket's buffers is memory that belongs to no process: up to 400 KiB each. TCP sockets may hold
 some MiB, which are counted separately.
 """
-LOCKS: Final = 10_000
+MAX_LOCKS: Final = 10_000
 """Locks on parts of files; each takes kernel memory, and no limit counts them."""
 
 _FIELD: Final = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
@@ -66,19 +66,19 @@ def _excesses(first: int, memory_bytes: int) -> Iterator[str]:
     if os.stat(f"{root}/proc").st_dev == os.stat("/proc").st_dev:
         # Bubblewrap is not done yet: these are the processes of the machine.
         return
-    if _is_too_much(root, memory_bytes + memory_bytes // 4):
+    if _exceeds(root, memory_bytes + memory_bytes // 4):
         yield too_much_memory(memory_bytes)
-    if _holds_more_locks_than(LOCKS, root):
-        yield f"it holds more than {LOCKS} locks on files"
-    if any(_files(f"{root}{path}") > FILES for path in SCRATCH):
-        yield f"it made more than {FILES} files in {', '.join(SCRATCH)}"
-    if _waiting(first) > memory_bytes:
+    if _holds_more_locks_than(MAX_LOCKS, root):
+        yield f"it holds more than {MAX_LOCKS} locks on files"
+    if any(_file_count(f"{root}{path}") > MAX_SCRATCH_FILES for path in SCRATCH):
+        yield f"it made more than {MAX_SCRATCH_FILES} files in {', '.join(SCRATCH)}"
+    if _queued_bytes(first) > memory_bytes:
         yield f"the data in its sockets takes more than {memory_bytes // 2**20} MiB of memory"
-    if _sockets(first) > SOCKETS:
-        yield f"it opened more than {SOCKETS} sockets"
+    if _socket_count(first) > MAX_SOCKETS:
+        yield f"it opened more than {MAX_SOCKETS} sockets"
 
 
-def _is_too_much(root: str, most: int) -> bool:
+def _exceeds(root: str, most: int) -> bool:
     own, elsewhere = dict[str, int](), dict[str, int]()
     for name in filter(str.isdigit, os.listdir(f"{root}/proc")):
         process = f"{root}/proc/{name}"
@@ -86,12 +86,12 @@ def _is_too_much(root: str, most: int) -> bool:
         own[process] = _sum(fields, _OWN)
         elsewhere[process] = _sum(fields, ["VmSize"]) - _sum(fields, _OF_ITSELF)
     # Shared pages count for each process, until that makes a difference.
-    if sum(own.values()) > most and _together(own) > most:
+    if sum(own.values()) > most and _total_bytes(own) > most:
         return True
-    return sum(elsewhere.values()) > most and _nameless(elsewhere) > most
+    return sum(elsewhere.values()) > most and _nameless_bytes(elsewhere) > most
 
 
-def _together(own: Mapping[str, int]) -> int:
+def _total_bytes(own: Mapping[str, int]) -> int:
     """The total, with shared pages counted once as far as time permits."""
     until, total = time.thread_time() + SHARE_SECONDS, 0
     for process, size in own.items():
@@ -109,7 +109,7 @@ def _share(process: str, own: int) -> int:
     return share + _sum(_fields(f"{process}/status"), ["VmPTE"])
 
 
-def _nameless(elsewhere: Mapping[str, int]) -> int:
+def _nameless_bytes(elsewhere: Mapping[str, int]) -> int:
     """Bytes of shared mappings without a name. They exist even if no process has them in its page tables.
 
     A mapping that a process has partly released counts with what is left of it.
@@ -140,7 +140,7 @@ def _holds_more_locks_than(most: int, root: str) -> bool:
         return sum(1 for _ in islice(file, most + 1)) > most
 
 
-def _sockets(first: int) -> int:
+def _socket_count(first: int) -> int:
     """Only in its own network namespace: the owners of sockets are unknown in a shared one."""
     if os.path.samefile(f"/proc/{first}/ns/net", "/proc/self/ns/net"):
         return 0
@@ -148,7 +148,7 @@ def _sockets(first: int) -> int:
     return int(used[1]) if used else 0
 
 
-def _waiting(first: int) -> int:
+def _queued_bytes(first: int) -> int:
     """Bytes in the queues of TCP sockets, which the kernel enlarges by itself."""
     queues = (
         each for name in ("tcp", "tcp6") for each in _QUEUES.findall(_text(f"/proc/{first}/net/{name}"))
@@ -173,6 +173,6 @@ def _text(path: str) -> str:
         return ""
 
 
-def _files(path: str) -> int:
-    found = os.statvfs(path)
-    return found.f_files - found.f_ffree
+def _file_count(path: str) -> int:
+    status = os.statvfs(path)
+    return status.f_files - status.f_ffree

@@ -30,16 +30,16 @@ async def open_way_out(proxy: Proxy, process: int) -> None:
     Raises:
         OSError: The namespace cannot be entered.
     """
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
+    our_end, their_end = socket.socketpair()
+    with our_end:
+        with their_end:
             helper = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(Path(listener.__file__))),
-                *(str(process), str(theirs.fileno()), str(PORT)),
+                *(str(process), str(their_end.fileno()), str(PORT)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(their_end.fileno(),),
                 env={},
                 start_new_session=True,
             )
@@ -49,12 +49,12 @@ async def open_way_out(proxy: Proxy, process: int) -> None:
         finally:
             if helper.returncode is None:
                 helper.kill()
-        ours.setblocking(False)
-        said = error.decode(errors="replace").strip().splitlines()
+        our_end.setblocking(False)
+        lines = error.decode(errors="replace").strip().splitlines()
         try:
-            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+            _, descriptors, _, _ = socket.recv_fds(our_end, 1, 1)
         except BlockingIOError:
             descriptors = []
         if not descriptors:
-            raise OSError(said[-1] if said else "no socket came")
+            raise OSError(lines[-1] if lines else "no socket came")
         proxy.start(socket.socket(fileno=descriptors[0]))

@@ -2,7 +2,7 @@
 
 import logging
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.capabilities.critique import (
     CRITIC_PROMPT,
     CRITIC_RETRIES,
@@ -47,11 +47,11 @@ class SelfCritic:
         return state.heard(user(revision)) if revision else state
 
     async def _critique(self, review: str, ask: AskModel) -> Critique:
-        said: list[Message] = [system(CRITIC_PROMPT), user(review)]
+        messages: list[Message] = [system(CRITIC_PROMPT), user(review)]
         problem = ""
         for _ in range(1 + CRITIC_RETRIES):
             try:
-                response = await ask(InferenceRequest(tuple(said), 1), self.policy.llm_preset)
+                response = await ask(InferenceRequest(tuple(messages), 1), self.policy.llm_preset)
             except ModelError as error:
                 problem = f"the critic failed: {error}"
                 continue
@@ -59,14 +59,14 @@ class SelfCritic:
                 return parse_critique(response.text)
             except InvalidInput as error:
                 problem = str(error)
-            said += [assistant(response.text), user(ASK_AGAIN.format(problem=problem))]
+            messages += [assistant(response.text), user(ASK_AGAIN.format(problem=problem))]
         return approval(problem)
 
 
 def _answer(step: AgentStep | None) -> str:
     """The last assistant message of the step."""
-    said = [message.text for message in step.output_messages if message.is_assistant] if step else []
-    return said[-1] if said else ""
+    texts = [message.text for message in step.output_messages if message.is_assistant] if step else []
+    return texts[-1] if texts else ""
 
 
 def _calls(state: AgentState) -> list[tuple[str, dict[str, object], str]]:
@@ -82,7 +82,7 @@ class UseSelfCritique:
     def __init__(self, max_iterations: int = 2, verbose: bool = True, llm_preset: str | None = None) -> None:
         self.policy = CritiquePolicy(max_iterations, verbose, llm_preset)
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the critic, and the continuation criterion that acts on it."""
         builder.add_processor(SelfCritic(self.policy))
         return builder.add_continuation_criteria(SelfCriticContinuationCheck(self.policy.max_iterations))

@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, Self, cast
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.capabilities import files
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy, PathText
-from everstep.agent_domain.checks import any_whole
+from everstep.agent_domain.checks import require_integer
 from everstep.agent_domain.errors import InvalidInput, ToolFailed
 from everstep.agent_domain.tools.function_tool import BaseTool
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
@@ -41,7 +41,7 @@ class FileTool(BaseTool):
 
     def __init__(self, base_dir: PathText, *, policy: ExecutionPolicy | None = None) -> None:
         super().__init__()
-        self._enclosure = readable(base_dir, policy)
+        self._enclosure = readable_enclosure(base_dir, policy)
 
     @classmethod
     def in_directory(cls, base_dir: PathText) -> Self:
@@ -55,10 +55,10 @@ class FileTool(BaseTool):
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """Check the arguments and call; null counts as a missing argument."""
-        given = {name: value for name, value in args.items() if value is not None}
+        present = {name: value for name, value in args.items() if value is not None}
         try:
-            _require_text(given)
-            return super().call(given, context)
+            _require_text(present)
+            return super().call(present, context)
         except Problem as problem:
             return str(problem)
         except (ToolFailed, InvalidInput) as error:
@@ -89,7 +89,7 @@ def _require_text(args: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _told(path: str, missing: str, word: Callable[[str], str] = str) -> Generator[None]:
+def _os_errors_as_text(path: str, missing: str, word: Callable[[str], str] = str) -> Generator[None]:
     """Turn an OSError for a path into an error text for the model, which `word` may rephrase."""
     try:
         yield
@@ -98,11 +98,11 @@ def _told(path: str, missing: str, word: Callable[[str], str] = str) -> Generato
             case errno.ENOENT | errno.ENOTDIR:
                 text = missing
             case errno.ELOOP:
-                text = files.tangled(path)
+                text = files.too_many_links(path)
             case errno.EISDIR:
                 text = files.is_a_directory(path)
             case number:
-                text = files.unusable(path, os.strerror(number or 0))
+                text = files.path_error(path, os.strerror(number or 0))
         raise Problem(word(text)) from error
 
 
@@ -123,9 +123,9 @@ class ReadFileTool(FileTool):
 
     def __call__(self, path: str, offset: int = 0, limit: int = files.MAX_LINES) -> str:
         """Read it."""
-        opened = partial(self._enclosure.opened, path)
-        with _told(path, files.no_file(path)), reading.regular_file(opened, path) as file:
-            return reading.shown(file, offset, limit)
+        opened = partial(self._enclosure.open_path, path)
+        with _os_errors_as_text(path, files.no_file(path)), reading.open_regular_file(opened, path) as file:
+            return reading.read_lines(file, offset, limit)
 
 
 class WriteFileTool(FileTool):
@@ -141,7 +141,7 @@ class WriteFileTool(FileTool):
 
     def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
         super().__init__(base_dir, policy=policy)
-        self._enclosure = writable(base_dir, policy)
+        self._enclosure = writable_enclosure(base_dir, policy)
 
     def __call__(self, path: str, content: str) -> str:
         """Write it."""
@@ -152,12 +152,12 @@ class WriteFileTool(FileTool):
         if path.endswith(("/", "/.", "/..")):
             return files.is_a_directory(path)
         with (
-            _told(path, files.no_way_to(path)),
-            self._enclosure.located(path, make=True) as (directory, name),
-            writing.alone(directory, name),
+            _os_errors_as_text(path, files.no_parent_directory(path)),
+            self._enclosure.open_parent(path, make=True) as (directory, name),
+            writing.file_lock(directory, name),
         ):
             writing.replace(directory, name, data, path)
-        return files.wrote(path, content)
+        return files.write_summary(path, content)
 
 
 class EditFileTool(FileTool):
@@ -175,20 +175,20 @@ class EditFileTool(FileTool):
 
     def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
         super().__init__(base_dir, policy=policy)
-        self._enclosure = writable(base_dir, policy)
+        self._enclosure = writable_enclosure(base_dir, policy)
 
     def __call__(self, path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
         """Edit it."""
         self._enclosure.require_inside(path)
         if problem := files.edit_problem(old_string, new_string):
             return problem
-        change = editing.replacing(old_string, new_string, replace_all=replace_all)
+        change = editing.replacement(old_string, new_string, replace_all=replace_all)
         missing = files.no_file(path)
         with ExitStack() as until_edited:
-            with _told(path, missing, editing.failed):
-                located = self._enclosure.located(path)
+            with _os_errors_as_text(path, missing, editing.edit_failure):
+                located = self._enclosure.open_parent(path)
                 directory, name = until_edited.enter_context(located)
-            with _told(path, missing):
+            with _os_errors_as_text(path, missing):
                 return editing.edit(directory, name, path, change)
 
 
@@ -214,17 +214,17 @@ class SearchFilesTool(FileTool):
         policy: ExecutionPolicy | None = None,
     ) -> None:
         super().__init__(base_dir, policy=policy)
-        any_whole("max_results", max_results)
+        require_integer("max_results", max_results)
         self._max_results = max_results
 
     def __call__(self, pattern: str | list[str] = "", patterns: str | list[str] = "") -> str:
         """Search."""
-        wanted = files.patterns_of(pattern, patterns)
-        search = searching.Search(self._enclosure, wanted)
-        if wanted:
-            with _told(".", files.NO_BASE):
+        globs = files.parse_patterns(pattern, patterns)
+        search = searching.Search(self._enclosure, globs)
+        if globs:
+            with _os_errors_as_text(".", files.NO_BASE):
                 search.run()
-        groups = files.found(wanted, search.hits, self._max_results)
+        groups = files.match_files(globs, search.hits, self._max_results)
         return "\n".join([files.search_text(groups), *search.notes])
 
 
@@ -245,13 +245,13 @@ class ListDirTool(FileTool):
         policy: ExecutionPolicy | None = None,
     ) -> None:
         super().__init__(base_dir, policy=policy)
-        any_whole("max_entries", max_entries)
+        require_integer("max_entries", max_entries)
         self._max_entries = max_entries
 
     def __call__(self, path: str = ".") -> str:
         """List it."""
-        with _told(path, files.no_directory(path)):
-            entries, has_more = searching.listed(self._enclosure, path)
+        with _os_errors_as_text(path, files.no_directory(path)):
+            entries, has_more = searching.list_directory(self._enclosure, path)
         text = files.listing(path, entries, self._max_entries)
         return f"{text}\n{files.listing_cut_short(len(entries))}" if has_more else text
 
@@ -267,17 +267,17 @@ class UseFileTools:
     def __init__(self, base_dir: PathText, policy: ExecutionPolicy | None = None) -> None:
         self.tools = tuple(kind(base_dir, policy) for kind in (ReadFileTool, WriteFileTool, EditFileTool))
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the tools."""
         return builder.with_tools(self.tools)
 
 
-def readable(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
+def readable_enclosure(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
     """The paths in which files may be read."""
     more = (*policy.readable_paths, *policy.writable_paths) if policy else ()
     return Enclosure(base_dir, *more)
 
 
-def writable(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
+def writable_enclosure(base_dir: PathText, policy: ExecutionPolicy | None) -> Enclosure:
     """The paths in which files may be written."""
     return Enclosure(base_dir, *(policy.writable_paths if policy else ()), write=True)

@@ -6,8 +6,8 @@ from typing import Final, TypeAlias
 
 from everstep.agent_domain.capabilities import files
 from everstep.capabilities.files.enclosure import Problem
-from everstep.capabilities.files.reading import read_at_most, regular_file
-from everstep.capabilities.files.writing import MAX_WRITE, alone, found, replace
+from everstep.capabilities.files.reading import open_regular_file, read_at_most
+from everstep.capabilities.files.writing import MAX_WRITE, file_lock, replace, stat_entry
 
 MAX_TRIES: Final = 10
 """How often a file is read again because another process has changed it."""
@@ -18,19 +18,19 @@ Change: TypeAlias = Callable[[str], files.Edit | str]
 
 def edit(directory: int, name: str, path: str, change: Change) -> str:
     """Change a file, and return a summary or an error text; `path` is the model's name for the file."""
-    with alone(directory, name):
+    with file_lock(directory, name):
         for _ in range(MAX_TRIES):
             before, text = _read(directory, name, path)
             edited = change(text)
             if isinstance(edited, str):
                 return edited
-            if _is_as_before(directory, name, before):
+            if _is_unchanged(directory, name, before):
                 replace(directory, name, edited.text.encode(), path)
                 return edited.summary(path)
-    return files.keeps_changing(path)
+    return files.concurrent_change_error(path)
 
 
-def replacing(old: str, new: str, *, replace_all: bool) -> Change:
+def replacement(old: str, new: str, *, replace_all: bool) -> Change:
     """Replace a text, unless the file would become too long: a single letter may occur a million times."""
 
     def change(text: str) -> files.Edit | str:
@@ -38,40 +38,40 @@ def replacing(old: str, new: str, *, replace_all: bool) -> Change:
         size = len(text.encode()) + hits * (len(new.encode()) - len(old.encode()))
         if size > MAX_WRITE and (hits == 1 or replace_all):
             return files.too_long_to_write(size, MAX_WRITE)
-        return files.edited(text, old, new, replace_all)
+        return files.apply_edit(text, old, new, replace_all)
 
     return change
 
 
 def _read(directory: int, name: str, path: str) -> tuple[os.stat_result, str]:
-    def opened(flags: int) -> int:
+    def open_file(flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
 
     try:
-        with regular_file(opened, path) as file:
+        with open_regular_file(open_file, path) as file:
             before = os.fstat(file)
             content = read_at_most(file, MAX_WRITE + 1)
     except FileNotFoundError:
-        raise Problem(failed(files.no_file(path))) from None
+        raise Problem(edit_failure(files.no_file(path))) from None
     except OSError as error:
-        raise Problem(failed(os.strerror(error.errno or 0))) from error
+        raise Problem(edit_failure(os.strerror(error.errno or 0))) from error
     except Problem as problem:
-        raise Problem(failed(str(problem))) from problem
+        raise Problem(edit_failure(str(problem))) from problem
     if len(content) > MAX_WRITE:
-        raise Problem(failed(files.too_large_to_edit(MAX_WRITE)))
+        raise Problem(edit_failure(files.too_large_to_edit(MAX_WRITE)))
     text = files.text_of(content)
     if text is None:
-        raise Problem(failed(files.BINARY))
+        raise Problem(edit_failure(files.BINARY))
     return before, text
 
 
-def failed(why: str) -> str:
+def edit_failure(why: str) -> str:
     """The error for a file that could not be edited because it could not be read."""
-    return files.reading_failed(why.removeprefix("Error: "))
+    return files.read_error(why.removeprefix("Error: "))
 
 
-def _is_as_before(directory: int, name: str, before: os.stat_result) -> bool:
-    now = found(directory, name)
+def _is_unchanged(directory: int, name: str, before: os.stat_result) -> bool:
+    now = stat_entry(directory, name)
     return now is not None and _mark(now) == _mark(before)
 
 

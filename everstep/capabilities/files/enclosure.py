@@ -23,7 +23,7 @@ from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.capabilities.files import openat2, ownership
 from everstep.capabilities.protection import current
 
-LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
+PATH_ONLY: Final = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
 """Opens no content, so devices do not notice.
 
 Where this flag is missing, at least the open does not block.
@@ -75,21 +75,21 @@ class Enclosure:
         self._given = list(dict.fromkeys([self.base, *(_absolute(other) for other in others)]))
         self.roots = _outermost(self.base, self._given[1:])
 
-    def place(self, path: str) -> tuple[str, str]:
+    def split_path(self, path: str) -> tuple[str, str]:
         """Find the root of a path, and the rest of the path; `..` in it is resolved as text."""
         target = os.path.normpath(os.path.join(self.base, path))
         problem: str | None = OUTSIDE
-        for root in self._spelled():
+        for root in self._root_names():
             problem = path_problem(target, [root])
             if problem is None:
-                rest = _bounded(target[len(root.rstrip("/")) :].strip("/") or ".")
+                rest = _check_length(target[len(root.rstrip("/")) :].strip("/") or ".")
                 self.require_open(root if rest == "." else os.path.join(root, rest))
                 return root, rest
             if problem != OUTSIDE:
                 break
         raise Problem(problem)
 
-    def _spelled(self) -> Iterator[str]:
+    def _root_names(self) -> Iterator[str]:
         """The roots as given, then as real paths."""
         yield from self.roots
         yield from map(os.path.realpath, self.roots)
@@ -104,29 +104,29 @@ class Enclosure:
         if current().forbids(place, [os.path.realpath(each) for each in self._given], write=self.write):
             raise Problem(OUTSIDE)
 
-    def opened(self, path: str, flags: int) -> int:
+    def open_path(self, path: str, flags: int) -> int:
         """Open a path; a symlink may lead anywhere inside. The caller closes the descriptor."""
-        root, rest = self.place(path)
+        root, rest = self.split_path(path)
         try:
             with closing(open_root(root)) as directory:
-                return self._beneath(directory, rest, path, flags)
+                return self._open_beneath(directory, rest, path, flags)
         except NotADirectoryError:
             if rest != ".":
                 raise
         # A policy may name a single file.
         return os.open(root, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
 
-    def _beneath(self, directory: int, rest: str, path: str, flags: int) -> int:
+    def _open_beneath(self, directory: int, rest: str, path: str, flags: int) -> int:
         if openat2.is_available():
             try:
-                return self._let_through(openat2.open_beneath(directory, rest, flags))
+                return self._check_access(openat2.open_beneath(directory, rest, flags))
             except OSError as error:
                 if error.errno not in _UNDECIDED:
                     raise
-        with self.located(path) as (parent, name):
+        with self.open_parent(path) as (parent, name):
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
 
-    def _let_through(self, opened: int) -> int:
+    def _check_access(self, opened: int) -> int:
         """Return the descriptor, unless links led to a path that no agent may touch."""
         try:
             # Without /proc this raises EAGAIN, and the path is resolved step by step.
@@ -137,21 +137,21 @@ class Enclosure:
         return opened
 
     @contextmanager
-    def located(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
+    def open_parent(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
         """Open the directory that holds a path's target; yield it and the name in it, which is no symlink.
 
         The name may not exist. With `make`, missing directories on the way are made.
         """
         walk = _Walk(self, make=make)
         try:
-            yield walk.to(path)
+            yield walk.walk_to(path)
         finally:
             walk.close()
 
     def require_inside(self, path: str) -> None:
         """Raise the problem of a path that leads out."""
         # Other errors are reported where the path is used.
-        with suppress(OSError), self.located(path):
+        with suppress(OSError), self.open_parent(path):
             pass
 
 
@@ -180,7 +180,7 @@ def _lies_in(root: str, other: str, base: str) -> bool:
     return root != base and real != outer and path_problem(real, [outer]) is None
 
 
-def _bounded(path: str) -> str:
+def _check_length(path: str) -> str:
     """Apply the kernel's length limit first, or a thousand directories might be made before it applies."""
     if len(os.fsencode(path)) >= MAX_PATH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
@@ -197,7 +197,7 @@ def _absolute(directory: object) -> str:
 def open_root(root: str) -> int:
     """Open a root directory, which may be given as a symlink."""
     try:
-        return os.open(root, LOOK | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(root, PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Problem(NO_BASE) from None
 
@@ -220,7 +220,7 @@ class _Walk:
             os.close(self.here)
             self.here = None
 
-    def to(self, path: str) -> tuple[int, str]:
+    def walk_to(self, path: str) -> tuple[int, str]:
         """Resolve until one name is left."""
         here = self._begin(path)
         while self.todo:
@@ -230,7 +230,7 @@ class _Walk:
                 here = self._up()
             elif name in {"", "."}:
                 continue
-            elif (target := _link(name, here)) is not None:
+            elif (target := _link_target(name, here)) is not None:
                 here = self._follow(target, here)
             elif self.todo:
                 here = self._enter(name, here)
@@ -251,7 +251,7 @@ class _Walk:
 
     def _begin(self, path: str) -> int:
         """Continue from a root with a path; parts that are left are resolved after it."""
-        self.root, rest = self.enclosure.place(path)
+        self.root, rest = self.enclosure.split_path(path)
         self.names = []
         self.todo.extendleft(reversed(rest.split("/")))
         return self._at(open_root(self.root))
@@ -281,7 +281,7 @@ class _Walk:
         return self._begin(os.path.join(os.path.realpath(self.root), "..", rest))
 
     def _enter(self, name: str, here: int) -> int:
-        flags = LOOK | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = PATH_ONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             opened = os.open(name, flags, dir_fd=here)
         except FileNotFoundError:
@@ -294,7 +294,7 @@ class _Walk:
         return self._at(opened)
 
 
-def _link(name: str, directory: int) -> str | None:
+def _link_target(name: str, directory: int) -> str | None:
     """The target of a symlink; None for other files, and for missing ones."""
     try:
         return os.readlink(name, dir_fd=directory)

@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 
 
-def give(descriptor: int, to: os.stat_result) -> None:
+def give_to_owner_of(descriptor: int, to: os.stat_result) -> None:
     """As root, give a new file the owner of another file."""
     if os.geteuid() == 0:
         os.fchown(descriptor, to.st_uid, to.st_gid)
@@ -21,6 +21,6 @@ def make_directory(name: str, parent: int) -> None:
         # By its descriptor: the name may refer to another directory by now.
         opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
-            give(opened, os.stat(".", dir_fd=parent))
+            give_to_owner_of(opened, os.stat(".", dir_fd=parent))
         finally:
             os.close(opened)

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from everstep.agent_domain.capabilities import files
-from everstep.capabilities.files.enclosure import LOOK, Problem, closing
+from everstep.capabilities.files.enclosure import PATH_ONLY, Problem, closing
 
-WHOLE: Final = 1024 * 1024
+MAX_WHOLE_BYTES: Final = 1024 * 1024
 """Up to this size a file is read whole, and any binary byte makes it binary; of a larger one, only what is
 needed is read.
 """
@@ -25,29 +25,29 @@ _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
 
 @contextmanager
-def regular_file(opened: Callable[[int], int], path: str) -> Generator[int]:
+def open_regular_file(open_file: Callable[[int], int], path: str) -> Generator[int]:
     """Open a regular file by a function that takes the flags.
 
     The file is checked first, because opening a pipe, a terminal or a tape can have effects. If another file
     takes its place in between, it is opened without blocking, checked and closed.
     """
-    with closing(opened(LOOK)) as found:
-        _require_regular(os.fstat(found), path)
-    with closing(opened(_READ)) as file:
+    with closing(open_file(PATH_ONLY)) as probe:
+        _require_regular(os.fstat(probe), path)
+    with closing(open_file(_READ)) as file:
         _require_regular(os.fstat(file), path)
         yield file
 
 
-def _require_regular(found: os.stat_result, path: str) -> None:
-    if problem := kind_problem(found, path):
+def _require_regular(status: os.stat_result, path: str) -> None:
+    if problem := kind_problem(status, path):
         raise Problem(problem)
 
 
-def kind_problem(found: os.stat_result, path: str) -> str | None:
+def kind_problem(status: os.stat_result, path: str) -> str | None:
     """The error text for anything but a regular file."""
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return files.is_a_directory(path)
-    return None if stat.S_ISREG(found.st_mode) else files.no_regular_file(path)
+    return None if stat.S_ISREG(status.st_mode) else files.no_regular_file(path)
 
 
 def read_at_most(file: int, size: int) -> bytes:
@@ -59,27 +59,27 @@ def read_at_most(file: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def shown(file: int, offset: int, limit: int) -> str:
+def read_lines(file: int, offset: int, limit: int) -> str:
     """The requested lines as text for the model."""
-    beginning = read_at_most(file, WHOLE + 1)
-    if len(beginning) <= WHOLE:
+    beginning = read_at_most(file, MAX_WHOLE_BYTES + 1)
+    if len(beginning) <= MAX_WHOLE_BYTES:
         text = files.text_of(beginning)
-        return files.BINARY if text is None else files.numbered(text, offset, limit)
+        return files.BINARY if text is None else files.file_excerpt(text, offset, limit)
     has_more = os.fstat(file).st_size > MAX_READ
-    return _shown_of_large(_parts(file, beginning), offset, limit, has_more=has_more)
+    return _read_large(_parts(file, beginning), offset, limit, has_more=has_more)
 
 
 def _parts(file: int, beginning: bytes) -> Iterator[bytes]:
-    seen, part = 0, beginning
+    size, part = 0, beginning
     while part:
         if b"\x00" in part:
             raise Problem(files.BINARY)
         yield part
-        seen += len(part)
-        part = os.read(file, min(WHOLE, MAX_READ - seen))
+        size += len(part)
+        part = os.read(file, min(MAX_WHOLE_BYTES, MAX_READ - size))
 
 
-def _shown_of_large(parts: Iterator[bytes], offset: int, limit: int, *, has_more: bool) -> str:
+def _read_large(parts: Iterator[bytes], offset: int, limit: int, *, has_more: bool) -> str:
     skip, size = files.window(offset, limit)
     window = _Window(skip, size)
     for part in parts:
@@ -91,8 +91,8 @@ def _shown_of_large(parts: Iterator[bytes], offset: int, limit: int, *, has_more
     goes_on = has_more and not window.is_full
     text = files.numbered_lines(window.lines, skip)
     if not window.lines:
-        return files.beyond_the_beginning(MAX_READ) if goes_on else files.PAST_THE_END
-    return f"{text}\n{files.only_the_beginning(MAX_READ)}" if goes_on else text
+        return files.offset_too_large(MAX_READ) if goes_on else files.PAST_THE_END
+    return f"{text}\n{files.truncation_note(MAX_READ)}" if goes_on else text
 
 
 class _Window:
@@ -112,7 +112,7 @@ class _Window:
         return len(self.lines) >= self._size
 
     def feed(self, part: bytes) -> None:
-        start = self._skipped(part)
+        start = self._skip_lines(part)
         while start < len(part) and not self.is_full:
             newline = part.find(b"\n", start)
             end = len(part) if newline < 0 else newline
@@ -126,7 +126,7 @@ class _Window:
         if self._has_begun and not self._skip and not self.is_full:
             self._close()
 
-    def _skipped(self, part: bytes) -> int:
+    def _skip_lines(self, part: bytes) -> int:
         """The position in this part at which the first requested line begins."""
         if not self._skip:
             return 0

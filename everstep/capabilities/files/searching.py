@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from everstep.agent_domain.capabilities import files
-from everstep.capabilities.files.enclosure import DIRECTORY, LOOK, Enclosure, Problem, closing
+from everstep.capabilities.files.enclosure import DIRECTORY, PATH_ONLY, Enclosure, Problem, closing
 
 MAX_SEEN: Final = 100_000
 """Maximum entries for a search or a listing."""
@@ -36,7 +36,7 @@ class Search:
     def run(self) -> None:
         """Search every directory that the patterns may match, the nearest first."""
         fits = [files.matcher(pattern) for pattern in self.patterns]
-        leads_on = [files.scope(pattern) for pattern in self.patterns]
+        leads_on = [files.directory_matcher(pattern) for pattern in self.patterns]
         ends = time.monotonic() + MAX_SECONDS
         pending = deque([""])
         while pending and not self.was_cut:
@@ -54,21 +54,21 @@ class Search:
     def _entries(self, directory: str) -> Iterator[tuple[str, int]]:
         """The entries of a directory with their modes, sorted by name."""
         try:
-            with closing(self.enclosure.opened(directory, DIRECTORY | os.O_NOFOLLOW)) as opened:
-                found = some_entries(opened)
+            with closing(self.enclosure.open_path(directory, DIRECTORY | os.O_NOFOLLOW)) as opened:
+                entries = some_entries(opened)
         except (OSError, Problem):
             if not directory:
                 raise
             self.unread += 1
             return
-        for name, kind in sorted(found):
+        for name, kind in sorted(entries):
             yield (f"{directory}/{name}" if directory else name), kind
 
     def _is_file(self, path: str, kind: int) -> bool:
         """A link counts if it leads to a file inside."""
         if not stat.S_ISLNK(kind):
             return stat.S_ISREG(kind)
-        return stat.S_ISREG(behind(self.enclosure, path))
+        return stat.S_ISREG(link_target_mode(self.enclosure, path))
 
     @property
     def notes(self) -> list[str]:
@@ -92,20 +92,22 @@ def _kind(entry: os.DirEntry[str]) -> int:
     return stat.S_IFREG if entry.is_file(follow_symlinks=False) else 0
 
 
-def behind(enclosure: Enclosure, path: str) -> int:
+def link_target_mode(enclosure: Enclosure, path: str) -> int:
     """The mode of a link's target; 0 if it does not exist or is outside."""
     try:
-        with closing(enclosure.opened(path, LOOK)) as opened:
+        with closing(enclosure.open_path(path, PATH_ONLY)) as opened:
             return os.fstat(opened).st_mode
     except (OSError, Problem):
         return 0
 
 
-def listed(enclosure: Enclosure, path: str) -> tuple[list[tuple[str, bool]], bool]:
+def list_directory(enclosure: Enclosure, path: str) -> tuple[list[tuple[str, bool]], bool]:
     """The entries of a directory, whether each is a directory, and whether there are more."""
-    with closing(enclosure.opened(path, DIRECTORY)) as opened:
-        found = some_entries(opened)
-    links = [name for name, kind in found if stat.S_ISLNK(kind)][:MAX_LINKS_SEEN]
-    directories = {name for name in links if stat.S_ISDIR(behind(enclosure, os.path.join(path, name)))}
-    entries = [(name, stat.S_ISDIR(kind) or name in directories) for name, kind in found]
+    with closing(enclosure.open_path(path, DIRECTORY)) as opened:
+        raw_entries = some_entries(opened)
+    links = [name for name, kind in raw_entries if stat.S_ISLNK(kind)][:MAX_LINKS_SEEN]
+    directories = {
+        name for name in links if stat.S_ISDIR(link_target_mode(enclosure, os.path.join(path, name)))
+    }
+    entries = [(name, stat.S_ISDIR(kind) or name in directories) for name, kind in raw_entries]
     return entries[:MAX_SEEN], len(entries) > MAX_SEEN

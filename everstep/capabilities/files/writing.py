@@ -19,14 +19,14 @@ _LOCKS: Final = tuple(threading.Lock() for _ in range(64))
 
 
 @contextmanager
-def alone(directory: int, name: str) -> Generator[None]:
+def file_lock(directory: int, name: str) -> Generator[None]:
     """Let one call of this process at a time change a file: the calls of a step run in parallel."""
     where = os.stat(".", dir_fd=directory)
     with _LOCKS[hash((where.st_dev, where.st_ino, name)) % len(_LOCKS)]:
         yield
 
 
-def found(directory: int, name: str) -> os.stat_result | None:
+def stat_entry(directory: int, name: str) -> os.stat_result | None:
     """The status of a name, links not followed; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -40,24 +40,24 @@ def replace(directory: int, name: str, content: bytes, path: str) -> None:
     The new content is written to a temporary file, which is renamed once it is on the disk. The file keeps
     its mode, and if root does this, its owner; other names of the old file (hard links) keep the old content.
     """
-    old = found(directory, name)
+    old = stat_entry(directory, name)
     if old is not None:
         _require_writable(old, directory, name, path)
-    beside = f".everstep-{secrets.token_hex(8)}"
+    temporary = f".everstep-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(beside, flags, 0o666, dir_fd=directory)
+    file = os.open(temporary, flags, 0o666, dir_fd=directory)
     try:
         with closing(file):
             _fill(file, content)
-            ownership.give(file, old or os.stat(".", dir_fd=directory))
+            ownership.give_to_owner_of(file, old or os.stat(".", dir_fd=directory))
             if old is not None:
                 os.fchmod(file, stat.S_IMODE(old.st_mode) & 0o777)
             os.fsync(file)
-        os.rename(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
-        os.unlink(beside, dir_fd=directory)
+        os.unlink(temporary, dir_fd=directory)
         raise
-    _keep_name(directory)
+    _sync_directory(directory)
 
 
 def _require_writable(old: os.stat_result, directory: int, name: str, path: str) -> None:
@@ -74,7 +74,7 @@ def _fill(file: int, content: bytes) -> None:
         rest = rest[os.write(file, rest) :]
 
 
-def _keep_name(directory: int) -> None:
+def _sync_directory(directory: int) -> None:
     """Sync the new name to the disk as well."""
     # A directory that may be written but not read cannot be opened for this, and the file is written already.
     with (

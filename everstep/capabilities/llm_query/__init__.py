@@ -2,7 +2,7 @@
 
 from typing import Any, Self
 
-from everstep.agent_domain.capabilities.llm_query import answer_text, call_failed, query_problem
+from everstep.agent_domain.capabilities.llm_query import answer_text, call_error_text, query_problem
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import user
@@ -41,5 +41,5 @@ class LlmQueryTool:
         try:
             response = await context.ask(InferenceRequest((user(query),)), self.model)
         except ModelError as error:
-            return call_failed(str(error))
+            return call_error_text(str(error))
         return answer_text(response.text)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.tools.toolsets import Toolset
-from everstep.agent_domain.values import number
+from everstep.agent_domain.values import valid_number
 from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.naming import usable_prefix
 from everstep.capabilities.mcp.policy import McpPolicy
@@ -127,7 +127,7 @@ def _globs(tools: Iterable[object] | None) -> tuple[str, ...] | None:
 
 
 def _positive(name: str, value: object) -> float:
-    seconds = number(value, name)
+    seconds = valid_number(value, name)
     if seconds <= 0:
         raise InvalidInput(f"{name} must be greater than zero")
     return seconds

@@ -21,27 +21,27 @@ from pydantic import ValidationError
 from everstep.capabilities.mcp import http
 from everstep.capabilities.mcp.errors import McpError, McpLost, McpTimeout
 from everstep.capabilities.mcp.hiding import Secrets
-from everstep.capabilities.mcp.links import Link, Lost
+from everstep.capabilities.mcp.links import McpLink, OnLost
 from everstep.capabilities.mcp.results import error_text
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Open = Callable[[Lost], AbstractAsyncContextManager[Link]]
+OpenLink = Callable[[OnLost], AbstractAsyncContextManager[McpLink]]
 """Opens the transport to a server, and reports when it is lost."""
 
 OPENING_PAUSES = (0.1, 0.5)
 """Pauses before further attempts to open a connection; then the callers get the error."""
-_PASSING_CODES = frozenset({types.CONNECTION_CLOSED, http.UNSENT, http.BROKEN})
+_TRANSIENT_CODES = frozenset({types.CONNECTION_CLOSED, http.UNSENT, http.BROKEN})
 _STALE_CODES = frozenset({http.SESSION_LOST, http.UNAUTHORIZED})
 """Another connection may work: it has a new session and new headers."""
 CLOSED = "the connection was closed"
 
 
-class Connection:
+class McpConnection:
     """One session with a server, from the first request until it is lost, idle or closed."""
 
-    def __init__(self, opens: Open, connect_seconds: float, idle_seconds: float) -> None:
+    def __init__(self, opens: OpenLink, connect_seconds: float, idle_seconds: float) -> None:
         self._opens = opens
         self._secrets = Secrets(())
         self._connect_seconds = connect_seconds
@@ -53,7 +53,7 @@ class Connection:
         self._users = 0
         self._idle: asyncio.TimerHandle | None = None
         self._requests: set[asyncio.Task[object]] = set()
-        self._owner = asyncio.create_task(self._owned(), name="everstep mcp connection")
+        self._owner = asyncio.create_task(self._run_owner(), name="everstep mcp connection")
 
     @property
     def is_over(self) -> bool:
@@ -61,18 +61,18 @@ class Connection:
         is_lost = self._session.done() and self._over.is_set()
         return is_lost or self._is_stale or self._owner.done()
 
-    def on_end(self, told: Callable[[], None]) -> None:
+    def on_end(self, callback: Callable[[], None]) -> None:
         """Call this function once everything is closed."""
-        self._owner.add_done_callback(lambda _: told())
+        self._owner.add_done_callback(lambda _: callback())
 
-    def lost(self, reason: str) -> None:
+    def report_loss(self, reason: str) -> None:
         """Report that the server will send nothing more."""
         self._reason = self._reason or reason
         self._over.set()
 
     async def close(self) -> None:
         """Close it, even if callers still wait for an answer."""
-        self.lost(CLOSED)
+        self.report_loss(CLOSED)
         if not self._session.done():
             self._owner.cancel()
         await asyncio.wait({self._owner})
@@ -89,25 +89,25 @@ class Connection:
         try:
             # Other callers wait for the same future, so a cancelled one must not cancel it.
             await asyncio.wait({self._session})
-            return await self._answered(ask, self._session.result())
+            return await self._run_request(ask, self._session.result())
         finally:
             self._users -= 1
             if not self._users:
-                self._rest()
+                self._start_idle_timer()
 
-    def _rest(self) -> None:
+    def _start_idle_timer(self) -> None:
         """No request is running now."""
         if self._is_stale:
-            self.lost(CLOSED)
+            self.report_loss(CLOSED)
         else:
-            self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self.lost, CLOSED)
+            self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self.report_loss, CLOSED)
 
-    async def _answered(self, ask: Callable[[ClientSession], Awaitable[T]], session: ClientSession) -> T:
+    async def _run_request(self, ask: Callable[[ClientSession], Awaitable[T]], session: ClientSession) -> T:
         if self.is_over:
             raise McpLost(self._reason or CLOSED, was_sent=False)
         request = asyncio.create_task(_run(ask, session))
         self._requests.add(request)
-        request.add_done_callback(self._forget)
+        request.add_done_callback(self._discard_request)
         try:
             await asyncio.wait({request})
         except asyncio.CancelledError:
@@ -116,33 +116,33 @@ class Connection:
         try:
             return request.result()
         except MCPError as error:
-            raise self._told(error) from None
+            raise self._mcp_error(error) from None
         except ValidationError as error:
-            raise McpError(f"its answer breaks the protocol: {_first_fault(error)}") from None
+            raise McpError(f"its answer breaks the protocol: {_first_error(error)}") from None
         except asyncio.CancelledError:
             raise McpLost(self._reason or CLOSED, was_sent=True) from None
 
-    def _told(self, error: MCPError) -> McpError:
-        text = self._secrets.hidden_in(error_text(error.message))
+    def _mcp_error(self, error: MCPError) -> McpError:
+        text = self._secrets.redact(error_text(error.message))
         if error.code in _STALE_CODES:
             # Other requests may still wait for their answers here.
             self._is_stale = True
             return McpLost(text, was_sent=False)
-        if error.code in _PASSING_CODES:
+        if error.code in _TRANSIENT_CODES:
             return McpLost(self._reason or text, was_sent=error.code != http.UNSENT)
         return McpError(text)
 
-    def _forget(self, request: "asyncio.Task[object]") -> None:
+    def _discard_request(self, request: "asyncio.Task[object]") -> None:
         self._requests.discard(request)
         # Mark the exception as retrieved: the caller may have gone.
         if not request.cancelled():
             request.exception()
 
-    async def _owned(self) -> None:
+    async def _run_owner(self) -> None:
         try:
-            await self._opened_and_held()
+            await self._open_with_retries()
         except asyncio.CancelledError:
-            self.lost(CLOSED)
+            self.report_loss(CLOSED)
             raise
         finally:
             self._over.set()
@@ -153,19 +153,19 @@ class Connection:
             # Mark the exception as retrieved: there may be no caller.
             self._session.exception()
 
-    async def _opened_and_held(self) -> None:
+    async def _open_with_retries(self) -> None:
         """Open it, with retries, and keep it open until it is over."""
         until = asyncio.get_running_loop().time() + self._connect_seconds
         for pause in (*OPENING_PAUSES, None):
             try:
-                await self._held(until)
+                await self._hold_open(until)
             except Exception as raised:  # noqa: BLE001 -- the SDK's task groups raise any error, in groups
                 error = _single(raised)
                 failure = self._failure(error)
                 if self._session.done():
                     logger.debug("an MCP connection ended: %s", failure)
-                    self.lost(str(failure))
-                elif pause is None or not _may_pass(error):
+                    self.report_loss(str(failure))
+                elif pause is None or not _is_transient(error):
                     self._session.set_exception(failure)
                 else:
                     self._reason = ""
@@ -174,12 +174,12 @@ class Connection:
                     continue
             return
 
-    async def _held(self, until: float) -> None:
+    async def _hold_open(self, until: float) -> None:
         async with AsyncExitStack() as stack:
             async with asyncio.timeout_at(until):
-                link = await stack.enter_async_context(self._opens(self.lost))
+                link = await stack.enter_async_context(self._opens(self.report_loss))
                 self._secrets = link.secrets
-                client = Client(link.transport, cache=None, client_info=_ourselves())
+                client = Client(link.transport, cache=None, client_info=_client_info())
                 await stack.enter_async_context(client)
             self._session.set_result(client.session)
             await self._over.wait()
@@ -192,12 +192,12 @@ class Connection:
             case TimeoutError():
                 return McpTimeout(self._reason or f"it did not answer within {self._connect_seconds:g}s")
             case MCPError():
-                told = self._reason if error.code == types.CONNECTION_CLOSED else ""
-                return McpError(told or self._secrets.hidden_in(error_text(error.message)))
+                reason = self._reason if error.code == types.CONNECTION_CLOSED else ""
+                return McpError(reason or self._secrets.redact(error_text(error.message)))
             case ValidationError():
-                return McpError(f"its answer breaks the protocol: {_first_fault(error)}")
+                return McpError(f"its answer breaks the protocol: {_first_error(error)}")
             case _:
-                text = self._secrets.hidden_in(error_text(str(error)))
+                text = self._secrets.redact(error_text(str(error)))
                 return McpError(f"{type(error).__name__}: {text}")
 
 
@@ -212,16 +212,16 @@ def _single(error: Exception) -> Exception:
     return error
 
 
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, MCPError) and error.code in _PASSING_CODES
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, MCPError) and error.code in _TRANSIENT_CODES
 
 
-def _first_fault(error: ValidationError) -> str:
+def _first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = "/".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 @cache
-def _ourselves() -> types.Implementation:
+def _client_info() -> types.Implementation:
     return types.Implementation(name="everstep", version=version("everstep"))

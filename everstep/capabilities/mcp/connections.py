@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
 
-class Closable(Protocol):
+class ClosableConnection(Protocol):
     """The part of a connection that is needed here."""
 
     @property
@@ -13,7 +13,7 @@ class Closable(Protocol):
         """Whether the next request needs another connection."""
         ...
 
-    def on_end(self, told: Callable[[], None]) -> None:
+    def on_end(self, callback: Callable[[], None]) -> None:
         """Call this function once everything is closed."""
         ...
 
@@ -22,13 +22,13 @@ class Closable(Protocol):
         ...
 
 
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=ClosableConnection)
 
 Key = tuple[Hashable, str, str]
 """Server, name and tenant."""
 
 
-class Connections(Generic[C]):
+class ConnectionPool(Generic[C]):
     """The open connections by key, separately for each event loop."""
 
     def __init__(self) -> None:
@@ -39,30 +39,32 @@ class Connections(Generic[C]):
         """The connection for the key; a new one if there is none, or if it is over."""
         loop = asyncio.get_running_loop()
         if loop not in self._open:
-            self._open = {each: held for each, held in self._open.items() if not each.is_closed()}
-        ours = self._open.setdefault(loop, {}).setdefault(key, [])
-        if not ours or ours[-1].is_over:
-            made = make()
-            ours.append(made)
-            made.on_end(lambda: self._forget(loop, key, made))
-        return ours[-1]
+            self._open = {each: entries for each, entries in self._open.items() if not each.is_closed()}
+        connections = self._open.setdefault(loop, {}).setdefault(key, [])
+        if not connections or connections[-1].is_over:
+            connection = make()
+            connections.append(connection)
+            connection.on_end(lambda: self._forget(loop, key, connection))
+        return connections[-1]
 
-    def _forget(self, loop: asyncio.AbstractEventLoop, key: Key, ended: C) -> None:
-        held = self._open[loop]
-        held[key].remove(ended)
-        if not held[key]:
-            del held[key]
-        if not held:
+    def _forget(self, loop: asyncio.AbstractEventLoop, key: Key, connection: C) -> None:
+        entries = self._open[loop]
+        entries[key].remove(connection)
+        if not entries[key]:
+            del entries[key]
+        if not entries:
             del self._open[loop]
 
     async def close(self, server: Hashable = None) -> None:
         """Close the connections of this event loop: to one server, or all."""
-        ours = self._open.get(asyncio.get_running_loop(), {})
-        meant = [each for key, held in ours.items() for each in held if server is None or key[0] == server]
-        await asyncio.gather(*(connection.close() for connection in meant))
+        entries = self._open.get(asyncio.get_running_loop(), {})
+        connections = [
+            each for key, held in entries.items() for each in held if server is None or key[0] == server
+        ]
+        await asyncio.gather(*(connection.close() for connection in connections))
 
     def __len__(self) -> int:
         return sum(len(held) for ours in self._open.values() for held in ours.values())
 
 
-CONNECTIONS: Connections[Any] = Connections()
+CONNECTIONS: ConnectionPool[Any] = ConnectionPool()

@@ -39,7 +39,7 @@ def main(life: int, command: list[str]) -> int:
     """
     wakened, wake = os.pipe()
     os.set_blocking(wake, False)
-    signal.signal(signal.SIGCHLD, _noted)
+    signal.signal(signal.SIGCHLD, _on_child_signal)
     signal.set_wakeup_fd(wake)
     # Before the fork.
     libc = _libc()
@@ -49,15 +49,15 @@ def main(life: int, command: list[str]) -> int:
     child = os.fork()
     if child == 0:
         os.set_inheritable(life, False)
-        _become(command, guard, libc)
+        _exec_command(command, guard, libc)
     # Close the streams: a pipe's reader waits as long as any process holds the other end.
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
-    code = _waited(child, [wakened, life], None)
+    code = _wait(child, [wakened, life], None)
     if code is None:
         _kill(child, signal.SIGTERM)
-        code = _waited(child, [wakened], time.monotonic() + PATIENCE_SECONDS)
+        code = _wait(child, [wakened], time.monotonic() + PATIENCE_SECONDS)
     # Its group, with the processes that it left behind.
     _kill(child, signal.SIGKILL)
     if code is None:
@@ -71,11 +71,11 @@ def _libc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def _noted(_signal: int, _frame: object) -> None:
+def _on_child_signal(_signal: int, _frame: object) -> None:
     """The handler does nothing; the wakeup descriptor reports the signal."""
 
 
-def _become(command: list[str], guard: int, libc: ctypes.CDLL | None) -> NoReturn:
+def _exec_command(command: list[str], guard: int, libc: ctypes.CDLL | None) -> NoReturn:
     os.setsid()
     if libc is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -91,16 +91,16 @@ def _become(command: list[str], guard: int, libc: ctypes.CDLL | None) -> NoRetur
     os._exit(CANNOT_RUN)
 
 
-def _waited(child: int, ends: list[int], until: float | None) -> int | None:
+def _wait(child: int, ends: list[int], until: float | None) -> int | None:
     """The child's exit code; None if another descriptor is ready first, or the time is up."""
     while True:
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            if ended[0] == child:
-                return _code(ended[1])
-        left = None if until is None else until - time.monotonic()
-        if left is not None and left <= 0:
+        while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+            if reaped[0] == child:
+                return _code(reaped[1])
+        remaining = None if until is None else until - time.monotonic()
+        if remaining is not None and remaining <= 0:
             return None
-        ready = select.select(ends, [], [], left)[0]
+        ready = select.select(ends, [], [], remaining)[0]
         if ends[0] in ready:
             os.read(ends[0], 512)
         elif ready:
@@ -127,14 +127,14 @@ def _end_orphans() -> None:
 
 def _children() -> list[int]:
     """The guard's child processes, on systems with /proc."""
-    guard, found = str(os.getpid()).encode(), list[int]()
+    guard, pids = str(os.getpid()).encode(), list[int]()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdecimal():
             with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
                 # The name of a program, in parentheses, may contain any character.
                 if stat.read().rpartition(b")")[2].split()[1] == guard:
-                    found.append(int(name))
-    return found
+                    pids.append(int(name))
+    return pids
 
 
 def _kill(group: int, sign: signal.Signals) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 HIDDEN = "[hidden]"
-LEAST_CHARACTERS = 6
+MIN_CHARACTERS = 6
 """Shorter values are no secrets, and hiding them would make every text unreadable."""
 
 
@@ -12,13 +12,13 @@ class Secrets:
 
     def __init__(self, values: Iterable[str]) -> None:
         # Of `Bearer abc` also `abc`.
-        told = {part for value in values for part in (value, value.rpartition(" ")[2])}
-        self._values = sorted((each for each in told if len(each) >= LEAST_CHARACTERS), key=len, reverse=True)
+        parts = {part for value in values for part in (value, value.rpartition(" ")[2])}
+        self._values = sorted((each for each in parts if len(each) >= MIN_CHARACTERS), key=len, reverse=True)
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)})"
 
-    def hidden_in(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """The text with secret values replaced."""
         for value in self._values:
             text = text.replace(value, HIDDEN)

@@ -18,9 +18,9 @@ import mcp_types as types
 from mcp.client import Transport
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 
-from everstep.agent_domain.values import cut
+from everstep.agent_domain.values import truncate
 from everstep.capabilities.mcp.servers import HttpServer
-from everstep.capabilities.mcp.stdio import MOST_BYTES
+from everstep.capabilities.mcp.stdio import MAX_MESSAGE_BYTES
 
 UNSENT = -33_001
 """Our own error codes are outside of the ranges of JSON-RPC and MCP. The server never got the request."""
@@ -36,7 +36,9 @@ REFUSED = -33_005
 CONNECT_SECONDS = 10.0
 NOTICE_SECONDS = 5.0
 """How long the server may take to accept a message that needs no answer."""
-_PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+_TRANSIENT_STATUSES = frozenset(
+    {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+)
 _UNSENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
@@ -52,14 +54,14 @@ async def http_link(
         patience: How many seconds an answer may take.
     """
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
-    transport = _Watched(httpx2.AsyncHTTPTransport(), patience)
+    transport = _IsolatingTransport(httpx2.AsyncHTTPTransport(), patience)
     # Compressed answers cannot be bounded by their size.
     sent = {**headers, "accept-encoding": "identity"}
     async with httpx2.AsyncClient(transport=transport, headers=sent, timeout=timeout) as client:
-        yield streamable_http_client(server.url, http_client=client, max_sse_event_size=MOST_BYTES)
+        yield streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES)
 
 
-class _Watched(httpx2.AsyncBaseTransport):
+class _IsolatingTransport(httpx2.AsyncBaseTransport):
     def __init__(self, inner: httpx2.AsyncBaseTransport, patience: float) -> None:
         self._inner = inner
         self._patience = patience
@@ -68,12 +70,12 @@ class _Watched(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method != "POST":
             response = await self._inner.handle_async_request(request)
-            return _bounded(response, math.inf)
+            return _limit_response(response, math.inf)
         message = _message(request.content)
         if "id" not in message or "method" not in message:
             # The `initialized` notification has to arrive before later messages; nothing waits for the
             # others.
-            noticing = asyncio.create_task(self._noticed(request))
+            noticing = asyncio.create_task(self._send_notice(request))
             self._notices.add(noticing)
             noticing.add_done_callback(self._notices.discard)
             is_first = message.get("method") == "notifications/initialized"
@@ -82,13 +84,13 @@ class _Watched(httpx2.AsyncBaseTransport):
         try:
             async with asyncio.timeout_at(until):
                 response = await self._inner.handle_async_request(request)
-                return await _understood(request, message, _bounded(response, until))
+                return await _readable_response(request, message, _limit_response(response, until))
         except _UNSENT_ERRORS as error:
             return _error(message, UNSENT, f"it cannot be reached ({type(error).__name__})")
         except (httpx2.TransportError, httpx2.StreamError, TimeoutError) as error:
             return _error(message, BROKEN, f"it broke off ({type(error).__name__})")
 
-    async def _noticed(self, request: httpx2.Request) -> httpx2.Response:
+    async def _send_notice(self, request: httpx2.Request) -> httpx2.Response:
         """Send notifications and responses: whether they arrive does not affect concurrent calls."""
         with suppress(httpx2.TransportError, TimeoutError):
             async with asyncio.timeout(NOTICE_SECONDS):
@@ -103,7 +105,7 @@ class _Watched(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-async def _understood(
+async def _readable_response(
     request: httpx2.Request, message: Mapping[str, Any], response: httpx2.Response
 ) -> httpx2.Response:
     """The answer; an HTTP error is replaced by a JSON-RPC error that describes it."""
@@ -116,7 +118,7 @@ async def _understood(
         body = _message(await response.aread())
     finally:
         await response.aclose()
-    if MCP_SESSION_ID in request.headers and _is_forgotten(response.status_code, body):
+    if MCP_SESSION_ID in request.headers and _is_session_lost(response.status_code, body):
         return _error(message, SESSION_LOST, "it has ended the session")
     if isinstance(body.get("error"), dict):
         return httpx2.Response(response.status_code, json={**body, "id": message["id"]})
@@ -124,7 +126,7 @@ async def _understood(
     return _error(message, _code(response.status_code), f"it answered with HTTP {status}")
 
 
-def _is_forgotten(status: int, body: Mapping[str, Any]) -> bool:
+def _is_session_lost(status: int, body: Mapping[str, Any]) -> bool:
     """Whether the server has lost the session: 404 by the protocol, or 400 with the word in its error."""
     is_said = status == HTTPStatus.BAD_REQUEST and "session" in json.dumps(body.get("error")).lower()
     return status == HTTPStatus.NOT_FOUND or is_said
@@ -133,7 +135,7 @@ def _is_forgotten(status: int, body: Mapping[str, Any]) -> bool:
 def _code(status: int) -> int:
     if status == HTTPStatus.UNAUTHORIZED:
         return UNAUTHORIZED
-    is_passing = status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    is_passing = status in _TRANSIENT_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return BROKEN if is_passing else REFUSED
 
 
@@ -152,24 +154,24 @@ def _error(message: Mapping[str, Any], code: int, text: str) -> httpx2.Response:
 
 def _message(content: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _bounded(response: httpx2.Response, until: float) -> httpx2.Response:
+def _limit_response(response: httpx2.Response, until: float) -> httpx2.Response:
     """Limit the size of the response, and the time to read it."""
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         raise TypeError("the response of an async transport streams asynchronously")
     is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
     # Events of a stream are bounded one by one where they are read.
-    limit = math.inf if is_stream else MOST_BYTES
-    response.stream = _Bounded(response.stream, limit, until)
+    limit = math.inf if is_stream else MAX_MESSAGE_BYTES
+    response.stream = _LimitedStream(response.stream, limit, until)
     return response
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _LimitedStream(httpx2.AsyncByteStream):
     def __init__(self, inner: httpx2.AsyncByteStream, limit: float, until: float) -> None:
         self._inner = inner
         self._limit = limit
@@ -183,7 +185,9 @@ class _Bounded(httpx2.AsyncByteStream):
                 return
             size += len(chunk)
             if size > self._limit:
-                raise httpx2.StreamError(f"the answer is larger than the {MOST_BYTES:,} bytes that are read")
+                raise httpx2.StreamError(
+                    f"the answer is larger than the {MAX_MESSAGE_BYTES:,} bytes that are read"
+                )
             yield chunk
 
     async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
@@ -193,7 +197,7 @@ class _Bounded(httpx2.AsyncByteStream):
         except (httpx2.TransportError, TimeoutError) as error:
             # The SDK's transport fails one request for this kind of error; another kind would end all of
             # them.
-            raise httpx2.StreamError(f"the answer broke off ({cut(type(error).__name__, 40)})") from None
+            raise httpx2.StreamError(f"the answer broke off ({truncate(type(error).__name__, 40)})") from None
 
     async def aclose(self) -> None:
         await self._inner.aclose()

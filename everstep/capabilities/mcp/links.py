@@ -15,10 +15,10 @@ from everstep.capabilities.mcp.http import http_link
 from everstep.capabilities.mcp.servers import HttpServer, Server, as_headers
 from everstep.capabilities.mcp.stdio import stdio_link
 
-Lost = Callable[[str], None]
+OnLost = Callable[[str], None]
 
 
-class Link(NamedTuple):
+class McpLink(NamedTuple):
     """A transport to a server, and the secrets to hide in its texts."""
 
     transport: Transport
@@ -26,16 +26,16 @@ class Link(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(
-    server: Server, name: str, tenant_id: str, patience: float, lost: Lost
-) -> AsyncGenerator[Link]:
+async def open_link(
+    server: Server, name: str, tenant_id: str, patience: float, lost: OnLost
+) -> AsyncGenerator[McpLink]:
     """Open the transport to the server, for a tenant; `lost` is called if the server ends it."""
     if isinstance(server, HttpServer):
         headers = await _headers(server, tenant_id)
         async with http_link(server, headers, patience) as transport:
-            yield Link(transport, Secrets(headers.values()))
+            yield McpLink(transport, Secrets(headers.values()))
     else:
-        yield Link(stdio_link(server, name, lost), Secrets(server.env.values()))
+        yield McpLink(stdio_link(server, name, lost), Secrets(server.env.values()))
 
 
 async def _headers(server: HttpServer, tenant_id: str) -> FrozenDict:
@@ -43,15 +43,15 @@ async def _headers(server: HttpServer, tenant_id: str) -> FrozenDict:
 
     An error of a user's function may contain a secret, so its text is not used.
     """
-    given = server.headers
+    headers = server.headers
     try:
-        if callable(given):
-            given = given(tenant_id)
-            given = await given if inspect.isawaitable(given) else given
+        if callable(headers):
+            headers = headers(tenant_id)
+            headers = await headers if inspect.isawaitable(headers) else headers
     except Exception as error:  # noqa: BLE001 -- a user's code
         kind = type(error).__name__
         raise McpError(f"its headers could not be made: the function for them raised {kind}") from None
     try:
-        return as_headers(given)
+        return as_headers(headers)
     except InvalidInput as error:
         raise McpError(f"its headers could not be made: {error}") from None

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from everstep.capabilities.mcp.errors import McpError
 
-MOST_CHARACTERS = 64
+MAX_NAME_CHARACTERS = 64
 """The limit of OpenAI and Anthropic."""
 _UNUSABLE = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -27,28 +27,28 @@ def usable_name(prefix: str, tool: str) -> str:
     Characters that are not allowed become `_`, and the end of a long name becomes a hash.
     """
     name = _UNUSABLE.sub("_", f"{prefix}_{tool}" if prefix else tool)
-    if len(name) <= MOST_CHARACTERS:
+    if len(name) <= MAX_NAME_CHARACTERS:
         return name
     digest = hashlib.sha256(tool.encode(errors="backslashreplace")).hexdigest()[:8]
-    return f"{name[: MOST_CHARACTERS - 9]}_{digest}"
+    return f"{name[: MAX_NAME_CHARACTERS - 9]}_{digest}"
 
 
-def names(prefix: str, tools: Iterable[str]) -> dict[str, str]:
+def model_names(prefix: str, tools: Iterable[str]) -> dict[str, str]:
     """The name for models of each tool.
 
     Raises:
         McpError: Two tools would have the same name.
     """
-    taken: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for tool in tools:
         name = usable_name(prefix, tool)
-        if name in taken and taken[name] != tool:
+        if name in owners and owners[name] != tool:
             raise McpError(
-                f"its tools '{taken[name]}' and '{tool}' would both be called '{name}'; "
+                f"its tools '{owners[name]}' and '{tool}' would both be called '{name}'; "
                 "choose one of them with tools=[...]"
             )
-        taken[name] = tool
-    return {tool: name for name, tool in taken.items()}
+        owners[name] = tool
+    return {tool: name for name, tool in owners.items()}
 
 
 def is_chosen(tool: str, patterns: Iterable[str]) -> bool:

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import mcp_types as types
 
-from everstep.agent_domain.values import cut, json_text, storable
+from everstep.agent_domain.values import escape_unstorable, json_text, truncate
 
 NOTHING = "(the tool answered with nothing)"
-MOST_ERROR_CHARACTERS = 4_000
+MAX_ERROR_CHARACTERS = 4_000
 _DETAIL_CHARACTERS = 500
 """The limit for the server's texts about a part of its answer: names, descriptions, addresses."""
 
@@ -21,25 +21,25 @@ _DETAIL_CHARACTERS = 500
 def text_of(result: types.CallToolResult, most_characters: int) -> str:
     """All of the answer as one text, cut if it is too long."""
     parts = [_part(block) for block in result.content]
-    if result.structured_content is not None and not _is_said(result.structured_content, result.content):
+    if result.structured_content is not None and not _is_repeated(result.structured_content, result.content):
         parts.append(json_text(result.structured_content))
-    return limited(storable("\n".join(parts)) or NOTHING, most_characters)
+    return limit_text(escape_unstorable("\n".join(parts)) or NOTHING, most_characters)
 
 
-def limited(text: str, most_characters: int) -> str:
+def limit_text(text: str, most_characters: int) -> str:
     """The text up to a length, with a note about the rest."""
     if len(text) <= most_characters:
         return text
-    kept = f"{text[:most_characters]}\n"
-    return f"{kept}[cut: these are the first {most_characters:,} of {len(text):,} characters]"
+    beginning = f"{text[:most_characters]}\n"
+    return f"{beginning}[cut: these are the first {most_characters:,} of {len(text):,} characters]"
 
 
 def error_text(text: str) -> str:
     """The server's text about a failure, as far as a model needs it."""
-    return limited(storable(text).strip() or "it does not say why", MOST_ERROR_CHARACTERS)
+    return limit_text(escape_unstorable(text).strip() or "it does not say why", MAX_ERROR_CHARACTERS)
 
 
-def _is_said(structured: Any, content: Iterable[types.ContentBlock]) -> bool:
+def _is_repeated(structured: Any, content: Iterable[types.ContentBlock]) -> bool:
     """Whether one of the texts repeats the structured value, as the protocol asks of servers.
 
     A value in a map with one key counts, too: many servers wrap a text that way.
@@ -63,9 +63,9 @@ def _part(block: types.ContentBlock) -> str:
         case types.TextContent():
             return block.text
         case types.ImageContent():
-            return _unseen("image", block.mime_type, _decoded_size(block.data))
+            return _omitted_text("image", block.mime_type, _decoded_size(block.data))
         case types.AudioContent():
-            return _unseen("audio", block.mime_type, _decoded_size(block.data))
+            return _omitted_text("audio", block.mime_type, _decoded_size(block.data))
         case types.EmbeddedResource():
             return _resource(block.resource)
         case types.ResourceLink():
@@ -76,22 +76,22 @@ def _resource(resource: types.TextResourceContents | types.BlobResourceContents)
     where = f"resource {_detail(resource.uri)}"
     if isinstance(resource, types.TextResourceContents):
         return f"[{where}]\n{resource.text}"
-    return _unseen(where, resource.mime_type, _decoded_size(resource.blob))
+    return _omitted_text(where, resource.mime_type, _decoded_size(resource.blob))
 
 
 def _link(link: types.ResourceLink) -> str:
-    told = [f"link to the resource {_detail(link.uri)}", f"named {_detail(link.title or link.name)}"]
-    told += [_detail(link.mime_type)] if link.mime_type else []
-    told += [f"{link.size:,} bytes"] if link.size is not None else []
-    return f"[{', '.join(told)}]" + (f" {_detail(link.description)}" if link.description else "")
+    details = [f"link to the resource {_detail(link.uri)}", f"named {_detail(link.title or link.name)}"]
+    details += [_detail(link.mime_type)] if link.mime_type else []
+    details += [f"{link.size:,} bytes"] if link.size is not None else []
+    return f"[{', '.join(details)}]" + (f" {_detail(link.description)}" if link.description else "")
 
 
-def _unseen(what: str, mime_type: str | None, size: int) -> str:
+def _omitted_text(what: str, mime_type: str | None, size: int) -> str:
     return f"[{what}, {_detail(mime_type or 'of unknown type')}, {size:,} bytes, not shown]"
 
 
 def _detail(text: str) -> str:
-    return cut(text, _DETAIL_CHARACTERS)
+    return truncate(text, _DETAIL_CHARACTERS)
 
 
 def _decoded_size(base64: str) -> int:

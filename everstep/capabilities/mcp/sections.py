@@ -24,7 +24,7 @@ from everstep.capabilities.mcp.naming import usable_prefix
 from everstep.capabilities.mcp.servers import HttpServer, Server, StdioServer
 
 
-class Section(BaseModel):
+class McpSection(BaseModel):
     """A server: a program or a URL, and its settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +45,7 @@ class Section(BaseModel):
     max_result_chars: int = Field(default=50_000, gt=0)
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _check_address(self) -> Self:
         if bool(self.command) == bool(self.url):
             raise ValueError("set either 'command' or 'url'")
         if self.url and (self.env or self.cwd):
@@ -74,7 +74,7 @@ def from_section(name: str, section: Mapping[str, Any]) -> UseMCP:
             f"[mcp.{name}]: the name is the prefix of its tools: at most 32 letters, digits, '_' and '-'"
         )
     try:
-        written = Section.model_validate(dict(section))
+        written = McpSection.model_validate(dict(section))
         return UseMCP(
             written.server(name),
             name,

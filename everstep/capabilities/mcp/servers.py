@@ -18,7 +18,7 @@ Headers = Mapping[str, str]
 HeadersFor = Callable[[str], Headers | Awaitable[Headers]]
 """Makes the headers for a tenant, in the worker, for each connection."""
 
-_SAYING_NOTHING = frozenset(
+_GENERIC_NAMES = frozenset(
     [
         "/",
         ".",
@@ -75,7 +75,7 @@ class StdioServer:
         if not self.command or not all(map(_is_argument, words)):
             raise InvalidInput("the command and the args of a StdioServer have to be text without NUL")
         object.__setattr__(self, "args", tuple(self.args))
-        object.__setattr__(self, "env", _texts(self.env, "env"))
+        object.__setattr__(self, "env", _text_map(self.env, "env"))
 
     def __repr__(self) -> str:
         return f"StdioServer({self.command!r})"
@@ -87,9 +87,9 @@ class StdioServer:
             # Of a path, use the last part that is no common name; of `server@1.2`, the part before the
             # version.
             parts = (re.sub(r"(?<=.)@.*|\.\w{1,3}$", "", part) for part in reversed(PurePath(word).parts))
-            said = [part for part in parts if part.lower() not in _SAYING_NOTHING]
-            if said and not word.startswith("-") and not said[0].startswith("python"):
-                return _without_affixes(said[0].replace("_", "-"))
+            names = [part for part in parts if part.lower() not in _GENERIC_NAMES]
+            if names and not word.startswith("-") and not names[0].startswith("python"):
+                return _without_affixes(names[0].replace("_", "-"))
         return "mcp"
 
 
@@ -132,13 +132,13 @@ class HttpServer:
 Server = StdioServer | HttpServer
 
 
-def as_headers(given: object) -> FrozenDict:
+def as_headers(raw: object) -> FrozenDict:
     """Headers that HTTP can carry.
 
     Raises:
         InvalidInput: A header cannot be sent; the message does not contain its value.
     """
-    headers = _texts(given, "headers")
+    headers = _text_map(raw, "headers")
     for name, value in headers.items():
         if not name.isascii() or "\n" in name + value or "\r" in name + value:
             raise InvalidInput(f"the header {name!r} cannot be sent: it is one line, and its name is ASCII")
@@ -149,13 +149,13 @@ def _is_argument(word: object) -> bool:
     return isinstance(word, str) and "\0" not in word
 
 
-def _texts(given: object, what: str) -> FrozenDict:
-    if not isinstance(given, Mapping):
+def _text_map(raw: object, what: str) -> FrozenDict:
+    if not isinstance(raw, Mapping):
         raise InvalidInput(f"{what} must be a map from text to text")
-    for name, value in cast("Mapping[object, object]", given).items():
+    for name, value in cast("Mapping[object, object]", raw).items():
         if not (isinstance(name, str) and isinstance(value, str)) or "\0" in name + value:
             raise InvalidInput(f"{what} must be a map from text to text; '{name}' is not")
-    return frozen_map(cast("object", given), what)
+    return frozen_map(cast("object", raw), what)
 
 
 def _without_affixes(name: str) -> str:

@@ -21,7 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from everstep.agent_domain.values import cut, storable
+from everstep.agent_domain.values import escape_unstorable, truncate
 from everstep.capabilities.mcp import guard
 from everstep.capabilities.mcp.errors import McpError
 from everstep.capabilities.mcp.hiding import Secrets
@@ -29,34 +29,34 @@ from everstep.capabilities.mcp.servers import StdioServer
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 8 * 1024 * 1024
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """The limit for one message. Larger messages are dropped while they are read."""
-MOST_GARBAGE = 100
+MAX_GARBAGE_LINES = 100
 """Lines that are no message. Some servers print a greeting; one with more lines uses another protocol."""
-MOST_LOGGED = 1_000
+MAX_LOGGED_LINES = 1_000
 """How many lines of a server's stderr are logged, each cut to `LOGGED_CHARACTERS`."""
 LOGGED_CHARACTERS = 500
 ENDING_SECONDS = 2.0
 """How long a server may take to exit once its input is closed."""
-_ENDED_SECONDS = guard.PATIENCE_SECONDS + 2.0
+_GUARD_SECONDS = guard.PATIENCE_SECONDS + 2.0
 _REASON_SECONDS = 2.0
 """How long to wait for the reason of a closed pipe."""
 
-Lost = Callable[[str], None]
+OnLost = Callable[[str], None]
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 @asynccontextmanager
-async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerator[Streams]:
+async def stdio_link(server: StdioServer, name: str, lost: OnLost) -> AsyncGenerator[Streams]:
     """Run the server; `lost` is called once it no longer answers."""
-    life, process = await _started(server)
+    life, process = await _start_server(server)
     arriving, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sending, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-    end = _End(lost)
+    end = _EndReport(lost)
     tasks = (
-        asyncio.create_task(_reads(process, arriving, end)),
-        asyncio.create_task(_writes(process, leaving, end)),
-        asyncio.create_task(_logs(process, name, Secrets(server.env.values()))),
+        asyncio.create_task(_forward_output(process, arriving, end)),
+        asyncio.create_task(_forward_input(process, leaving, end)),
+        asyncio.create_task(_log_errors(process, name, Secrets(server.env.values()))),
     )
     try:
         yield received, sending
@@ -67,7 +67,7 @@ async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerat
         sending.close()
         try:
             with anyio.CancelScope(shield=True):
-                await _ended(process, life)
+                await _end_server(process, life)
         finally:
             # Even if we are interrupted: once this pipe is closed, the guard ends the server.
             life.end()
@@ -80,21 +80,21 @@ async def stdio_link(server: StdioServer, name: str, lost: Lost) -> AsyncGenerat
             _release(process)
 
 
-class _End:
+class _EndReport:
     """Reports once why there will be no more answers, unless we end the server ourselves."""
 
-    def __init__(self, lost: Lost) -> None:
+    def __init__(self, lost: OnLost) -> None:
         self._lost = lost
         self.is_known = asyncio.Event()
 
-    def tell(self, why: str) -> None:
+    def report(self, why: str) -> None:
         """Report a reason; only the first counts."""
         if not self.is_known.is_set():
             self.is_known.set()
             self._lost(why)
 
 
-class _Life:
+class _Lifeline:
     """A pipe to the guard. The server runs as long as our end is open, which is at most as long as we do."""
 
     def __init__(self) -> None:
@@ -108,11 +108,11 @@ class _Life:
             os.close(self._ours)
 
 
-async def _started(server: StdioServer) -> tuple[_Life, Process]:
+async def _start_server(server: StdioServer) -> tuple[_Lifeline, Process]:
     """Start the server behind its guard; return the pipe that keeps both alive, and the process."""
     env = get_default_environment() | dict(server.env)
     command = _command(server, env)
-    life = _Life()
+    life = _Lifeline()
     try:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", guard.__file__, str(life.theirs), command, *server.args),
@@ -122,7 +122,7 @@ async def _started(server: StdioServer) -> tuple[_Life, Process]:
             env=env,
             cwd=server.cwd,
             pass_fds=(life.theirs,),
-            limit=MOST_BYTES,
+            limit=MAX_MESSAGE_BYTES,
             # The terminal's Ctrl-C is for the worker, which then closes what it has opened.
             start_new_session=True,
         )
@@ -141,8 +141,8 @@ def _command(server: StdioServer, env: dict[str, str]) -> str:
         raise McpError(f"it cannot be started: there is no directory '{server.cwd}'")
     path = env.get("PATH", os.defpath)
     if "/" in server.command:
-        found = os.access(Path(server.cwd or ".") / server.command, os.X_OK)
-        command = server.command if found else None
+        is_executable = os.access(Path(server.cwd or ".") / server.command, os.X_OK)
+        command = server.command if is_executable else None
     else:
         command = shutil.which(server.command, path=path)
     if command is None:
@@ -150,8 +150,8 @@ def _command(server: StdioServer, env: dict[str, str]) -> str:
     return command
 
 
-async def _reads(
-    process: Process, arriving: MemoryObjectSendStream[SessionMessage | Exception], end: _End
+async def _forward_output(
+    process: Process, arriving: MemoryObjectSendStream[SessionMessage | Exception], end: _EndReport
 ) -> None:
     """Forward the server's messages until its output ends."""
     reader, garbage = _Lines(_stream(process.stdout)), 0
@@ -160,28 +160,30 @@ async def _reads(
             message = _message(line)
             if message is None:
                 garbage += bool(line.strip())
-                if garbage > MOST_GARBAGE:
-                    end.tell(f"it wrote more than {MOST_GARBAGE} lines that are not JSON-RPC")
+                if garbage > MAX_GARBAGE_LINES:
+                    end.report(f"it wrote more than {MAX_GARBAGE_LINES} lines that are not JSON-RPC")
                     break
                 continue
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await arriving.send(message)
         else:
-            end.tell(reader.trouble or await _reason(process))
+            end.report(reader.trouble or await _reason(process))
     # Otherwise the server may block on a full pipe, and not notice that its input is closed.
-    await _drained(_stream(process.stdout))
+    await _drain(_stream(process.stdout))
 
 
 async def _reason(process: Process) -> str:
     """The reason why the output has ended."""
-    if not await _exits(process, _REASON_SECONDS / 2):
+    if not await _exits_within(process, _REASON_SECONDS / 2):
         return "it closed its output"
     if process.returncode == guard.CANNOT_RUN:
         return f"it cannot be run, or ended with exit code {guard.CANNOT_RUN}"
     return f"it ended with exit code {process.returncode}"
 
 
-async def _writes(process: Process, leaving: MemoryObjectReceiveStream[SessionMessage], end: _End) -> None:
+async def _forward_input(
+    process: Process, leaving: MemoryObjectReceiveStream[SessionMessage], end: _EndReport
+) -> None:
     """Write messages to the server until it closes its input."""
     writer = process.stdin
     if writer is None:
@@ -197,19 +199,19 @@ async def _writes(process: Process, leaving: MemoryObjectReceiveStream[SessionMe
             with suppress(TimeoutError):
                 async with asyncio.timeout(_REASON_SECONDS):
                     await end.is_known.wait()
-            end.tell("it closed its input")
+            end.report("it closed its input")
 
 
-async def _logs(process: Process, name: str, secrets: Secrets) -> None:
+async def _log_errors(process: Process, name: str, secrets: Secrets) -> None:
     """Log the server's stderr, for debugging."""
     reader = _Lines(_stream(process.stderr))
     count = 0
     async for line in reader:
         count += 1
-        if count <= MOST_LOGGED:
-            text = cut(storable(line.decode(errors="replace").rstrip()), LOGGED_CHARACTERS)
-            logger.debug("MCP server '%s': %s", name, secrets.hidden_in(text))
-        elif count == MOST_LOGGED + 1:
+        if count <= MAX_LOGGED_LINES:
+            text = truncate(escape_unstorable(line.decode(errors="replace").rstrip()), LOGGED_CHARACTERS)
+            logger.debug("MCP server '%s': %s", name, secrets.redact(text))
+        elif count == MAX_LOGGED_LINES + 1:
             logger.debug("MCP server '%s': more of its errors is not logged", name)
 
 
@@ -235,9 +237,9 @@ class _Lines:
                 return error.partial
             raise StopAsyncIteration from None
         except asyncio.LimitOverrunError as error:
-            return await self._without_the_rest(error.consumed)
+            return await self._skip_long_line(error.consumed)
 
-    async def _without_the_rest(self, consumed: int) -> bytes:
+    async def _skip_long_line(self, consumed: int) -> bytes:
         head, tail, size = b"", b"", 0
         while consumed:
             dropped = await self._reader.readexactly(consumed)
@@ -250,13 +252,13 @@ class _Lines:
                 consumed = error.consumed
             else:
                 tail, size, consumed = (tail + last)[-200:], size + len(last), 0
-        told = f"it answered with a message of {size:,} bytes, and at most {MOST_BYTES:,} are read"
-        asked = asked_by(head, tail)
-        if asked is None:
-            self.trouble = told
+        problem = f"it answered with a message of {size:,} bytes, and at most {MAX_MESSAGE_BYTES:,} are read"
+        request_id = request_id_of(head, tail)
+        if request_id is None:
+            self.trouble = problem
             raise StopAsyncIteration
-        error_data = types.ErrorData(code=types.INTERNAL_ERROR, message=told)
-        answer = types.JSONRPCError(jsonrpc="2.0", id=asked, error=error_data)
+        error_data = types.ErrorData(code=types.INTERNAL_ERROR, message=problem)
+        answer = types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error_data)
         return answer.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
@@ -264,13 +266,13 @@ _FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{
 _LAST = re.compile(rb',\s*"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
 
-def asked_by(head: bytes, tail: bytes) -> int | None:
+def request_id_of(head: bytes, tail: bytes) -> int | None:
     """The id of the request that a message answers, from its beginning and its end alone.
 
     Only an id that is surely at the top level counts: before any nested value, or right before the end.
     """
-    found = _FIRST.match(head) or _LAST.search(tail)
-    return int(found[1]) if found else None
+    match = _FIRST.match(head) or _LAST.search(tail)
+    return int(match[1]) if match else None
 
 
 def _message(line: bytes) -> SessionMessage | None:
@@ -280,17 +282,17 @@ def _message(line: bytes) -> SessionMessage | None:
         return None
 
 
-async def _ended(process: Process, life: _Life) -> None:
+async def _end_server(process: Process, life: _Lifeline) -> None:
     """Wait for the program to exit; then let the guard end it, then kill the guard."""
     if process.stdin is not None:
         process.stdin.close()
-    if not await _exits(process, ENDING_SECONDS):
+    if not await _exits_within(process, ENDING_SECONDS):
         life.end()
-        if not await _exits(process, _ENDED_SECONDS):
+        if not await _exits_within(process, _GUARD_SECONDS):
             process.kill()
 
 
-async def _exits(process: Process, seconds: float) -> bool:
+async def _exits_within(process: Process, seconds: float) -> bool:
     """Whether it exits in time. `process.wait()` would also wait for other processes that hold its pipes."""
     until = asyncio.get_running_loop().time() + seconds
     while process.returncode is None:
@@ -300,7 +302,7 @@ async def _exits(process: Process, seconds: float) -> bool:
     return True
 
 
-async def _drained(reader: asyncio.StreamReader) -> None:
+async def _drain(reader: asyncio.StreamReader) -> None:
     while await reader.read(65536):
         pass
 

@@ -14,12 +14,12 @@ from pydantic import TypeAdapter
 from everstep.agent_domain.errors import InvalidInput, ToolFailed
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.agent_domain.tools.toolsets import Asker, ListedTool
-from everstep.agent_domain.values import FrozenDict, cut, frozen_map, json_text, storable
-from everstep.capabilities.mcp.connection import Connection
+from everstep.agent_domain.values import FrozenDict, escape_unstorable, frozen_map, json_text, truncate
+from everstep.capabilities.mcp.connection import McpConnection
 from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpLost, McpTimeout
-from everstep.capabilities.mcp.links import opened
-from everstep.capabilities.mcp.naming import is_chosen, names
+from everstep.capabilities.mcp.links import open_link
+from everstep.capabilities.mcp.naming import is_chosen, model_names
 from everstep.capabilities.mcp.policy import McpPolicy
 from everstep.capabilities.mcp.results import error_text, text_of
 from everstep.capabilities.mcp.servers import HttpServer, Server
@@ -28,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_TOOLS = 1_000
-MOST_PAGES = 200
-MOST_SCHEMA_CHARACTERS = 64_000
-MOST_DESCRIPTION_CHARACTERS = 8_000
-MOST_TOLD_CHARACTERS = 1_000_000
+MAX_TOOLS = 1_000
+MAX_PAGES = 200
+MAX_SCHEMA_CHARACTERS = 64_000
+MAX_DESCRIPTION_CHARACTERS = 8_000
+MAX_TOOLSET_CHARACTERS = 1_000_000
 """Every request to a model contains the tools: a larger size is no description any more."""
 RETRY_PAUSES = (0.0, 0.2, 1.0)
 """Pauses before a request is sent again, if the server never got it or may run it twice."""
 LISTING_SECONDS = 60.0
-_MORE_PATIENCE_SECONDS = 10.0
+_EXTRA_READ_SECONDS = 10.0
 """How much longer than the caller's timeout an answer over HTTP is read."""
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
-_GONE_CODES = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND})
+_UNKNOWN_TOOL_CODES = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND})
 
 
 class McpToolset:
@@ -60,15 +60,15 @@ class McpToolset:
 
     async def listed(self, asker: Asker) -> Sequence[ListedTool]:
         """List the selected tools that the server has now."""
-        with self._blamed():
-            found = await self._sent(asker.tenant_id, all_tools, LISTING_SECONDS, is_repeatable=True)
-            return self._told(self._chosen(found))
+        with self._named_errors():
+            tools = await self._request(asker.tenant_id, list_all_tools, LISTING_SECONDS, is_repeatable=True)
+            return self._describe_tools(self._selected_tools(tools))
 
     def tool(self, listed: ListedTool) -> "McpTool":
         """The tool for an entry of the list, ready to be called."""
         return McpTool(self, listed)
 
-    async def called(self, listed: ListedTool, args: dict[str, Any], tenant_id: str) -> str:
+    async def call_tool(self, listed: ListedTool, args: dict[str, Any], tenant_id: str) -> str:
         """Call a tool and return its result as text.
 
         Raises:
@@ -78,9 +78,12 @@ class McpToolset:
         name = str(listed.origin.get("tool", listed.name))
         seconds = listed.options.timeout_seconds or self.policy.timeout_seconds
         is_repeatable = listed.options.effect is Effect.IDEMPOTENT
-        with self._blamed():
-            result = await self._sent(
-                tenant_id, lambda session: _called(session, name, args), seconds, is_repeatable=is_repeatable
+        with self._named_errors():
+            result = await self._request(
+                tenant_id,
+                lambda session: _call_tool(session, name, args),
+                seconds,
+                is_repeatable=is_repeatable,
             )
             if isinstance(result, types.InputRequiredResult):
                 raise McpError(f"'{name}' asks for input from people, which its calls here cannot have")
@@ -93,7 +96,7 @@ class McpToolset:
         """Close its connections in this event loop; the next call opens one again."""
         await CONNECTIONS.close(self.server)
 
-    async def _sent(
+    async def _request(
         self,
         tenant_id: str,
         ask: Callable[[ClientSession], Awaitable[T]],
@@ -105,13 +108,13 @@ class McpToolset:
         deadline = asyncio.timeout(seconds)
         try:
             async with deadline:
-                return await self._answered(tenant_id, ask, is_repeatable=is_repeatable)
+                return await self._request_with_retries(tenant_id, ask, is_repeatable=is_repeatable)
         except TimeoutError:
             if not deadline.expired():
                 raise
             raise McpTimeout(f"it did not answer within {seconds:g}s") from None
 
-    async def _answered(
+    async def _request_with_retries(
         self, tenant_id: str, ask: Callable[[ClientSession], Awaitable[T]], *, is_repeatable: bool
     ) -> T:
         """Send a request, and again if it never arrived or if a repetition changes nothing."""
@@ -125,58 +128,64 @@ class McpToolset:
             await asyncio.sleep(pause)
         return await self._connection(tenant_id).request(ask)
 
-    def _connection(self, tenant_id: str) -> Connection:
+    def _connection(self, tenant_id: str) -> McpConnection:
         """The open connection, or a new one. Tenants share a program, but not a connection with headers."""
         policy, tenant = self.policy, tenant_id if isinstance(self.server, HttpServer) else ""
-        patience = max(policy.timeout_seconds, LISTING_SECONDS) + _MORE_PATIENCE_SECONDS
+        patience = max(policy.timeout_seconds, LISTING_SECONDS) + _EXTRA_READ_SECONDS
         return CONNECTIONS.get(
             (self.server, self._name, tenant),
-            lambda: Connection(
-                lambda lost: opened(self.server, self._name, tenant, patience, lost),
+            lambda: McpConnection(
+                lambda lost: open_link(self.server, self._name, tenant, patience, lost),
                 policy.connect_seconds,
                 policy.idle_seconds,
             ),
         )
 
-    def _chosen(self, tools: Sequence[types.Tool]) -> list[types.Tool]:
+    def _selected_tools(self, tools: Sequence[types.Tool]) -> list[types.Tool]:
         patterns = self.policy.tools
         if patterns is None:
             return list(tools)
-        known = [tool.name for tool in tools]
-        missed = [each for each in patterns if not any(is_chosen(name, (each,)) for name in known)]
+        tool_names = [tool.name for tool in tools]
+        missed = [each for each in patterns if not any(is_chosen(name, (each,)) for name in tool_names)]
         if missed and len(missed) == len(patterns):
             raise McpError(
-                f"it has no tool that matches {', '.join(missed)}; its tools: {cut(', '.join(known), 2_000)}"
+                f"it has no tool that matches {', '.join(missed)}; its tools: "
+                f"{truncate(', '.join(tool_names), 2_000)}"
             )
         for pattern in missed:
             logger.warning("MCP server '%s' has no tool that matches '%s'", self._name, pattern)
         return [tool for tool in tools if is_chosen(tool.name, patterns)]
 
-    def _told(self, tools: Sequence[types.Tool]) -> list[ListedTool]:
+    def _describe_tools(self, tools: Sequence[types.Tool]) -> list[ListedTool]:
         """The tools as they are recorded. If two have one name, the server would never run the second."""
         distinct: dict[str, types.Tool] = {}
         for tool in tools:
             if distinct.setdefault(tool.name, tool) is not tool:
                 logger.warning("MCP server '%s' lists '%s' twice; the first counts", self._name, tool.name)
-        called = names(self.policy.prefix, distinct)
-        told = [
-            each for tool in distinct.values() if (each := self._one(tool, called[tool.name])) is not None
+        model_names_by_tool = model_names(self.policy.prefix, distinct)
+        described = [
+            each
+            for tool in distinct.values()
+            if (each := self._describe_tool(tool, model_names_by_tool[tool.name])) is not None
         ]
-        if sum(len(each.description) + len(json_text(each.schema)) for each in told) > MOST_TOLD_CHARACTERS:
+        if (
+            sum(len(each.description) + len(json_text(each.schema)) for each in described)
+            > MAX_TOOLSET_CHARACTERS
+        ):
             raise McpError(
-                f"its {len(told)} tools take more than {MOST_TOLD_CHARACTERS:,} characters to describe; "
-                "choose some of them with 'tools'"
+                f"its {len(described)} tools take more than {MAX_TOOLSET_CHARACTERS:,} characters to "
+                "describe; choose some of them with 'tools'"
             )
-        return told
+        return described
 
-    def _one(self, tool: types.Tool, name: str) -> ListedTool | None:
+    def _describe_tool(self, tool: types.Tool, name: str) -> ListedTool | None:
         """The tool, or None and a warning if it cannot be described to a model."""
         try:
             options, origin = self._options(tool.annotations), frozen_map({"tool": tool.name})
             return ListedTool(name, _description(tool), _schema(tool), options, origin)
         except InvalidInput as error:
-            told = storable(cut(tool.name, 100))
-            logger.warning("MCP server '%s': the tool '%s' is left out: %s", self._name, told, error)
+            tool_name = escape_unstorable(truncate(tool.name, 100))
+            logger.warning("MCP server '%s': the tool '%s' is left out: %s", self._name, tool_name, error)
             return None
 
     def _options(self, hints: types.ToolAnnotations | None) -> ToolOptions:
@@ -185,7 +194,7 @@ class McpToolset:
         return ToolOptions(effect=effect, timeout_seconds=self.policy.timeout_seconds)
 
     @contextmanager
-    def _blamed(self) -> Generator[None]:
+    def _named_errors(self) -> Generator[None]:
         """Name the server in errors: an agent may have several."""
         try:
             yield
@@ -220,31 +229,31 @@ class McpTool:
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> str:
         """Call the tool on the server."""
-        return await self._toolset.called(self._listed, args, context.tenant_id)
+        return await self._toolset.call_tool(self._listed, args, context.tenant_id)
 
 
 def _description(tool: types.Tool) -> str:
-    told = tool.description or tool.title or tool.name
-    return cut(storable(told), MOST_DESCRIPTION_CHARACTERS)
+    text = tool.description or tool.title or tool.name
+    return truncate(escape_unstorable(text), MAX_DESCRIPTION_CHARACTERS)
 
 
 def _schema(tool: types.Tool) -> FrozenDict:
     schema = frozen_map({"type": "object", "properties": {}, **tool.input_schema}, "its schema")
-    if len(json_text(schema)) > MOST_SCHEMA_CHARACTERS:
-        raise InvalidInput(f"its schema has more than {MOST_SCHEMA_CHARACTERS:,} characters")
+    if len(json_text(schema)) > MAX_SCHEMA_CHARACTERS:
+        raise InvalidInput(f"its schema has more than {MAX_SCHEMA_CHARACTERS:,} characters")
     return schema
 
 
-async def all_tools(session: ClientSession) -> list[types.Tool]:
+async def list_all_tools(session: ClientSession) -> list[types.Tool]:
     """All pages of the server's list."""
     tools: list[types.Tool] = []
     cursor, seen = None, set[str]()
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
         tools += page.tools
         cursor = page.next_cursor
-        if len(tools) > MOST_TOOLS:
-            raise McpError(f"it lists more than {MOST_TOOLS:,} tools")
+        if len(tools) > MAX_TOOLS:
+            raise McpError(f"it lists more than {MAX_TOOLS:,} tools")
         if cursor is None:
             return tools
         if cursor in seen:
@@ -253,7 +262,7 @@ async def all_tools(session: ClientSession) -> list[types.Tool]:
     raise McpError("its list of tools has no end: pages repeat, or there are too many")
 
 
-async def _called(
+async def _call_tool(
     session: ClientSession, name: str, args: dict[str, Any]
 ) -> types.CallToolResult | types.InputRequiredResult:
     """The server's answer.
@@ -268,8 +277,10 @@ async def _called(
     except MCPError as error:
         if error.code == types.HEADER_MISMATCH:
             # Only the list shows which arguments are also sent as headers.
-            await all_tools(session)
+            await list_all_tools(session)
             return await session.send_request(request, _ANSWER)
-        if error.code in _GONE_CODES and name not in [tool.name for tool in await all_tools(session)]:
+        if error.code in _UNKNOWN_TOOL_CODES and name not in [
+            tool.name for tool in await list_all_tools(session)
+        ]:
             raise McpError(f"the tool '{name}' is gone: the server no longer offers it") from None
         raise

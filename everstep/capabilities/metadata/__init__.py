@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.capabilities.scratchpad import (
     LIST,
     READ,
     WRITE,
     MetadataPolicy,
-    Write,
-    keys_taken,
+    MetadataWrite,
     list_text,
+    occupied_keys,
     read_text,
     refusal,
-    refused,
+    refusal_text,
 )
 from everstep.agent_domain.tools.tools import ToolContext, ToolOptions, ToolResult
 from everstep.agent_domain.values import FrozenDict, frozen_map, valid_text
@@ -39,10 +39,12 @@ class MetadataWriteTool:
 
     async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """Store the value; return it as text, or the reason for a refusal."""
-        write = Write(args["key"], args["value"])
-        taken = keys_taken(context.metadata, context.earlier, self.policy)
-        reason = refusal(write, taken, self.policy)
-        return refused(reason) if reason else ToolResult(write.text, frozen_map({write.key: write.value}))
+        write = MetadataWrite(args["key"], args["value"])
+        used_keys = occupied_keys(context.metadata, context.earlier, self.policy)
+        reason = refusal(write, used_keys, self.policy)
+        return (
+            refusal_text(reason) if reason else ToolResult(write.text, frozen_map({write.key: write.value}))
+        )
 
 
 class MetadataReadTool:
@@ -80,6 +82,6 @@ class UseMetadataTools:
     def __init__(self, policy: MetadataPolicy | None = None) -> None:
         self.policy = policy or MetadataPolicy()
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the three tools."""
         return builder.with_tools([MetadataWriteTool(self.policy), MetadataReadTool(), MetadataListTool()])

@@ -51,18 +51,18 @@ def is_placeholder(path: str) -> bool:
         return False
 
 
-def _is_ours(found: os.stat_result) -> bool:
-    return stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == MODE
+def _is_ours(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == MODE
 
 
 def _is_placeholder(descriptor: int, text: str | None) -> bool:
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     if text is None:
-        return _is_ours(found)
-    return stat.S_ISREG(found.st_mode) and os.pread(descriptor, len(text) + 1, 0) == text.encode()
+        return _is_ours(status)
+    return stat.S_ISREG(status.st_mode) and os.pread(descriptor, len(text) + 1, 0) == text.encode()
 
 
-def take(path: str, text: str | None = None) -> Placeholder | None:
+def occupy(path: str, text: str | None = None) -> Placeholder | None:
     """Occupy a free name, or share the placeholder that has it.
 
     Returns:
@@ -86,14 +86,14 @@ def take(path: str, text: str | None = None) -> Placeholder | None:
             if error.errno not in _NOT_OURS:
                 raise
             return None
-        taken: Placeholder | None = None
+        placeholder: Placeholder | None = None
         try:
             if _lock(descriptor) and _is_named(path, descriptor):
                 if _is_placeholder(descriptor, text):
-                    taken = Placeholder(path, descriptor, text)
-                return taken
+                    placeholder = Placeholder(path, descriptor, text)
+                return placeholder
         finally:
-            if taken is None:
+            if placeholder is None:
                 os.close(descriptor)
     return None
 

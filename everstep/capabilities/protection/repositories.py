@@ -25,7 +25,7 @@ NOTHING: Final = "\n"
 MAX_CONFIG: Final = 1024 * 1024
 
 _CODE: Final = frozenset({"hooks", "info", "commondir", "gitdir", *NESTED})
-_LEADS_ON: Final = re.compile(
+_REFERENCE: Final = re.compile(
     r'(?:^|\])\s*(hookspath|path)\s*=\s*"?([^"\n;#]+)', re.IGNORECASE | re.MULTILINE
 )
 _MAX_INCLUDED: Final = 100
@@ -83,7 +83,7 @@ def text_of(path: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class GitParts:
     """The parts of a git directory to protect, so that the rest can be written."""
 
     read_only: tuple[str, ...]
@@ -95,7 +95,7 @@ class Parts:
     """Git directories inside, each with its own parts."""
 
 
-def parts_of(folder: str) -> Parts:
+def parts_of(folder: str) -> GitParts:
     """Find the parts of a git directory.
 
     Raises:
@@ -116,7 +116,7 @@ def parts_of(folder: str) -> Parts:
         missing[f"{folder}/commondir"] = HERE
         if "info" in names and not os.path.lexists(attributes):
             missing[attributes] = NOTHING
-    return Parts(
+    return GitParts(
         (*(f"{folder}/{name}" for name in present), attributes),
         tuple(f"{folder}/{name}" for name in folders if name not in names),
         missing,
@@ -141,14 +141,14 @@ def _inside(folder: str, depth: int = 4) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class ReferencedPath:
     """A path that a configuration refers to: an included file, or a folder of hooks."""
 
     path: str
     is_file: bool
 
 
-def leads_on(folder: str, worktree: str | None = None) -> Iterator[Led]:
+def referenced_paths(folder: str, worktree: str | None = None) -> Iterator[ReferencedPath]:
     """The hooks and configuration files of a git directory that are outside of it.
 
     They may be among the project's files, and some of them may not exist. Included files are searched in the
@@ -156,55 +156,55 @@ def leads_on(folder: str, worktree: str | None = None) -> Iterator[Led]:
     """
     start = worktree or os.path.dirname(folder)
     if os.path.islink(f"{folder}/hooks"):
-        yield Led(os.path.realpath(f"{folder}/hooks"), is_file=False)
+        yield ReferencedPath(os.path.realpath(f"{folder}/hooks"), is_file=False)
     if os.path.islink(f"{folder}/config"):
-        yield Led(os.path.realpath(f"{folder}/config"), is_file=True)
-    known = {f"{folder}/config", f"{folder}/config.worktree", *_of_the_user()}
-    pending = [*known]
-    while pending and len(known) < _MAX_INCLUDED:
+        yield ReferencedPath(os.path.realpath(f"{folder}/config"), is_file=True)
+    configs = {f"{folder}/config", f"{folder}/config.worktree", *_user_configs()}
+    pending = [*configs]
+    while pending and len(configs) < _MAX_INCLUDED:
         config = pending.pop()
-        for key, value in _LEADS_ON.findall(text_of(config) or ""):
+        for key, value in _REFERENCE.findall(text_of(config) or ""):
             is_hooks = key.casefold() == "hookspath"
             above = start if is_hooks else os.path.dirname(os.path.realpath(config))
             path = os.path.realpath(os.path.join(above, os.path.expanduser(value.strip())))
-            yield Led(path, is_file=not is_hooks)
-            if not is_hooks and path not in known:
-                known.add(path)
+            yield ReferencedPath(path, is_file=not is_hooks)
+            if not is_hooks and path not in configs:
+                configs.add(path)
                 pending.append(path)
 
 
-def _of_the_user() -> Iterator[str]:
+def _user_configs() -> Iterator[str]:
     home = os.path.expanduser("~")
     yield f"{home}/.gitconfig"
     yield f"{os.environ.get('XDG_CONFIG_HOME') or f'{home}/.config'}/git/config"
 
 
-def led_from(folder: str) -> Iterator[Led]:
+def paths_referenced_from(folder: str) -> Iterator[ReferencedPath]:
     """The same for the repository that git finds from a folder, in it or above."""
     above = folder
     while not os.path.lexists(f"{above}/.git"):
         if above == os.path.dirname(above):
             return
         above = os.path.dirname(above)
-    yield from leads_on(common_directory(git_directory(above)), above)
+    yield from referenced_paths(common_directory(git_directory(above)), above)
 
 
 def git_directory(folder: str) -> str:
     """The git directory of a folder: its `.git`, or the target of that file."""
     link = f"{folder}/.git"
-    told = text_of(link) or ""
-    if told.startswith("gitdir:"):
-        return os.path.realpath(os.path.join(folder, told.removeprefix("gitdir:").strip()))
+    text = text_of(link) or ""
+    if text.startswith("gitdir:"):
+        return os.path.realpath(os.path.join(folder, text.removeprefix("gitdir:").strip()))
     return os.path.realpath(link)
 
 
 def common_directory(folder: str) -> str:
     """The git directory that holds the configuration of this one."""
-    told = text_of(f"{folder}/commondir")
-    return folder if told is None else os.path.realpath(os.path.join(folder, told.strip()))
+    text = text_of(f"{folder}/commondir")
+    return folder if text is None else os.path.realpath(os.path.join(folder, text.strip()))
 
 
-def linked_from(base_dir: str) -> str | None:
+def linked_git_directory(base_dir: str) -> str | None:
     """The git directory outside of a base directory that the `.git` file there points to.
 
     The git directory has to name the base directory, too, and a linked worktree's has to be inside of its
@@ -214,7 +214,7 @@ def linked_from(base_dir: str) -> str | None:
     if os.path.islink(link) or not (text_of(link) or "").startswith("gitdir:"):
         return None
     folder = git_directory(base_dir)
-    if not is_git_directory(folder) or not _knows(folder, base_dir):
+    if not is_git_directory(folder) or not _points_back_to(folder, base_dir):
         return None
     common = common_directory(folder)
     is_whole = is_git_directory(common) and (
@@ -223,10 +223,10 @@ def linked_from(base_dir: str) -> str | None:
     return common if is_whole else None
 
 
-def _knows(folder: str, base_dir: str) -> bool:
+def _points_back_to(folder: str, base_dir: str) -> bool:
     back = text_of(f"{folder}/gitdir")
     if back is None:
         config = text_of(f"{folder}/config") or ""
-        found = re.search(r"^\s*worktree\s*=\s*(.+?)\s*$", config, re.MULTILINE)
-        return bool(found) and os.path.realpath(os.path.join(folder, found[1])) == base_dir
+        match = re.search(r"^\s*worktree\s*=\s*(.+?)\s*$", config, re.MULTILINE)
+        return bool(match) and os.path.realpath(os.path.join(folder, match[1])) == base_dir
     return os.path.realpath(os.path.join(folder, back.strip())) == f"{base_dir}/.git"

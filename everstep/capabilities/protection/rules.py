@@ -14,7 +14,7 @@ from typing import Final
 
 from everstep.capabilities.protection import repositories
 
-KEPT: Final = frozenset({"everstep.toml", ".everstep", ".claude"})
+READ_ONLY_NAMES: Final = frozenset({"everstep.toml", ".everstep", ".claude"})
 """Read-only: settings, definitions of agents, and instructions for other agents."""
 
 ENVIRONMENT: Final = ".env"
@@ -25,17 +25,17 @@ _DATA: Final = ("api-secret", "postgres", "temporal.db", "services.json", "datab
 """Files by which the data folder of an installation is recognised at any place."""
 
 
-def is_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether files with this name cannot be read."""
     return name.casefold().startswith(ENVIRONMENT)
 
 
-def is_kept(name: str) -> bool:
+def is_read_only_name(name: str) -> bool:
     """Whether files with this name are read-only."""
-    return name.casefold() in KEPT
+    return name.casefold() in READ_ONLY_NAMES
 
 
-def is_git(name: str) -> bool:
+def is_git_name(name: str) -> bool:
     """Whether this is the name of git's directory."""
     return name.casefold() == GIT
 
@@ -62,9 +62,9 @@ class Protection:
     hidden: tuple[str, ...] = ()
     """Neither read nor written."""
     read_only: tuple[str, ...] = ()
-    spelled: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
     """The same paths with links not resolved; a link on the way could be replaced."""
-    start: str = ""
+    start_folder: str = ""
     """The folder in which the installation is started; files there are read at the next start."""
 
     def hides(self, path: str) -> bool:
@@ -85,13 +85,16 @@ class Protection:
         if root is None:
             return False
         names = path[len(root) :].strip("/").split("/") if path != root else []
-        if any(map(is_secret, names)) or _in_data(root, names):
+        if any(map(is_secret_name, names)) or _in_data(root, names):
             return True
         return write and (
-            any(is_kept(name) or is_git(name) for name in names)
+            any(is_read_only_name(name) or is_git_name(name) for name in names)
             or any(lies_in(path, each) and not lies_in(root, each) for each in self.read_only)
             or _in_repository(root, names)
-            or any(lies_in(path, led.path) and not lies_in(root, led.path) for led in _led(path, root))
+            or any(
+                lies_in(path, led.path) and not lies_in(root, led.path)
+                for led in _referenced_paths(path, root)
+            )
         )
 
 
@@ -100,14 +103,14 @@ def _in_data(root: str, names: Sequence[str]) -> bool:
     return any(holds_data("/".join([root, *names[:place]])) for place in folders)
 
 
-def _led(path: str, root: str) -> Iterator[repositories.Led]:
+def _referenced_paths(path: str, root: str) -> Iterator[repositories.ReferencedPath]:
     """The hooks and configuration of the repositories above the path."""
     folder = os.path.dirname(path) if path != root else root
     while lies_in(folder, root) and folder != root:
         if os.path.lexists(f"{folder}/{GIT}"):
-            yield from repositories.led_from(folder)
+            yield from repositories.paths_referenced_from(folder)
         folder = os.path.dirname(folder)
-    yield from repositories.led_from(root)
+    yield from repositories.paths_referenced_from(root)
 
 
 def _in_repository(root: str, names: Sequence[str]) -> bool:
@@ -124,7 +127,7 @@ def _in_repository(root: str, names: Sequence[str]) -> bool:
     return False
 
 
-_GIVEN: list[Protection] = [Protection()]
+_CONFIGURED: list[Protection] = [Protection()]
 
 
 def protect(hidden: Iterable[str | Path] = (), read_only: Iterable[str | Path] = ()) -> None:
@@ -134,25 +137,25 @@ def protect(hidden: Iterable[str | Path] = (), read_only: Iterable[str | Path] =
         hidden: Folders that agents neither read nor write, such as the installation's data.
         read_only: Files and folders that agents cannot write, such as those that agents are loaded from.
     """
-    _GIVEN[0] = Protection(tuple(map(str, hidden)), tuple(map(str, read_only)))
+    _CONFIGURED[0] = Protection(tuple(map(str, hidden)), tuple(map(str, read_only)))
 
 
 def current() -> Protection:
     """The protected paths, resolved now."""
     state, home = os.environ.get("XDG_STATE_HOME", ""), os.environ.get("HOME", "")
-    return _resolved(_GIVEN[0], _here(), sys.prefix, state, home)
+    return _resolve(_CONFIGURED[0], _here(), sys.prefix, state, home)
 
 
 @lru_cache(maxsize=16)
-def _resolved(given: Protection, here: str, prefix: str, state: str, home: str) -> Protection:
+def _resolve(configured: Protection, here: str, prefix: str, state: str, home: str) -> Protection:
     del home  # The path below depends on it.
     try:
         folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
         states = [str(folder / "everstep")]
     except RuntimeError:
         states = []
-    hidden = [os.path.join(here, path) for path in (*given.hidden, *states)]
-    read_only = [os.path.join(here, path) for path in (*given.read_only, prefix)]
+    hidden = [os.path.join(here, path) for path in (*configured.hidden, *states)]
+    read_only = [os.path.join(here, path) for path in (*configured.read_only, prefix)]
     return Protection(
         tuple(dict.fromkeys(map(os.path.realpath, hidden))),
         tuple(dict.fromkeys(map(os.path.realpath, read_only))),

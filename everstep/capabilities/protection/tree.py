@@ -17,15 +17,15 @@ from typing import Final
 
 from everstep.agent_domain.errors import EverstepError
 from everstep.capabilities.protection.repositories import git_directory, looks_like_git
-from everstep.capabilities.protection.rules import Protection, is_git, is_kept, is_secret
+from everstep.capabilities.protection.rules import Protection, is_git_name, is_read_only_name, is_secret_name
 
 MAX_FOLDERS: Final = 200_000
-SETTLED: Final = 100_000_000
+SETTLE_NANOSECONDS: Final = 100_000_000
 """Nanoseconds after which another change is sure to give a directory a new timestamp."""
-KEPT: Final = 8
+MAX_CACHED: Final = 8
 """How many roots are cached."""
 MAX_PATH: Final = 4_096
-FEW: Final = 500
+FEW_FOLDERS: Final = 500
 """How many directories can be scanned within a few milliseconds."""
 
 
@@ -34,14 +34,14 @@ class TooLarge(EverstepError):
 
 
 @dataclass(slots=True)
-class Found:
+class ScanResult:
     """The paths to protect below a directory, as real paths."""
 
     hidden: list[str] = field(default_factory=list[str])
     read_only: list[str] = field(default_factory=list[str])
     repositories: list[str] = field(default_factory=list[str])
     """Git directories."""
-    kept: list[str] = field(default_factory=list[str])
+    settings: list[str] = field(default_factory=list[str])
     """Settings and definitions of agents, under their own names."""
     closed: list[str] = field(default_factory=list[str])
     """Directories that could not be read."""
@@ -52,7 +52,7 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class _Folder:
     mark: tuple[int, ...]
-    seen: int
+    read_at: int
     """When it was read, in nanoseconds."""
     folders: tuple[str, ...]
     """The folders to scan."""
@@ -63,13 +63,13 @@ class _Folder:
     """Whether this process cannot read it; the command's user may be able to open it."""
 
 
-_KNOWN: "OrderedDict[str, dict[str, _Folder]]" = OrderedDict()
+_CACHE: "OrderedDict[str, dict[str, _Folder]]" = OrderedDict()
 _LOCK = threading.Lock()
 
 
-def look(
+def scan(
     root: str, protection: Protection, at_most: int = MAX_FOLDERS, closed: Collection[str] | None = None
-) -> Found:
+) -> ScanResult:
     """Scan everything below a real path.
 
     Args:
@@ -82,21 +82,21 @@ def look(
         TooLarge: There are more directories.
     """
     with _LOCK:
-        before = _KNOWN.get(root, {})
+        before = _CACHE.get(root, {})
     if len(before) > at_most:
         raise TooLarge(_too_large(root, at_most))
-    found, now = Found(), dict[str, _Folder]()
-    for path, folder in _walk(root, protection, before, found, closed):
+    result, now = ScanResult(), dict[str, _Folder]()
+    for path, folder in _walk(root, protection, before, result, closed):
         now[path] = folder
         if len(now) > at_most:
             raise TooLarge(_too_large(root, at_most))
-    found.folders = len(now)
+    result.folders = len(now)
     with _LOCK:
-        _KNOWN[root] = now
-        _KNOWN.move_to_end(root)
-        while len(_KNOWN) > KEPT:
-            _KNOWN.popitem(last=False)
-    return found
+        _CACHE[root] = now
+        _CACHE.move_to_end(root)
+        while len(_CACHE) > MAX_CACHED:
+            _CACHE.popitem(last=False)
+    return result
 
 
 def _too_large(root: str, most: int) -> str:
@@ -110,7 +110,7 @@ def _walk(
     root: str,
     protection: Protection,
     before: dict[str, _Folder],
-    found: Found,
+    result: ScanResult,
     may_be_closed: Collection[str] | None,
 ) -> Iterator[tuple[str, _Folder]]:
     closed = {*protection.hidden, *protection.read_only} - {root}
@@ -127,12 +127,12 @@ def _walk(
         if folder is None:
             continue
         yield path, folder
-        _note(path, folder, found, is_root=path == root)
+        _add_folder(path, folder, result, is_root=path == root)
         if not folder.is_git or path == root:
             pending.extend(f"{path}/{name}" for name in folder.folders)
 
 
-def _folder(path: str, known: _Folder | None) -> _Folder | None:
+def _folder(path: str, cached: _Folder | None) -> _Folder | None:
     """None if it is no directory any more."""
     if len(os.fsencode(path)) >= MAX_PATH:
         # Only commands make paths this deep, one directory at a time.
@@ -142,9 +142,9 @@ def _folder(path: str, known: _Folder | None) -> _Folder | None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     mark = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_mtime_ns)
-    if known and known.mark == mark and known.seen - status.st_ctime_ns > SETTLED:
-        return known
-    seen = time.time_ns()
+    if cached and cached.mark == mark and cached.read_at - status.st_ctime_ns > SETTLE_NANOSECONDS:
+        return cached
+    read_at = time.time_ns()
     try:
         with os.scandir(path) as entries:
             kinds = [(entry.name, _kind(entry)) for entry in entries]
@@ -152,12 +152,16 @@ def _folder(path: str, known: _Folder | None) -> _Folder | None:
         return None
     except PermissionError:
         return _Folder(mark, 0, (), (), is_git=False, is_closed=True)
-    names = tuple(each for each in kinds if is_secret(each[0]) or is_kept(each[0]) or is_git(each[0]))
+    names = tuple(
+        each
+        for each in kinds
+        if is_secret_name(each[0]) or is_read_only_name(each[0]) or is_git_name(each[0])
+    )
     special = {name for name, _ in names}
     folders = tuple(
-        name for name, kind in kinds if (kind == stat.S_IFDIR and name not in special) or is_secret(name)
+        name for name, kind in kinds if (kind == stat.S_IFDIR and name not in special) or is_secret_name(name)
     )
-    return _Folder(mark, seen, folders, names, looks_like_git({name for name, _ in kinds}))
+    return _Folder(mark, read_at, folders, names, looks_like_git({name for name, _ in kinds}))
 
 
 def open_to_owner(path: str) -> None:
@@ -178,33 +182,33 @@ def _kind(entry: os.DirEntry[str]) -> int:
     return stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else stat.S_IFREG
 
 
-def _note(path: str, folder: _Folder, found: Found, *, is_root: bool) -> None:
+def _add_folder(path: str, folder: _Folder, result: ScanResult, *, is_root: bool) -> None:
     if folder.is_closed:
         if not is_root:
-            found.hidden.append(path)
-            found.closed.append(path)
+            result.hidden.append(path)
+            result.closed.append(path)
         return
     if folder.is_git:
-        found.repositories.append(path)
+        result.repositories.append(path)
         if not is_root:
             return
     for name, kind in folder.names:
         each = f"{path}/{name}"
-        if is_kept(name):
-            found.kept.append(each)
+        if is_read_only_name(name):
+            result.settings.append(each)
         if kind == stat.S_IFLNK:
             # The target of a link is protected; a dangling link needs no protection.
             each = os.path.realpath(each)
         if kind != stat.S_IFLNK or os.path.exists(each):
-            _note_special(path, name, each, found)
+            _add_special(path, name, each, result)
 
 
-def _note_special(folder: str, name: str, path: str, found: Found) -> None:
-    if is_secret(name):
-        found.hidden.append(path)
-    elif is_git(name) and os.path.isdir(path):
-        found.repositories.append(path)
+def _add_special(folder: str, name: str, path: str, result: ScanResult) -> None:
+    if is_secret_name(name):
+        result.hidden.append(path)
+    elif is_git_name(name) and os.path.isdir(path):
+        result.repositories.append(path)
     else:
-        found.read_only.append(path)
-        if is_git(name) and os.path.isdir(target := git_directory(folder)):
-            found.repositories.append(target)
+        result.read_only.append(path)
+        if is_git_name(name) and os.path.isdir(target := git_directory(folder)):
+            result.repositories.append(target)

@@ -1,6 +1,6 @@
 """ReAct: the agent decides in JSON, for models without tool calls."""
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.react import ReActDriver
 
 
@@ -13,6 +13,6 @@ class UseReAct:
         self.max_retries = max_retries
         self.final_via_inference = final_via_inference
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Use its driver."""
         return builder.with_driver(ReActDriver(None, self.max_retries, self.final_via_inference))

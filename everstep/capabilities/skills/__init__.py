@@ -6,7 +6,7 @@ skills gets their names and descriptions in one system message, and reads them w
 
 from typing import Any, Self
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.capabilities.skills import load_text, metadata_message
 from everstep.agent_domain.errors import InvalidInput
@@ -58,8 +58,8 @@ class AnnounceSkills(AgentHook):
 
     def before_step(self, state: AgentState) -> AgentState:
         """Add the system message, unless it is there already or there are no skills."""
-        said = [message.text for message in state.messages if message.role is Role.SYSTEM]
-        announcement = metadata_message(list(self._library.skills.values()), said)
+        texts = [message.text for message in state.messages if message.role is Role.SYSTEM]
+        announcement = metadata_message(list(self._library.skills.values()), texts)
         if announcement is None:
             return state
         return state.with_messages((system(announcement), *state.messages))
@@ -75,6 +75,6 @@ class UseSkills:
             raise InvalidInput(f"{library!r} is not a SkillLibrary; pass SkillLibrary(path)")
         self.library = library
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the tool, and the hook that announces the skills."""
         return builder.with_tools([LoadSkillTool(self.library)]).add_hook(AnnounceSkills(self.library))

@@ -20,8 +20,8 @@ from everstep.agent_domain.capabilities.files import displayable
 from everstep.agent_domain.capabilities.skills import RESOURCE_DIRECTORIES, SKILL_FILE, Skill
 from everstep.agent_domain.errors import InvalidInput
 from everstep.capabilities.files.enclosure import DIRECTORY, Enclosure, Problem, closing
-from everstep.capabilities.files.reading import read_at_most, regular_file
-from everstep.capabilities.files.searching import behind, some_entries
+from everstep.capabilities.files.reading import open_regular_file, read_at_most
+from everstep.capabilities.files.searching import link_target_mode, some_entries
 from everstep.plain_yaml import load_yaml
 
 logger = logging.getLogger(__name__)
@@ -51,33 +51,33 @@ class SkillLibrary:
         """All skills, sorted by name."""
         with self._lock:
             if self._loaded is None:
-                self._loaded = skills.by_name(self._found())
+                self._loaded = skills.skills_by_name(self._load())
             return self._loaded
 
     def get(self, name: str) -> Skill | None:
         """The skill with this name, or None."""
         return self.skills.get(name)
 
-    def _found(self) -> list[tuple[str, Skill]]:
-        found = list[tuple[str, Skill]]()
+    def _load(self) -> list[tuple[str, Skill]]:
+        loaded = list[tuple[str, Skill]]()
         if not os.path.isdir(self._enclosure.base):
             self._warn("", "the directory does not exist, so there are no skills")
-            return found
+            return loaded
         for path in self._paths():
-            if len(found) >= MAX_SKILLS:
+            if len(loaded) >= MAX_SKILLS:
                 self._warn(
                     path, f"it and later skills are left out; a library has at most {MAX_SKILLS} skills"
                 )
                 break
             if (skill := self._read(path)) is not None:
-                found.append((path, skill))
-        return found
+                loaded.append((path, skill))
+        return loaded
 
     def _paths(self) -> list[str]:
         """The paths at which skills may be."""
         paths = list[str]()
         for name, kind in self._entries(""):
-            mode = behind(self._enclosure, name) if stat.S_ISLNK(kind) else kind
+            mode = link_target_mode(self._enclosure, name) if stat.S_ISLNK(kind) else kind
             if stat.S_ISDIR(mode):
                 paths.append(f"{name}/{SKILL_FILE}")
             elif stat.S_ISLNK(kind) and not mode:
@@ -88,7 +88,7 @@ class SkillLibrary:
 
     def _entries(self, directory: str) -> list[tuple[str, int]]:
         try:
-            with closing(self._enclosure.opened(directory, DIRECTORY)) as opened:
+            with closing(self._enclosure.open_path(directory, DIRECTORY)) as opened:
                 return some_entries(opened)
         except FileNotFoundError:
             return []
@@ -98,9 +98,9 @@ class SkillLibrary:
 
     def _read(self, path: str) -> Skill | None:
         try:
-            with regular_file(partial(self._enclosure.opened, path), path) as file:
+            with open_regular_file(partial(self._enclosure.open_path, path), path) as file:
                 content = read_at_most(file, MAX_BYTES + 1)
-            return self._parsed(path, content)
+            return self._parse(path, content)
         except FileNotFoundError:
             # A directory without the file is no skill.
             return None
@@ -108,13 +108,13 @@ class SkillLibrary:
             self._warn(path, error)
             return None
 
-    def _parsed(self, path: str, content: bytes) -> Skill:
+    def _parse(self, path: str, content: bytes) -> Skill:
         if len(content) > MAX_BYTES:
             raise InvalidInput(f"it is larger than {MAX_BYTES} bytes; shorten it")
         front_matter, body = split_front_matter(content.decode("utf-8-sig"))
         fields = self._fields(path, front_matter) if front_matter else None
         directory = os.path.dirname(path)
-        files = self._files_beside(directory) if directory else []
+        files = self._resource_files(directory) if directory else []
         return Skill.parse(fields, body, displayable(skills.default_name(path)), files)
 
     def _fields(self, path: str, front_matter: str) -> Mapping[str, Any] | None:
@@ -127,12 +127,12 @@ class SkillLibrary:
             return None
         return cast("Mapping[str, Any]", fields) if isinstance(fields, Mapping) else None
 
-    def _files_beside(self, directory: str) -> list[str]:
+    def _resource_files(self, directory: str) -> list[str]:
         """The files in the resource directories, relative to the skill's.
 
         Links to directories are not followed.
         """
-        found = list[str]()
+        files = list[str]()
         pending = deque(each.rstrip("/") for each in RESOURCE_DIRECTORIES)
         while pending:
             here = pending.popleft()
@@ -141,14 +141,14 @@ class SkillLibrary:
                 if stat.S_ISDIR(kind):
                     pending.append(path)
                 elif self._is_file(f"{directory}/{path}", kind):
-                    found.append(displayable(path))
-                if len(found) >= MAX_RESOURCES:
+                    files.append(displayable(path))
+                if len(files) >= MAX_RESOURCES:
                     self._warn(directory, f"only {MAX_RESOURCES} of its resources are listed")
-                    return found
-        return found
+                    return files
+        return files
 
     def _is_file(self, path: str, kind: int) -> bool:
-        return stat.S_ISREG(behind(self._enclosure, path) if stat.S_ISLNK(kind) else kind)
+        return stat.S_ISREG(link_target_mode(self._enclosure, path) if stat.S_ISLNK(kind) else kind)
 
     def _warn(self, path: str, why: object) -> None:
         where = os.path.join(self._enclosure.base, path).rstrip("/")

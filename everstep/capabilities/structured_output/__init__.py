@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.capabilities.extraction import (
     JSON_SCHEMA,
-    MOST_RETRIES,
+    MAX_CALL_RETRIES,
     TEXT,
     TOOL,
     Nothing,
@@ -16,12 +16,17 @@ from everstep.agent_domain.capabilities.extraction import (
     SchemaRegistry,
     StructuredOutputPolicy,
     argument_problem,
-    extracted,
-    not_extracted,
-    nothing_found,
-    retries,
+    extraction_error,
+    extraction_text,
+    nothing_found_reason,
+    retry_count,
 )
-from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy, Write, keys_taken, refusal
+from everstep.agent_domain.capabilities.scratchpad import (
+    MetadataPolicy,
+    MetadataWrite,
+    occupied_keys,
+    refusal,
+)
 from everstep.agent_domain.errors import InvalidInput, ModelError
 from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
 from everstep.agent_domain.messages.messages import Message, assistant, system, user
@@ -78,7 +83,7 @@ class ExtractDataTool:
                 "type": "string",
                 "description": "The metadata key to store the data under, if any.",
             },
-            "max_retries": {"type": "integer", "minimum": 0, "maximum": MOST_RETRIES},
+            "max_retries": {"type": "integer", "minimum": 0, "maximum": MAX_CALL_RETRIES},
         }
         return frozen_map({"type": "object", "properties": properties, "required": ["input", "schema"]})
 
@@ -90,39 +95,39 @@ class ExtractDataTool:
         # An unusable key is refused before a model is paid for the data.
         refused = self._refusal(store_as, None, context)
         if problem or refused:
-            return problem or not_extracted(name, refused or "")
+            return problem or extraction_error(name, refused or "")
         definition = self.schemas.get(name)
-        tries = 1 + retries(args.get("max_retries"), definition, self.policy)
+        tries = 1 + retry_count(args.get("max_retries"), definition, self.policy)
         try:
-            data = await self._extracted(text, name, definition, tries, context.ask)
+            data = await self._extract(text, name, definition, tries, context.ask)
         except (InvalidInput, ModelError) as error:
-            return not_extracted(name, str(error))
+            return extraction_error(name, str(error))
         if isinstance(data, Nothing):
-            return not_extracted(name, nothing_found(name, data))
+            return extraction_error(name, nothing_found_reason(name, data))
         refused = self._refusal(store_as, data, context)
         if refused:
-            return not_extracted(name, refused)
-        noted = frozen_map({store_as: data} if store_as else {})
-        return ToolResult(extracted(name, data, store_as), noted)
+            return extraction_error(name, refused)
+        notes = frozen_map({store_as: data} if store_as else {})
+        return ToolResult(extraction_text(name, data, store_as), notes)
 
     def _refusal(self, store_as: str, data: Any, context: ToolContext) -> str | None:
         """The reason why the data cannot be stored under this key, or None."""
-        taken = keys_taken(context.metadata, context.earlier, self.notes)
-        return refusal(Write(store_as, data), taken, self.notes) if store_as else None
+        used_keys = occupied_keys(context.metadata, context.earlier, self.notes)
+        return refusal(MetadataWrite(store_as, data), used_keys, self.notes) if store_as else None
 
-    async def _extracted(
+    async def _extract(
         self, text: str, name: str, definition: SchemaDefinition, tries: int, ask: AskModel
     ) -> Any:
-        said: list[Message] = [system(self._prompt(definition)), user(text)]
-        wanted, problem = self._format(name, definition), "the model said nothing"
+        messages: list[Message] = [system(self._prompt(definition)), user(text)]
+        response_format, problem = self._format(name, definition), "the model said nothing"
         for _ in range(tries):
-            request = InferenceRequest(tuple(said), 1, response_format=wanted)
+            request = InferenceRequest(tuple(messages), 1, response_format=response_format)
             response = await ask(request, self._model(definition))
             try:
                 return definition.read(_json(response.text), self.policy.use_maybe)
             except InvalidInput as error:
                 problem = str(error)
-            said += [assistant(response.text), user(ASK_AGAIN.format(problem=problem))]
+            messages += [assistant(response.text), user(ASK_AGAIN.format(problem=problem))]
         raise InvalidInput(problem)
 
     def _format(self, name: str, definition: SchemaDefinition) -> ResponseFormat | None:
@@ -171,6 +176,6 @@ class UseStructuredOutputs:
         self.schemas = schemas if isinstance(schemas, SchemaRegistry) else SchemaRegistry(schemas)
         self.policy = policy or StructuredOutputPolicy()
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the tool."""
         return builder.with_tools([ExtractDataTool(SchemaRegistry(self.schemas), self.policy)])

@@ -12,13 +12,13 @@ from everstep.agent_domain.values import FrozenDict, freeze, frozen_map, thaw
 from everstep.capabilities import json_schema
 
 
-class Written:
+class JsonSchemaData:
     """Data that satisfies a JSON schema; each schema has its own subclass."""
 
     schema: FrozenDict
 
     @classmethod
-    def checked(cls, data: Any) -> Any:
+    def validate(cls, data: Any) -> Any:
         """Return the data if it is valid.
 
         Raises:
@@ -34,7 +34,7 @@ class Written:
         """Validate against the class's schema."""
         del source, handler
         return core_schema.no_info_plain_validator_function(
-            cls.checked, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value)
+            cls.validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value)
         )
 
     @classmethod
@@ -44,7 +44,7 @@ class Written:
         return thaw(cls.schema)
 
 
-def definitions(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, SchemaDefinition]:
+def schema_definitions(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, SchemaDefinition]:
     """The schemas by name; the agent reads the `description` of each."""
     if not schemas:
         raise InvalidInput("'schemas' is empty")
@@ -57,7 +57,7 @@ def _definition(name: str, schema: FrozenDict) -> SchemaDefinition:
     problem = json_schema.check(schema, None) or ""
     if problem.startswith(json_schema.UNUSABLE):
         raise InvalidInput(f"'{name}': {problem}")
-    kind = type("Written", (Written,), {"schema": schema})
+    kind = type("Written", (JsonSchemaData,), {"schema": schema})
     description = schema.get("description")
     return SchemaDefinition(kind, description if isinstance(description, str) else "")
 

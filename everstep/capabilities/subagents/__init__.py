@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spawning import Spawn
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.approvals import parse_approval
@@ -25,11 +25,11 @@ from everstep.agent_domain.capabilities.subagents import (
     SubagentListing,
     SubagentPolicy,
     description,
-    failed,
+    failure_text,
     inherited_tools,
+    outcome_text,
     parameters,
-    reported,
-    unknown,
+    unknown_agent_text,
 )
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.child_end import ChildEnd
@@ -50,11 +50,11 @@ LOAD_SKILL = "load_skill"
 
 BLANK = "Its prompt is blank; write down the whole task"
 
-ADDRESS = ("base_url", "api_key_env")
+ADDRESS_KEYS = ("base_url", "api_key_env")
 """Keys that only presets may set: the model's address, and which of the process's secrets is sent there."""
 
 
-class Skill(Protocol):
+class LoadableSkill(Protocol):
     """A skill that a subagent starts with."""
 
     def rendered(self, arguments: str | None = None) -> str:
@@ -62,10 +62,10 @@ class Skill(Protocol):
         ...
 
 
-class Skills(Protocol):
+class SkillSource(Protocol):
     """Finds the skills that specs name."""
 
-    def get(self, name: str) -> Skill | None:
+    def get(self, name: str) -> LoadableSkill | None:
         """The skill with this name, or None."""
         ...
 
@@ -74,9 +74,9 @@ class Skills(Protocol):
 class SpawnSubagentTool:
     """Starts subagents for one agent, its `parent`, which is at `depth`; a root agent is at 0."""
 
-    registry: AgentRegistry
+    registry: AgentSpecRegistry
     policy: SubagentPolicy
-    skills: Skills | None = None
+    skills: SkillSource | None = None
     depth: int = 0
     parent: AgentDefinition | None = None
 
@@ -98,9 +98,9 @@ class SpawnSubagentTool:
         return parameters(self.registry.names())
 
     @property
-    def written(self) -> FrozenDict:
+    def declared_settings(self) -> FrozenDict:
         """The definitions of the subagents, for the record."""
-        agents = {spec.name: _written(spec) for spec in self.registry.all()}
+        agents = {spec.name: _spec_record(spec) for spec in self.registry.all()}
         policy = {"max_depth": self.policy.max_depth, "summary_max_chars": self.policy.summary_max_chars}
         return frozen_map({"agents": agents, "policy": policy})
 
@@ -110,7 +110,7 @@ class SpawnSubagentTool:
         Agents that are registered later belong to agents that are built later: the description for the model
         stays the same.
         """
-        return replace(self, registry=AgentRegistry(self.registry.all()), parent=parent)
+        return replace(self, registry=AgentSpecRegistry(self.registry.all()), parent=parent)
 
     @cached_property
     def subagents(self) -> Mapping[str, AgentDefinition]:
@@ -120,17 +120,17 @@ class SpawnSubagentTool:
     def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn | str:
         """The child to start, or an error text."""
         del context
-        name, task = _said(args["subagent"]).strip(), _said(args["prompt"])
+        name, task = _argument_text(args["subagent"]).strip(), _argument_text(args["prompt"])
         if not self.registry.has(name):
-            return unknown(name, self.registry.names())
+            return unknown_agent_text(name, self.registry.names())
         spec = self.registry.get(name)
         problem = self._problem(spec) or ("" if task.strip() else BLANK)
         refusal = self.policy.refusal(name, self.depth)
         if refusal or problem:
-            return refusal or failed(name, problem)
+            return refusal or failure_text(name, problem)
         return Spawn(
             name,
-            tuple(self._beginning(spec, task)),
+            tuple(self._initial_messages(spec, task)),
             max_steps=CHILD_MAX_STEPS,
             max_tokens=CHILD_MAX_TOKENS,
             timeout_seconds=CHILD_TIMEOUT_SECONDS,
@@ -138,7 +138,7 @@ class SpawnSubagentTool:
 
     def report(self, args: dict[str, Any], end: ChildEnd) -> str:
         """The text for the parent about a child that has ended."""
-        return reported(_said(args["subagent"]).strip(), end, self.policy)
+        return outcome_text(_argument_text(args["subagent"]).strip(), end, self.policy)
 
     def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         """Never called: the runner uses `spawn` and `report` instead."""
@@ -150,33 +150,33 @@ class SpawnSubagentTool:
         lacking = [name for name in spec.skills or () if name not in skills]
         if lacking:
             return f"It needs skills that are not there: {', '.join(lacking)}"
-        forbidden = [key for key in ADDRESS if isinstance(spec.model, Mapping) and key in spec.model]
+        forbidden = [key for key in ADDRESS_KEYS if isinstance(spec.model, Mapping) and key in spec.model]
         if forbidden:
             return f"Its 'model' must not hold {', '.join(forbidden)}; name a preset of everstep.toml instead"
         return ""
 
-    def _skills(self, spec: AgentSpec) -> dict[str, Skill]:
+    def _skills(self, spec: AgentSpec) -> dict[str, LoadableSkill]:
         """The skills of the spec that exist."""
-        found = {name: self.skills.get(name) for name in spec.skills or ()} if self.skills else {}
-        return {name: skill for name, skill in found.items() if skill}
+        skills = {name: self.skills.get(name) for name in spec.skills or ()} if self.skills else {}
+        return {name: skill for name, skill in skills.items() if skill}
 
-    def _beginning(self, spec: AgentSpec, task: str) -> list[Message]:
+    def _initial_messages(self, spec: AgentSpec, task: str) -> list[Message]:
         """Its prompt, its skills as if it had loaded them, and the task."""
-        said = [system(spec.system_prompt)]
+        messages = [system(spec.system_prompt)]
         for number, (name, skill) in enumerate(self._skills(spec).items()):
             call_id = f"skill-{number}"
-            said.append(
+            messages.append(
                 assistant("", tool_calls=[call_entry(call_id, LOAD_SKILL, FrozenDict(skill_name=name))])
             )
-            said.append(tool_message(skill.rendered(), call_id, LOAD_SKILL))
-        return [*said, user(task)]
+            messages.append(tool_message(skill.rendered(), call_id, LOAD_SKILL))
+        return [*messages, user(task)]
 
     def _definition(self, spec: AgentSpec) -> AgentDefinition:
         """The subagent's definition: its spec, and what it inherits."""
         parent = self.parent
         if parent is None:
             raise InvalidInput(f"{TOOL} belongs to no agent yet; build the agent first")
-        builder = AgentBuilder.base().with_name(spec.name, spec.description)
+        builder = DefinitionBuilder.base().with_name(spec.name, spec.description)
         builder.with_max_steps(CHILD_MAX_STEPS).with_max_tokens(CHILD_MAX_TOKENS)
         builder.with_timeout(CHILD_TIMEOUT_SECONDS).with_error_policy(parent.base_plan.error_policy)
         builder.with_parallel_tools(parent.base_plan.parallel_tools)
@@ -185,7 +185,7 @@ class SpawnSubagentTool:
         if TOOL in names:
             builder.with_tools([replace(self, depth=self.depth + 1, parent=None)])
         for toolset in parent.toolsets:
-            builder.with_toolset(toolset if spec.tools is None else Some(toolset, tuple(spec.tools)))
+            builder.with_toolset(toolset if spec.tools is None else SelectedTools(toolset, tuple(spec.tools)))
         child = builder.definition()
         # Calls that need approval for the parent need it for the child as well.
         own = {name: parse_approval(value) for name, value in spec.approval.items()}
@@ -194,13 +194,13 @@ class SpawnSubagentTool:
             for name, value in {**own, **parent.approvals}.items()
             if name in names or parent.toolsets
         }
-        child = _asking(replace(child, approvals=FrozenDict(approvals)), parent, spec)
-        child = replace(child, written=frozen_map({"agent": _written(spec), "parent": parent.written}))
+        child = _with_model(replace(child, approvals=FrozenDict(approvals)), parent, spec)
+        child = replace(child, written=frozen_map({"agent": _spec_record(spec), "parent": parent.written}))
         # Last, so that its own subagents inherit all of this.
         return child.equipped()
 
 
-def _written(spec: AgentSpec) -> Mapping[str, Any]:
+def _spec_record(spec: AgentSpec) -> Mapping[str, Any]:
     """The parts of a spec that apply to a subagent; the rest applies when the agent is started by itself."""
     return {
         "prompt": spec.system_prompt,
@@ -211,12 +211,12 @@ def _written(spec: AgentSpec) -> Mapping[str, Any]:
     }
 
 
-def _said(value: object) -> str:
+def _argument_text(value: object) -> str:
     """An argument as text: models also send numbers and objects."""
     return "" if value is None else result_text(value)
 
 
-def _asking(child: AgentDefinition, parent: AgentDefinition, spec: AgentSpec) -> AgentDefinition:
+def _with_model(child: AgentDefinition, parent: AgentDefinition, spec: AgentSpec) -> AgentDefinition:
     """The child with the parent's model, or with the model of its spec."""
     if spec.model is None or spec.model == INHERIT:
         return replace(
@@ -230,7 +230,7 @@ def _asking(child: AgentDefinition, parent: AgentDefinition, spec: AgentSpec) ->
 
 
 @dataclass(frozen=True)
-class Some:
+class SelectedTools:
     """A toolset reduced to some of its tools."""
 
     toolset: Toolset
@@ -257,9 +257,9 @@ class UseSubagents:
 
     def __init__(
         self,
-        registry: AgentRegistry,
+        registry: AgentSpecRegistry,
         policy: SubagentPolicy | None = None,
-        skill_library: Skills | None = None,
+        skill_library: SkillSource | None = None,
     ) -> None:
         self.registry = registry
         self.policy = policy or SubagentPolicy()
@@ -269,13 +269,13 @@ class UseSubagents:
     def with_depth(
         cls,
         depth: int,
-        registry: AgentRegistry,
+        registry: AgentSpecRegistry,
         summary_max_chars: int = SubagentPolicy().summary_max_chars,
-        skill_library: Skills | None = None,
+        skill_library: SkillSource | None = None,
     ) -> "UseSubagents":
         """Limit the nesting of subagents to a depth."""
         return cls(registry, SubagentPolicy(depth, summary_max_chars), skill_library)
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the tool."""
         return builder.with_tools([SpawnSubagentTool(self.registry, self.policy, self.skill_library)])

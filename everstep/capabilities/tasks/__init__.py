@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.capabilities.tasks import (
     METADATA_KEY,
@@ -10,10 +10,10 @@ from everstep.agent_domain.capabilities.tasks import (
     TaskList,
     TaskStatus,
     TodoPolicy,
+    due_listing,
+    due_reminder,
     initial_reminder,
-    nag_due,
     parse_tasks,
-    render_due,
     steps_since_call,
 )
 from everstep.agent_domain.messages.messages import user
@@ -74,10 +74,10 @@ class Reminders(AgentHook):
 
     def before_step(self, state: AgentState) -> AgentState:
         """Add a reminder to plan at the start, and later a reminder of the list."""
-        taken = state.facts.recorded_steps
+        recorded_steps = state.facts.recorded_steps
         texts = [message.text for message in state.messages if message.is_user]
         since = steps_since_call([{call.name for call in step.tool_calls} for step in state.steps])
-        for text in (initial_reminder(taken, texts), nag_due(since, self.policy)):
+        for text in (initial_reminder(recorded_steps, texts), due_reminder(since, self.policy)):
             state = state.heard(user(text)) if text else state
         return state
 
@@ -85,7 +85,7 @@ class Reminders(AgentHook):
         """Add the list from time to time."""
         step = state.current_step
         called = step is not None and any(call.name == TOOL for call in step.tool_calls)
-        text = render_due(
+        text = due_listing(
             TaskList.from_metadata(state.metadata),
             state.step_count,
             just_called=called,
@@ -103,6 +103,6 @@ class UseTaskPlanning:
     def __init__(self, policy: TodoPolicy | None = None) -> None:
         self.policy = policy or TodoPolicy()
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the tool and the reminders."""
         return builder.with_tools([TodoWriteTool(self.policy)]).add_hook(Reminders(self.policy))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.capabilities.questions import TOOL, Question, UserInputPolicy
 from everstep.agent_domain.errors import InvalidInput, ToolTimedOut
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -75,6 +75,6 @@ class UseUserInput:
     def __init__(self, timeout_seconds: float | None = None, default_answer: Any = None) -> None:
         self.policy = UserInputPolicy(timeout_seconds, default_answer)
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         """Add the tool."""
         return builder.with_tools([UserInputTool(self.policy)])

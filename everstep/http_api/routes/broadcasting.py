@@ -10,11 +10,11 @@ from starlette.requests import Request
 
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.stream.channels import channel_data
-from everstep.http_api.auth import READ, Who
+from everstep.http_api.auth import READ_MARKER, CallerDep
 from everstep.http_api.channels import CHANNELS, private_channel
-from everstep.http_api.idempotency import Key
-from everstep.http_api.problems import Refusal, forbidden, no_gateway, unusable
-from everstep.http_api.routes.router import Given, router
+from everstep.http_api.idempotency import KeyDep
+from everstep.http_api.problems import Refusal, forbidden, invalid_request, no_gateway
+from everstep.http_api.routes.router import ApiDep, router
 from everstep.http_api.schemas.bodies import ChannelSent
 from everstep.http_api.schemas.responses import ChannelAuth, Gateway
 
@@ -32,7 +32,7 @@ _FORMS = {
 }
 
 
-async def _sent(request: Request) -> ChannelSent:
+async def _parse_body(request: Request) -> ChannelSent:
     # pusher-js sends a form, other clients send JSON.
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
@@ -42,13 +42,13 @@ async def _sent(request: Request) -> ChannelSent:
         data: Any = await request.json()
         return ChannelSent.model_validate(data)
     except ValidationError as error:
-        raise unusable(f"Correct these parts of the request: {faults(error)}") from None
+        raise invalid_request(f"Correct these parts of the request: {faults(error)}") from None
     except (ValueError, RecursionError):
-        raise unusable("The body cannot be read; send JSON or a form, in UTF-8") from None
+        raise invalid_request("The body cannot be read; send JSON or a form, in UTF-8") from None
 
 
 @routes.get("/agent/gateway")
-async def read_gateway(api: Given, caller: Who) -> Gateway:
+async def read_gateway(api: ApiDep, caller: CallerDep) -> Gateway:
     """Read the URL of the gateway, which streams events in real time."""
     del caller
     url = api.gateway_url()
@@ -57,9 +57,11 @@ async def read_gateway(api: Given, caller: Who) -> Gateway:
     return Gateway(url=url, key=api.signer and api.signer.key, channels=[*CHANNELS])
 
 
-@routes.post("/broadcasting/auth", openapi_extra={**_FORMS, READ: True}, response_model_exclude_none=True)
+@routes.post(
+    "/broadcasting/auth", openapi_extra={**_FORMS, READ_MARKER: True}, response_model_exclude_none=True
+)
 async def authorise_channel(
-    body: Annotated[ChannelSent, Depends(_sent)], api: Given, caller: Who, key: Key
+    body: Annotated[ChannelSent, Depends(_parse_body)], api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> ChannelAuth:
     """Authorise a browser for the channel of a session or an execution that its user may read."""
     del key

@@ -16,12 +16,12 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution as Handle
 from everstep.http_api.api import Api
-from everstep.http_api.auth import Who, user_of
+from everstep.http_api.auth import CallerDep, acting_user
 from everstep.http_api.callers import Caller
-from everstep.http_api.idempotency import Key, reused
-from everstep.http_api.problems import missing
-from everstep.http_api.routes.router import ExecutionId, Given, execution_of, router
-from everstep.http_api.schemas.bodies import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_words
+from everstep.http_api.idempotency import KeyDep, key_conflict
+from everstep.http_api.problems import not_found
+from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, router
+from everstep.http_api.schemas.bodies import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_text
 from everstep.http_api.schemas.execution_responses import (
     Decision,
     Execution,
@@ -30,7 +30,7 @@ from everstep.http_api.schemas.execution_responses import (
     Snapshot,
     Step,
 )
-from everstep.http_api.schemas.responses import Listed, listed
+from everstep.http_api.schemas.responses import PageResponse, page_response
 from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("executions")
@@ -39,95 +39,95 @@ After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only items after t
 
 
 @routes.post("/agent/executions", status_code=201)
-async def start_execution(body: NewExecutionSent, api: Given, caller: Who, key: Key) -> Execution:
+async def start_execution(body: NewExecutionSent, api: ApiDep, caller: CallerDep, key: KeyDep) -> Execution:
     """Start an execution without a session."""
     try:
         execution = await api.client_for(caller).start(
             body.agent or api.sessions.default_agent,
-            require_words(body.content),
+            require_text(body.content),
             execution_id=key.id("execution"),
-            user_id=user_of(caller, body.user_id),
+            user_id=acting_user(caller, body.user_id),
             metadata=body.metadata,
             request=body.digest,
             debug=body.debug,
             broadcast=body.broadcast and BroadcastConfig.preset(body.broadcast),
         )
     except Taken:
-        raise reused() from None
+        raise key_conflict() from None
     return Execution.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions")
 async def list_executions(
-    api: Given,
-    caller: Who,
+    api: ApiDep,
+    caller: CallerDep,
     session_id: UUID | None = None,
     parent_execution_id: UUID | None = None,
     status: ExecutionStatus | None = None,
     cursor: Cursor = None,
     limit: Limit = 50,
-) -> Listed[Execution]:
+) -> PageResponse[Execution]:
     """List executions, newest first."""
     wanted = ExecutionFilter(session_id, parent_execution_id, status)
     page = await api.sessions.store.executions_of(caller.scope, wanted, cursor=cursor, limit=limit)
-    return listed(page, partial(Execution.of, in_full=caller.sees_all))
+    return page_response(page, partial(Execution.of, in_full=caller.sees_all))
 
 
 @routes.get("/agent/executions/{execution_id}")
-async def read_execution(execution_id: ExecutionId, api: Given, caller: Who) -> Execution:
+async def read_execution(execution_id: ExecutionId, api: ApiDep, caller: CallerDep) -> Execution:
     """Read the status of an execution."""
-    row, _ = await execution_of(api, caller, execution_id)
+    row, _ = await load_execution(api, caller, execution_id)
     return Execution.of(row, in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions/{execution_id}/requests")
-async def list_requests(execution_id: ExecutionId, api: Given, caller: Who) -> Listed[Request]:
+async def list_requests(execution_id: ExecutionId, api: ApiDep, caller: CallerDep) -> PageResponse[Request]:
     """List the open questions and approvals of an execution, oldest first."""
-    _, execution = await execution_of(api, caller, execution_id)
-    return listed(Page(tuple(await execution.requests())), Request.of)
+    _, execution = await load_execution(api, caller, execution_id)
+    return page_response(Page(tuple(await execution.requests())), Request.of)
 
 
 @routes.get("/agent/executions/{execution_id}/steps")
 async def list_steps(
-    execution_id: ExecutionId, api: Given, caller: Who, after: After = 0, limit: Limit = 50
-) -> Listed[Step]:
+    execution_id: ExecutionId, api: ApiDep, caller: CallerDep, after: After = 0, limit: Limit = 50
+) -> PageResponse[Step]:
     """List the steps of an execution. `next_cursor` is the `after` of the next page."""
-    return listed(
+    return page_response(
         await _steps(api, caller, execution_id, after, limit), partial(Step.of, in_full=caller.sees_all)
     )
 
 
 @routes.get("/agent/executions/{execution_id}/trace")
 async def read_trace(
-    execution_id: ExecutionId, api: Given, caller: Who, after: After = 0, limit: Limit = 50
-) -> Listed[Decision]:
+    execution_id: ExecutionId, api: ApiDep, caller: CallerDep, after: After = 0, limit: Limit = 50
+) -> PageResponse[Decision]:
     """List the decision after each step. `next_cursor` is the `after` of the next page."""
-    return listed(
+    return page_response(
         await _steps(api, caller, execution_id, after, limit), partial(Decision.of, in_full=caller.sees_all)
     )
 
 
 async def _steps(api: Api, caller: Caller, execution_id: UUID, after: int, limit: int) -> Page[StepRow]:
-    row, _ = await execution_of(api, caller, execution_id)
+    row, _ = await load_execution(api, caller, execution_id)
     return await api.sessions.client.store.steps_after(row.ref, after, limit)
 
 
 @routes.get("/agent/executions/{execution_id}/snapshots")
 async def list_snapshots(
-    execution_id: ExecutionId, api: Given, caller: Who, cursor: Cursor = None, limit: Limit = 50
-) -> Listed[Snapshot]:
+    execution_id: ExecutionId, api: ApiDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 50
+) -> PageResponse[Snapshot]:
     """List the snapshots of an execution, newest first."""
-    row, _ = await execution_of(api, caller, execution_id)
+    row, _ = await load_execution(api, caller, execution_id)
     page = await api.sessions.store.snapshots(row.ref, cursor=cursor, limit=limit)
-    return listed(page, partial(Snapshot.of, in_full=caller.sees_all))
+    return page_response(page, partial(Snapshot.of, in_full=caller.sees_all))
 
 
 @routes.post("/agent/executions/{execution_id}/input")
 async def answer_question(
-    execution_id: ExecutionId, body: AnswerSent, api: Given, caller: Who, key: Key
+    execution_id: ExecutionId, body: AnswerSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> Request:
     """Answer a question of an execution, by default the oldest open one."""
-    _, execution = await execution_of(api, caller, execution_id)
+    _, execution = await load_execution(api, caller, execution_id)
     await _require_request(execution, body.request_id, CallNeed.INPUT)
     request = await execution.submit_input(
         body.text, data=body.data, request_id=body.request_id, key=str(key.id("input"))
@@ -140,12 +140,12 @@ async def decide(
     execution_id: ExecutionId,
     request_id: Annotated[UUID, Path(description="The request's id.")],
     body: ApprovalDecision,
-    api: Given,
-    caller: Who,
-    key: Key,
+    api: ApiDep,
+    caller: CallerDep,
+    key: KeyDep,
 ) -> Request:
     """Approve a call, approve it with other arguments, or deny it."""
-    _, execution = await execution_of(api, caller, execution_id)
+    _, execution = await load_execution(api, caller, execution_id)
     await _require_request(execution, request_id, CallNeed.APPROVAL)
     bound = {"args_digest": body.args_digest, "key": str(key.id("decision"))}
     match body.decision:
@@ -161,46 +161,48 @@ async def decide(
 
 @routes.post("/agent/executions/{execution_id}/steer")
 async def steer(
-    execution_id: ExecutionId, body: SteerSent, api: Given, caller: Who, key: Key
+    execution_id: ExecutionId, body: SteerSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> ExecutionSteered:
     """Send a message that the agent reads before its next step; if there is none, its successor reads it."""
-    row, execution = await execution_of(api, caller, execution_id)
-    content = require_words(body.content)
+    row, execution = await load_execution(api, caller, execution_id)
+    content = require_text(body.content)
     steering = await api.sessions_for(caller).steer(row.ref, content, str(key.id("steer")))
-    return ExecutionSteered.told(await execution.get(), steering)
+    return ExecutionSteered.from_steering(await execution.get(), steering)
 
 
 @routes.post("/agent/executions/{execution_id}/pause")
-async def pause(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
+async def pause(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> Execution:
     """Pause an execution once its running calls are done."""
-    _, execution = await execution_of(api, caller, execution_id)
+    _, execution = await load_execution(api, caller, execution_id)
     await execution.pause(key=str(key.id("pause")))
     return Execution.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/resume")
-async def resume(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
+async def resume(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> Execution:
     """Resume a paused execution."""
-    _, execution = await execution_of(api, caller, execution_id)
+    _, execution = await load_execution(api, caller, execution_id)
     await execution.resume(key=str(key.id("resume")))
     return Execution.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/cancel")
-async def cancel(execution_id: ExecutionId, api: Given, caller: Who, key: Key) -> Execution:
+async def cancel(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> Execution:
     """Stop an execution now and abandon its current step. Cancelling it again changes nothing."""
-    row, execution = await execution_of(api, caller, execution_id)
+    row, execution = await load_execution(api, caller, execution_id)
     is_pending = row.status is ExecutionStatus.PENDING
     is_stored = await api.sessions_for(caller).cancel(row.ref, str(key.id("cancel")), is_pending=is_pending)
     return Execution.of(await execution.get() if is_stored else row, in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/fork", status_code=201)
-async def fork(execution_id: ExecutionId, body: ForkSent, api: Given, caller: Who, key: Key) -> Execution:
+async def fork(
+    execution_id: ExecutionId, body: ForkSent, api: ApiDep, caller: CallerDep, key: KeyDep
+) -> Execution:
     """Start an execution that copies the conversation up to a step, without running tools again."""
-    row, _ = await execution_of(api, caller, execution_id)
+    row, _ = await load_execution(api, caller, execution_id)
     if body.content is not None:
-        require_words(body.content)
+        require_text(body.content)
     forked = await api.sessions_for(caller).fork(row.ref, body.step, body.content, str(key.id("fork")))
     return Execution.of(await forked.get(), in_full=caller.sees_all)
 
@@ -210,4 +212,4 @@ async def _require_request(execution: Handle, request_id: UUID | None, kind: Cal
         return
     request = await execution.client.store.request(execution.ref, request_id)
     if request is None or request.kind is not kind:
-        raise missing("question" if kind is CallNeed.INPUT else "approval", request_id)
+        raise not_found("question" if kind is CallNeed.INPUT else "approval", request_id)

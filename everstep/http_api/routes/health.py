@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Response
 
 from everstep.http_api.metrics import CONTENT_TYPE
-from everstep.http_api.routes.router import Given
-from everstep.http_api.schemas.responses import CheckTold, Health, Readiness
+from everstep.http_api.routes.router import ApiDep
+from everstep.http_api.schemas.responses import CheckResult, Health, Readiness
 
 routes = APIRouter(tags=["operations"])
 
@@ -16,16 +16,16 @@ async def healthz() -> Health:
 
 
 @routes.get("/readyz", responses={503: {"model": Readiness, "description": "A dependency is unavailable."}})
-async def readyz(api: Given, response: Response) -> Readiness:
+async def readyz(api: ApiDep, response: Response) -> Readiness:
     """Report whether the database with its tables, Temporal and a worker are available."""
     checks = await api.checks()
     is_ready = all(check.is_good for check in checks)
     response.status_code = 200 if is_ready else 503
-    results = [CheckTold(name=check.name, ok=check.is_good, detail=check.detail) for check in checks]
+    results = [CheckResult(name=check.name, ok=check.is_good, detail=check.detail) for check in checks]
     return Readiness(status="ready" if is_ready else "not ready", checks=results)
 
 
 @routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def metrics(api: Given) -> Response:
+async def metrics(api: ApiDep) -> Response:
     """Export metrics in the text format of Prometheus."""
-    return Response(api.metrics.text(), media_type=CONTENT_TYPE)
+    return Response(api.metrics.render(), media_type=CONTENT_TYPE)

@@ -13,7 +13,7 @@ from everstep.client.execution import Execution
 from everstep.http_api.api import Api
 from everstep.http_api.callers import Caller
 from everstep.http_api.idempotency import ApiRoute
-from everstep.http_api.problems import missing
+from everstep.http_api.problems import not_found
 
 
 def router(tag: str) -> APIRouter:
@@ -26,14 +26,14 @@ async def _api(request: Request) -> Api:
     return cast("Api", request.app.state.api)
 
 
-Given = Annotated[Api, Depends(_api)]
+ApiDep = Annotated[Api, Depends(_api)]
 """The type of a route's parameter for the dependencies of the API."""
 
 SessionId = Annotated[UUID, Path(description="The session's id.")]
 ExecutionId = Annotated[UUID, Path(description="The execution's id.")]
 
 
-async def session_of(api: Api, caller: Caller, session_id: UUID) -> SessionRow:
+async def load_session(api: Api, caller: Caller, session_id: UUID) -> SessionRow:
     """Load a session that the caller may see.
 
     Raises:
@@ -41,11 +41,11 @@ async def session_of(api: Api, caller: Caller, session_id: UUID) -> SessionRow:
     """
     row = await api.sessions.store.session(caller.scope, session_id)
     if row is None:
-        raise missing("session", session_id)
+        raise not_found("session", session_id)
     return row
 
 
-async def execution_of(api: Api, caller: Caller, execution_id: UUID) -> tuple[ExecutionRow, Execution]:
+async def load_execution(api: Api, caller: Caller, execution_id: UUID) -> tuple[ExecutionRow, Execution]:
     """Load an execution that the caller may see, and a client for it.
 
     Raises:
@@ -54,5 +54,5 @@ async def execution_of(api: Api, caller: Caller, execution_id: UUID) -> tuple[Ex
     client = api.client_for(caller)
     row = await client.store.execution(ExecutionRef(execution_id, caller.tenant_id))
     if row is None or not caller.scope.covers(row.user_id):
-        raise missing("execution", execution_id)
+        raise not_found("execution", execution_id)
     return row, Execution(client, row.ref)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from fastapi import Query, Response
 
-from everstep.agent_domain.capabilities.questions import Answer, Question
+from everstep.agent_domain.capabilities.questions import Question, UserAnswer
 from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -22,49 +22,49 @@ from everstep.agent_domain.storage.sessions import (
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.capabilities import json_schema
-from everstep.client.sessions import AGENT, Said, Sent as Accepted
+from everstep.client.sessions import AGENT_KEY, SendResult as Accepted, UserMessage
 from everstep.http_api.api import Api
-from everstep.http_api.auth import Who, acting, user_of
+from everstep.http_api.auth import CallerDep, acting_scope, acting_user
 from everstep.http_api.callers import Caller
-from everstep.http_api.idempotency import Key, RequestKey, reused
-from everstep.http_api.problems import missing
-from everstep.http_api.routes.router import Given, SessionId, router, session_of
+from everstep.http_api.idempotency import KeyDep, RequestKey, key_conflict
+from everstep.http_api.problems import not_found
+from everstep.http_api.routes.router import ApiDep, SessionId, load_session, router
 from everstep.http_api.schemas.bodies import (
     FirstMessageSent,
     MessageSent,
     NewSessionSent,
     SessionChangesSent,
-    require_words,
+    require_text,
 )
-from everstep.http_api.schemas.responses import Listed, Message, MessageAccepted, Session, listed
+from everstep.http_api.schemas.responses import Message, MessageAccepted, PageResponse, Session, page_response
 from everstep.http_api.schemas.text import Cursor, Limit, Text
 
 routes = router("sessions")
 
-PAUSED_AT_ONCE = 200
+MAX_PAUSED = 200
 """The limit of executions that are searched for the question that a blank message would answer."""
 
 
 @routes.post("/agent/sessions", status_code=201)
-async def create_session(body: NewSessionSent, api: Given, caller: Who, key: Key) -> Session:
+async def create_session(body: NewSessionSent, api: ApiDep, caller: CallerDep, key: KeyDep) -> Session:
     """Create a session without messages."""
     new = NewSession(
         key.id("session"),
         caller.tenant_id,
-        user_of(caller, body.user_id),
+        acting_user(caller, body.user_id),
         body.context,
         body.title,
         _with_agent(api, body.metadata, body.agent),
     )
     sessions, asks = api.sessions_for(caller), caller.in_context(new.user_id)
-    scope = acting(caller, body.user_id)
+    scope = acting_scope(caller, body.user_id)
     return Session.of(await sessions.create(scope, new, body.initial_context_url, asks))
 
 
 @routes.get("/agent/sessions")
 async def list_sessions(
-    api: Given,
-    caller: Who,
+    api: ApiDep,
+    caller: CallerDep,
     status: SessionStatus | None = None,
     related_type: Text | None = None,
     related_id: Text | None = None,
@@ -73,21 +73,23 @@ async def list_sessions(
     ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
-) -> Listed[Session]:
+) -> PageResponse[Session]:
     """List sessions, newest first."""
     wanted = SessionFilter(status, related_type, related_id, search)
     page = await api.sessions.store.sessions(caller.scope, wanted, cursor=cursor, limit=limit)
-    return listed(page, Session.of)
+    return page_response(page, Session.of)
 
 
 @routes.get("/agent/sessions/{session_id}")
-async def read_session(session_id: SessionId, api: Given, caller: Who) -> Session:
+async def read_session(session_id: SessionId, api: ApiDep, caller: CallerDep) -> Session:
     """Read a session."""
-    return Session.of(await session_of(api, caller, session_id))
+    return Session.of(await load_session(api, caller, session_id))
 
 
 @routes.patch("/agent/sessions/{session_id}")
-async def change_session(session_id: SessionId, body: SessionChangesSent, api: Given, caller: Who) -> Session:
+async def change_session(
+    session_id: SessionId, body: SessionChangesSent, api: ApiDep, caller: CallerDep
+) -> Session:
     """Change the title, status, agent or metadata of a session."""
     metadata = body.metadata
     if body.agent is not None:
@@ -97,52 +99,58 @@ async def change_session(session_id: SessionId, body: SessionChangesSent, api: G
 
 
 @routes.delete("/agent/sessions/{session_id}", status_code=204)
-async def delete_session(session_id: SessionId, api: Given, caller: Who) -> Response:
+async def delete_session(session_id: SessionId, api: ApiDep, caller: CallerDep) -> Response:
     """Delete a session with all its messages and executions."""
     if not await api.sessions_for(caller).delete(caller.scope, session_id):
-        raise missing("session", session_id)
+        raise not_found("session", session_id)
     return Response(status_code=204)
 
 
 @routes.get("/agent/sessions/{session_id}/messages")
 async def list_messages(
-    session_id: SessionId, api: Given, caller: Who, cursor: Cursor = None, limit: Limit = 50
-) -> Listed[Message]:
+    session_id: SessionId, api: ApiDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 50
+) -> PageResponse[Message]:
     """List the messages of a session, newest first."""
     page = await api.sessions.store.messages(caller.scope, session_id, cursor=cursor, limit=limit)
-    return listed(page, Message.of)
+    return page_response(page, Message.of)
 
 
 @routes.post("/agent/sessions/{session_id}/messages", status_code=201)
 async def send_message(
-    session_id: SessionId, body: MessageSent, api: Given, caller: Who, key: Key
+    session_id: SessionId, body: MessageSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> MessageAccepted:
     """Send a message: start an execution, answer its open question, steer or interrupt it."""
     if body.data is None and not body.content.strip():
         await _refuse_blank(api, caller, session_id, body)
-    scope = acting(caller, body.user_id)
+    scope = acting_scope(caller, body.user_id)
     # A service that names no user acts for the owner of the session.
-    user_id = scope.user_id or (await session_of(api, caller, session_id)).user_id
+    user_id = scope.user_id or (await load_session(api, caller, session_id)).user_id
     asks = caller.in_context(user_id)
-    said = _said(body, user_id, key, asks, data=body.data, request_id=body.request_id)
-    return _accepted(api, said, await api.sessions_for(caller).send(scope, session_id, said))
+    user_message = _user_message(body, user_id, key, asks, data=body.data, request_id=body.request_id)
+    return _message_response(
+        api, user_message, await api.sessions_for(caller).send(scope, session_id, user_message)
+    )
 
 
 @routes.post("/agent/messages", status_code=201)
-async def begin_session(body: FirstMessageSent, api: Given, caller: Who, key: Key) -> MessageAccepted:
+async def begin_session(
+    body: FirstMessageSent, api: ApiDep, caller: CallerDep, key: KeyDep
+) -> MessageAccepted:
     """Create a session and send its first message."""
-    require_words(body.content)
-    user_id = user_of(caller, body.user_id)
-    said = _said(body, user_id, key, caller.in_context(user_id), initial=body.initial_context_url)
-    sent = await api.sessions_for(caller).begin(acting(caller, body.user_id), said, body.title)
-    return _accepted(api, said, sent)
+    require_text(body.content)
+    user_id = acting_user(caller, body.user_id)
+    user_message = _user_message(
+        body, user_id, key, caller.in_context(user_id), initial=body.initial_context_url
+    )
+    sent = await api.sessions_for(caller).begin(acting_scope(caller, body.user_id), user_message, body.title)
+    return _message_response(api, user_message, sent)
 
 
 async def _refuse_blank(api: Api, caller: Caller, session_id: UUID, body: MessageSent) -> None:
     # If the blank text would answer a question, the error is that of the question.
     waiting = ExecutionFilter(session_id, status=ExecutionStatus.PAUSED)
     # Executions that wait for their subagents are paused as well.
-    page = await api.sessions.store.executions_of(caller.scope, waiting, limit=PAUSED_AT_ONCE)
+    page = await api.sessions.store.executions_of(caller.scope, waiting, limit=MAX_PAUSED)
     asked: list[RequestRow] = []
     if body.on_busy is not OnBusy.INTERRUPT:
         for row in page.rows:
@@ -150,11 +158,11 @@ async def _refuse_blank(api: Api, caller: Caller, session_id: UUID, body: Messag
     questions = [each for each in asked if each.kind is CallNeed.INPUT and body.request_id in (None, each.id)]
     oldest = min(questions, key=lambda each: each.created_at, default=None)
     if oldest:
-        Question.parse(oldest.request).result(Answer(body.content), json_schema.check)
-    require_words(body.content)
+        Question.parse(oldest.request).result(UserAnswer(body.content), json_schema.check)
+    require_text(body.content)
 
 
-def _said(
+def _user_message(
     body: MessageSent | FirstMessageSent,
     user_id: str,
     key: RequestKey,
@@ -163,8 +171,8 @@ def _said(
     data: object = None,
     request_id: UUID | None = None,
     initial: str | None = None,
-) -> Said:
-    return Said(
+) -> UserMessage:
+    return UserMessage(
         body.content,
         user_id,
         data,
@@ -181,11 +189,11 @@ def _said(
     )
 
 
-def _accepted(api: Api, said: Said, sent: Accepted) -> MessageAccepted:
-    if said.content and sent.message.content != said.content:
+def _message_response(api: Api, user_message: UserMessage, sent: Accepted) -> MessageAccepted:
+    if user_message.content and sent.message.content != user_message.content:
         # The key was used for another message, whose process crashed before it stored the response.
-        raise reused()
-    api.metrics.accepted(sent.route)
+        raise key_conflict()
+    api.metrics.count_message(sent.route)
     return MessageAccepted.of(sent)
 
 
@@ -195,4 +203,4 @@ def _with_agent(api: Api, metadata: FrozenDict, agent: str | None) -> FrozenDict
         return metadata
     if agent not in api.sessions.client.agents:
         raise UnknownName("agent", agent, api.sessions.client.agents)
-    return metadata.merged({AGENT: agent})
+    return metadata.merged({AGENT_KEY: agent})

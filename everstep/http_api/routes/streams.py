@@ -12,16 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
-from everstep.agent_domain.stream.channels import Admission, Channel, since_event
+from everstep.agent_domain.stream.channels import Admission, Channel, position_from_event_id
 from everstep.http_api.api import Api
-from everstep.http_api.auth import Who
+from everstep.http_api.auth import CallerDep
 from everstep.http_api.event_stream import EventStream
-from everstep.http_api.problems import Refusal, missing, no_gateway, unusable
-from everstep.http_api.routes.router import Given, router
+from everstep.http_api.problems import Refusal, invalid_request, no_gateway, not_found
+from everstep.http_api.routes.router import ApiDep, router
 
 routes = router("streams")
 
-PATIENCE = 10.0
+CHECK_SECONDS = 10.0
 """The time limit for checking whether a viewer may still watch."""
 
 StreamId = Annotated[UUID, Path(description="The id of a session, or of an execution.")]
@@ -50,8 +50,8 @@ Since = Annotated[
 )
 async def stream_events(
     stream_id: StreamId,
-    api: Given,
-    caller: Who,
+    api: ApiDep,
+    caller: CallerDep,
     request: Request,
     last_event_id: LastEventId = None,
     since: Since = None,
@@ -64,27 +64,27 @@ async def stream_events(
     """
     shown = last_event_id or since
     try:
-        position = None if shown is None else since_event(shown)
+        position = None if shown is None else position_from_event_id(shown)
     except InvalidInput as error:
-        raise unusable(f"Last-Event-ID cannot be used: {error}") from None
+        raise invalid_request(f"Last-Event-ID cannot be used: {error}") from None
     for is_session in (True, False):
         stream = await api.streams.stream(Channel(stream_id, is_session), caller.scope)
         if stream is not None:
             break
     else:
-        raise missing("session or execution", stream_id)
+        raise not_found("session or execution", stream_id)
     if api.feed is None:
         raise no_gateway()
-    admission = Admission(caller.may_watch_until(time()), _still_good(api, request))
+    admission = Admission(caller.may_watch_until(time()), _access_check(api, request))
     return EventStream(await api.feed(stream, is_session or stream != stream_id, position, admission))
 
 
-def _still_good(api: Api, request: Request) -> Callable[[], Awaitable[bool]]:
+def _access_check(api: Api, request: Request) -> Callable[[], Awaitable[bool]]:
     header = request.headers.get("authorization")
 
     async def is_good() -> bool:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(CHECK_SECONDS):
                 await api.authenticate(header)
         except Refusal as refusal:
             return refusal.status != HTTPStatus.UNAUTHORIZED

@@ -5,25 +5,25 @@ from typing import Annotated
 
 from fastapi import Query
 
-from everstep.agent_domain.storage.usage_report import Span
-from everstep.http_api.auth import Who
-from everstep.http_api.routes.router import Given, router
+from everstep.agent_domain.storage.usage_report import TimeRange
+from everstep.http_api.auth import CallerDep
+from everstep.http_api.routes.router import ApiDep, router
 from everstep.http_api.schemas.responses import Usage
 from everstep.http_api.schemas.text import Instant
 
 routes = router("usage")
 
-USUAL = timedelta(days=30)
+DEFAULT_SPAN = timedelta(days=30)
 
 
 @routes.get("/agent/usage")
 async def read_usage(
-    api: Given,
-    caller: Who,
+    api: ApiDep,
+    caller: CallerDep,
     since: Annotated[Instant | None, Query(description="Default: 30 days before `until`.")] = None,
     until: Annotated[Instant | None, Query(description="Default: now.")] = None,
 ) -> Usage:
     """Report the usage of executions that started in a time span, by agent."""
     end = until or datetime.now(UTC)
-    span = Span(since or end - USUAL, end)
+    span = TimeRange(since or end - DEFAULT_SPAN, end)
     return Usage.of(span, await api.accounts.accounts(caller.scope, span))

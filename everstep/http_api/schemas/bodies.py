@@ -12,7 +12,7 @@ from everstep.agent_domain.stream.reader import MAX_DRAFTS, MAX_EPOCH, MAX_NUMBE
 from everstep.agent_domain.stream.session_messages import MAX_CONTEXT, Context
 from everstep.agent_domain.values import EMPTY, parse_json
 from everstep.http_api.callers import MAX_NAME
-from everstep.http_api.schemas.text import Json, Map, Sent, Text
+from everstep.http_api.schemas.text import Json, Map, RequestModel, Text
 
 Title = Annotated[Text, Field(max_length=MAX_TITLE)]
 Content = Annotated[Text, Field(max_length=MAX_CONTENT)]
@@ -49,7 +49,7 @@ RelatedId = Annotated[
 ]
 
 
-class _AboutSomething(Sent):
+class _WithContext(RequestModel):
     """Base of models with a context."""
 
     related_type: ContextText = Field(default=None, description="The type of the object that this is about.")
@@ -67,7 +67,7 @@ class _AboutSomething(Sent):
         return Context(self.related_type, self.related_id, self.context_url)
 
 
-class _BeginsSession(_AboutSomething):
+class _WithInitialContext(_WithContext):
     """Base of models that create a session."""
 
     initial_context_url: ContextText = Field(
@@ -75,7 +75,7 @@ class _BeginsSession(_AboutSomething):
     )
 
 
-class NewSessionSent(_BeginsSession):
+class NewSessionSent(_WithInitialContext):
     """A new session."""
 
     model_config = ConfigDict(
@@ -88,7 +88,7 @@ class NewSessionSent(_BeginsSession):
     user_id: UserName = None
 
 
-class SessionChangesSent(Sent):
+class SessionChangesSent(RequestModel):
     """Changes of a session; omitted fields stay unchanged."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"status": "archived"}]})
@@ -101,7 +101,7 @@ class SessionChangesSent(Sent):
     )
 
 
-class _MessageSent(_AboutSomething):
+class _MessageSent(_WithContext):
     content: Content = Field(examples=["Book me a train to Bergen"])
     on_busy: OnBusy = Field(
         default=OnBusy.ENQUEUE, description="What to do while an execution of the session is running."
@@ -130,7 +130,7 @@ class MessageSent(_MessageSent):
     request_id: UUID | None = Field(default=None, description="The id of the question that this answers.")
 
 
-class FirstMessageSent(_MessageSent, _BeginsSession):
+class FirstMessageSent(_MessageSent, _WithInitialContext):
     """The first message of a new session."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Book me a train to Bergen"}]})
@@ -138,7 +138,7 @@ class FirstMessageSent(_MessageSent, _BeginsSession):
     title: Title | None = None
 
 
-class NewExecutionSent(Sent):
+class NewExecutionSent(RequestModel):
     """An execution without a session."""
 
     model_config = ConfigDict(
@@ -158,7 +158,7 @@ class NewExecutionSent(Sent):
         return hashlib.sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()
 
 
-class AnswerSent(Sent):
+class AnswerSent(RequestModel):
     """The answer to a question."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Friday"}]})
@@ -170,7 +170,7 @@ class AnswerSent(Sent):
     )
 
 
-class SteerSent(Sent):
+class SteerSent(RequestModel):
     """A message for the next step of an execution."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Rather on Friday"}]})
@@ -178,7 +178,7 @@ class SteerSent(Sent):
     content: Content = Field(min_length=1)
 
 
-class ForkSent(Sent):
+class ForkSent(RequestModel):
     """Where to fork an execution."""
 
     model_config = ConfigDict(
@@ -218,7 +218,7 @@ _POSITION = {
 _SINCE = {"anyOf": [_POSITION, {"type": "string", "contentMediaType": "application/json"}, {"type": "null"}]}
 
 
-class ChannelSent(Sent):
+class ChannelSent(RequestModel):
     """A request of a browser to join a channel of the gateway."""
 
     model_config = ConfigDict(
@@ -240,7 +240,7 @@ class ChannelSent(Sent):
     )
 
 
-def require_words(content: str, what: str = "content") -> str:
+def require_text(content: str, what: str = "content") -> str:
     """Return the text.
 
     Raises:

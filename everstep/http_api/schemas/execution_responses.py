@@ -9,7 +9,7 @@ from pydantic import Field
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
-from everstep.agent_domain.messages.disclosure import veiled
+from everstep.agent_domain.messages.disclosure import public_document
 from everstep.agent_domain.storage.calls import CallRecord, CallRow
 from everstep.agent_domain.storage.commands import Steering
 from everstep.agent_domain.storage.executions import ExecutionRow
@@ -20,10 +20,10 @@ from everstep.agent_domain.storage.sessions import (
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.http_api import samples
 from everstep.http_api.samples import example
-from everstep.http_api.schemas.text import Moment, Told
+from everstep.http_api.schemas.text import Moment, ResponseModel
 
 
-class Request(Told):
+class Request(ResponseModel):
     """A question to people, or a call that waits for their approval."""
 
     model_config = example(samples.REQUEST)
@@ -56,7 +56,7 @@ class Request(Told):
         )
 
 
-class Execution(Told):
+class Execution(ResponseModel):
     """One run of an agent from its start to its stop reason."""
 
     model_config = example(samples.EXECUTION)
@@ -87,7 +87,7 @@ class Execution(Told):
     @classmethod
     def of(cls, row: ExecutionRow, *, in_full: bool = False) -> Self:
         """Convert a stored row; `in_full` includes the texts of errors."""
-        public_message = row.error_told or (row.error_message and NOT_TOLD)
+        public_message = row.error_told or (row.error_message and GENERIC_ERROR)
         return cls(
             id=row.ref.execution_id,
             session_id=row.ref.session_id,
@@ -119,18 +119,18 @@ class ExecutionSteered(Execution):
     heard_by: UUID = Field(description="The execution that receives the message.")
 
     @classmethod
-    def told(cls, row: ExecutionRow, steering: Steering) -> Self:
+    def from_steering(cls, row: ExecutionRow, steering: Steering) -> Self:
         """Convert an execution and the result of steering it."""
         route = "queue" if steering.is_moved else "steer"
         heard_by = steering.heard_by.execution_id
         return cls(**Execution.of(row).model_dump(), route=route, heard_by=heard_by)
 
 
-NOT_TOLD = "Failed"
+GENERIC_ERROR = "Failed"
 """The public text of errors that an older release stored."""
 
 
-class ErrorTold(Told):
+class ErrorInfo(ResponseModel):
     """An error in a step."""
 
     message: str
@@ -144,7 +144,7 @@ class ErrorTold(Told):
         return cls(message=message, type=error.type, tool=error.tool_name)
 
 
-class Call(Told):
+class Call(ResponseModel):
     """A tool call, and its result once it has one."""
 
     id: str
@@ -158,7 +158,7 @@ class Call(Told):
     result: Any = None
     text: str | None = Field(default=None, description="The text that the model reads.")
     success: bool | None = None
-    error: ErrorTold | None = None
+    error: ErrorInfo | None = None
     started_at: Moment | None = None
     completed_at: Moment | None = None
 
@@ -178,21 +178,21 @@ class Call(Told):
             return call
         outcome = {
             "result": record.result,
-            "text": record.text if in_full else _told_text(record),
+            "text": record.text if in_full else _public_text(record),
             "success": record.success,
-            "error": ErrorTold.of(record.error, in_full=in_full) if record.error else None,
+            "error": ErrorInfo.of(record.error, in_full=in_full) if record.error else None,
             "started_at": record.started_at,
             "completed_at": record.completed_at,
         }
         return call.model_copy(update=outcome)
 
 
-def _told_text(record: CallRecord) -> str:
+def _public_text(record: CallRecord) -> str:
     error = record.error
     return record.text.replace(error.message, error.told) if error and error.message else record.text
 
 
-class Waits(Told):
+class RetryDelay(ResponseModel):
     """The delay of a model call, and the time of the next attempt."""
 
     detail: str
@@ -205,7 +205,7 @@ class Waits(Told):
         return cls(detail=wait.told, since=wait.since, next_attempt_at=wait.until)
 
 
-class Step(Told):
+class Step(ResponseModel):
     """One exchange with the model, and its tool calls."""
 
     number: int
@@ -213,11 +213,11 @@ class Step(Told):
     type: str | None = Field(description="Null until the model has answered.")
     finish_reason: str | None
     usage: Mapping[str, int] | None
-    errors: list[ErrorTold]
+    errors: list[ErrorInfo]
     messages: list[dict[str, Any]]
     calls: list[Call]
     partial_text: str = Field(description="The text of an unfinished answer so far.")
-    waits: Waits | None = Field(
+    waits: RetryDelay | None = Field(
         default=None, description="Set while the model call is delayed because the provider is unavailable."
     )
     started_at: Moment
@@ -235,18 +235,18 @@ class Step(Told):
             type=facts.step_type if facts else None,
             finish_reason=facts.finish_reason if facts else None,
             usage=facts.usage.to_wire() if facts else None,
-            errors=[ErrorTold.of(error, in_full=in_full) for error in row.errors],
-            messages=messages if in_full else veiled(messages),
+            errors=[ErrorInfo.of(error, in_full=in_full) for error in row.errors],
+            messages=messages if in_full else public_document(messages),
             calls=[Call.of(call, in_full=in_full) for call in row.calls],
             partial_text=row.partial_text,
-            waits=Waits.of(row.waits) if row.waits else None,
+            waits=RetryDelay.of(row.waits) if row.waits else None,
             started_at=row.started_at,
             completed_at=row.completed_at,
             duration_ms=row.duration_ms,
         )
 
 
-class Decision(Told):
+class Decision(ResponseModel):
     """The decision after a step: all votes, and the outcome."""
 
     number: int
@@ -255,10 +255,10 @@ class Decision(Told):
     @classmethod
     def of(cls, row: StepRow, *, in_full: bool = False) -> Self:
         """Convert a stored row; `in_full` includes the texts of errors."""
-        return cls(number=row.number, outcome=row.outcome if in_full else veiled(row.outcome))
+        return cls(number=row.number, outcome=row.outcome if in_full else public_document(row.outcome))
 
 
-class Snapshot(Told):
+class Snapshot(ResponseModel):
     """A stored state (snapshot) of an execution."""
 
     id: UUID
@@ -286,6 +286,6 @@ class Snapshot(Told):
             step_number=row.step_number,
             is_final=row.is_final,
             debug_mode=row.debug_mode,
-            state=row.state if in_full else veiled(row.state),
+            state=row.state if in_full else public_document(row.state),
             created_at=row.created_at,
         )

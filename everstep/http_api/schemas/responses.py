@@ -15,19 +15,19 @@ from everstep.agent_domain.storage.sessions import (
     SessionRow,
     SessionStatus,
 )
-from everstep.agent_domain.storage.usage_report import Account, Span
+from everstep.agent_domain.storage.usage_report import TimeRange, UsageAccount
 from everstep.agent_domain.stream.session_messages import MessageRole
-from everstep.client.sessions import AGENT, Sent as Accepted
+from everstep.client.sessions import AGENT_KEY, SendResult as Accepted
 from everstep.http_api import samples
 from everstep.http_api.samples import example
 from everstep.http_api.schemas.execution_responses import Execution, ExecutionSteered, Request
-from everstep.http_api.schemas.text import Moment, Told
+from everstep.http_api.schemas.text import Moment, ResponseModel
 
 T = TypeVar("T")
 RowT = TypeVar("RowT")
 
 
-class Listed(Told, Generic[T]):
+class PageResponse(ResponseModel, Generic[T]):
     """A page of a list."""
 
     items: list[T]
@@ -36,12 +36,12 @@ class Listed(Told, Generic[T]):
     )
 
 
-def listed(page: Page[RowT], of: Callable[[RowT], T]) -> Listed[T]:
+def page_response(page: Page[RowT], of: Callable[[RowT], T]) -> PageResponse[T]:
     """Convert a page of rows to a page of response models."""
-    return Listed(items=[of(row) for row in page.rows], next_cursor=page.cursor)
+    return PageResponse(items=[of(row) for row in page.rows], next_cursor=page.cursor)
 
 
-class Session(Told):
+class Session(ResponseModel):
     """A conversation of one or more executions."""
 
     model_config = example(samples.SESSION)
@@ -64,7 +64,7 @@ class Session(Told):
     @classmethod
     def of(cls, row: SessionRow) -> Self:
         """Convert a stored row."""
-        agent = row.metadata.get(AGENT)
+        agent = row.metadata.get(AGENT_KEY)
         return cls(
             id=row.id,
             user_id=row.user_id,
@@ -83,7 +83,7 @@ class Session(Told):
         )
 
 
-class Message(Told):
+class Message(ResponseModel):
     """A stored message. User interfaces may collapse those with the role `info` or `notification`."""
 
     model_config = example(samples.MESSAGE)
@@ -116,7 +116,7 @@ class Message(Told):
         )
 
 
-class MessageAccepted(Told):
+class MessageAccepted(ResponseModel):
     """An accepted message, and its effect."""
 
     model_config = example(samples.ACCEPTED)
@@ -137,7 +137,7 @@ class MessageAccepted(Told):
         )
 
 
-_TELLS_OF: Mapping[object, tuple[str, str]] = {
+_SUBJECTS: Mapping[object, tuple[str, str]] = {
     Session: ("session_id", "id"),
     MessageAccepted: ("session_id", "session_id"),
     Request: ("execution_id", "execution_id"),
@@ -146,15 +146,15 @@ _TELLS_OF: Mapping[object, tuple[str, str]] = {
 }
 
 
-def told_of(kind: object, body: Any) -> dict[str, UUID]:
+def subject_of(kind: object, body: Any) -> dict[str, UUID]:
     """The session or execution that a response is about, which erases the stored response with itself."""
-    if kind not in _TELLS_OF:
+    if kind not in _SUBJECTS:
         return {}
-    what, field = _TELLS_OF[kind]
+    what, field = _SUBJECTS[kind]
     return {what: UUID(body[field])}
 
 
-class Agent(Told):
+class Agent(ResponseModel):
     """An agent that can be started."""
 
     name: str
@@ -184,14 +184,14 @@ class Agent(Told):
         )
 
 
-class Agents(Told):
+class Agents(ResponseModel):
     """The agents of an installation."""
 
     items: list[Agent]
     default: str = Field(description="The agent for messages that name none.")
 
 
-class AgentUsage(Told):
+class AgentUsage(ResponseModel):
     """The usage of one agent's executions; each token is counted once."""
 
     agent: str
@@ -205,7 +205,7 @@ class AgentUsage(Told):
     total: int
 
 
-class Usage(Told):
+class Usage(ResponseModel):
     """The usage in a time span."""
 
     since: Moment
@@ -214,7 +214,7 @@ class Usage(Told):
     agents: list[AgentUsage]
 
     @classmethod
-    def of(cls, span: Span, accounts: Sequence[Account]) -> Self:
+    def of(cls, span: TimeRange, accounts: Sequence[UsageAccount]) -> Self:
         """Sum up the accounts of a time span."""
         return cls(
             since=span.since,
@@ -224,7 +224,7 @@ class Usage(Told):
         )
 
 
-class ChannelAuth(Told):
+class ChannelAuth(ResponseModel):
     """The authorisation that a browser sends to the gateway."""
 
     auth: str = Field(examples=["everstep:4f6a..."])
@@ -236,7 +236,7 @@ class ChannelAuth(Told):
     )
 
 
-class Gateway(Told):
+class Gateway(ResponseModel):
     """The gateway, which streams events; see docs/streaming.md."""
 
     url: str = Field(
@@ -250,7 +250,7 @@ class Gateway(Told):
     )
 
 
-class CheckTold(Told):
+class CheckResult(ResponseModel):
     """The result of a readiness check."""
 
     name: str
@@ -258,14 +258,14 @@ class CheckTold(Told):
     detail: str = Field(default="", description="How to fix a failed check.")
 
 
-class Readiness(Told):
+class Readiness(ResponseModel):
     """Whether the API can serve requests."""
 
     status: str = Field(examples=["ready"])
-    checks: list[CheckTold]
+    checks: list[CheckResult]
 
 
-class Health(Told):
+class Health(ResponseModel):
     """The process is alive."""
 
     status: str = "ok"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
-from everstep.agent_domain.values import FrozenDict, freeze, moment, valid_text
+from everstep.agent_domain.values import FrozenDict, format_moment, freeze, valid_text
 
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 """Times outside of this range are clamped to it."""
@@ -15,7 +15,7 @@ EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo
 _MOMENT = {"type": "string", "format": "date-time", "examples": ["2026-01-16T10:05:00.123456Z"]}
 
 Moment: TypeAlias = Annotated[
-    datetime, PlainSerializer(partial(moment, digits=6), return_type=str), WithJsonSchema(_MOMENT)
+    datetime, PlainSerializer(partial(format_moment, digits=6), return_type=str), WithJsonSchema(_MOMENT)
 ]
 """UTC with microseconds, ending in `Z`."""
 
@@ -32,13 +32,13 @@ Map: TypeAlias = FrozenDict
 """A JSON object."""
 
 
-class Sent(BaseModel):
+class RequestModel(BaseModel):
     """The base of request models: unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Told(BaseModel):
+class ResponseModel(BaseModel):
     """The base of response models; later versions may add fields."""
 
     model_config = ConfigDict(frozen=True)

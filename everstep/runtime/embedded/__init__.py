@@ -19,18 +19,18 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from everstep.runtime.embedded.child import Death
+from everstep.runtime.embedded.child import ChildExit
 from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState, SearchAttributeType
 from everstep.runtime.embedded.errors import DataInUse, EmbeddedError, NotInstalled, ServiceFailed
 from everstep.runtime.embedded.folder import has_data, prepare, private_opener, write_private
-from everstep.runtime.embedded.lock import lock_holder, locked
+from everstep.runtime.embedded.lock import data_lock, lock_holder
 from everstep.runtime.embedded.postgres import Postgres
 from everstep.runtime.embedded.service import Service
 from everstep.runtime.embedded.temporal import Temporal
 
 __all__ = [
+    "ChildExit",
     "DataInUse",
-    "Death",
     "EmbeddedConfig",
     "EmbeddedError",
     "EmbeddedServices",
@@ -41,10 +41,10 @@ __all__ = [
     "Service",
     "ServiceFailed",
     "Temporal",
-    "embedded",
+    "find_running",
     "has_data",
+    "open_embedded",
     "private_opener",
-    "running",
     "write_private",
 ]
 
@@ -88,14 +88,14 @@ class EmbeddedServices:
         )
 
     @property
-    def died(self) -> Awaitable[Death]:
+    def death(self) -> Awaitable[ChildExit]:
         """Return the first unexpected death of a server; after a restart of both, the next one."""
         if self._death.done() and self.postgres.pid and self.temporal.pid:
             self._death = asyncio.get_running_loop().create_future()
         # A cancelled caller must not cancel the future of the others.
         return asyncio.shield(self._death)
 
-    def _on_death(self, death: Death) -> None:
+    def _on_death(self, death: ChildExit) -> None:
         if not self._death.done():
             self._death.set_result(death)
 
@@ -119,11 +119,11 @@ class EmbeddedServices:
 
 
 @asynccontextmanager
-async def embedded(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
+async def open_embedded(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
     """Run both servers within the block; they answer when it begins."""
     config = replace(config, data=config.data.resolve())
     prepare(config.data)
-    async with locked(config.data):
+    async with data_lock(config.data):
         services = EmbeddedServices(config)
         try:
             await services.start()
@@ -133,6 +133,6 @@ async def embedded(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
             await services.stop()
 
 
-def running(data: Path) -> EmbeddedState | None:
+def find_running(data: Path) -> EmbeddedState | None:
     """Return the addresses of the services that run on this data directory, or None."""
     return EmbeddedState.read(data) if lock_holder(data) else None

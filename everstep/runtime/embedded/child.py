@@ -25,7 +25,7 @@ TAIL_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ChildExit:
     """The unexpected end of a service."""
 
     service: str
@@ -37,7 +37,7 @@ class Death:
 
     def __str__(self) -> str:
         said = f"the end of {self.log}:\n{self.log_tail}" if self.log_tail else f"{self.log} is empty"
-        return f"{self.service} (process {self.pid}) {ended(self.code)}; {said}"
+        return f"{self.service} (process {self.pid}) {exit_text(self.code)}; {said}"
 
 
 class Child:
@@ -68,7 +68,7 @@ class Child:
             orphaned: The signal that it gets when this process dies.
             standard_input: The whole content of its standard input.
         """
-        with _new_log(log) as output:
+        with _open_log(log) as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 # Without the user's environment and site-packages: faster, and the same on every machine.
@@ -126,7 +126,7 @@ class Child:
         return log_tail(self.log)
 
 
-def ended(code: int) -> str:
+def exit_text(code: int) -> str:
     """Describe an exit code in words."""
     return f"exited with code {code}" if code >= 0 else f"was killed by {Signals(-code).name}"
 
@@ -141,7 +141,7 @@ def log_tail(log: Path) -> str:
         return ""
 
 
-def _new_log(log: Path) -> IO[bytes]:
+def _open_log(log: Path) -> IO[bytes]:
     """Open an empty log, and keep that of the previous start."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if log.exists():

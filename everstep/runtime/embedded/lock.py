@@ -21,7 +21,7 @@ INTERVAL: Final = 0.05
 
 
 @asynccontextmanager
-async def locked(data: Path) -> AsyncGenerator[None]:
+async def data_lock(data: Path) -> AsyncGenerator[None]:
     """Hold the lock of the data directory.
 
     Raises:
@@ -30,7 +30,7 @@ async def locked(data: Path) -> AsyncGenerator[None]:
     file = os.open(_file(data), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         attempts = round(PATIENCE / INTERVAL)
-        while not _taken(file, fcntl.LOCK_EX):
+        while not _try_lock(file, fcntl.LOCK_EX):
             attempts -= 1
             if not attempts:
                 raise DataInUse(data, _pid(file))
@@ -47,7 +47,7 @@ def lock_holder(data: Path) -> int | None:
     with suppress(FileNotFoundError):
         file = os.open(_file(data), os.O_RDONLY)
         try:
-            return None if _taken(file, fcntl.LOCK_SH) else _pid(file)
+            return None if _try_lock(file, fcntl.LOCK_SH) else _pid(file)
         finally:
             os.close(file)
     return None
@@ -57,7 +57,7 @@ def _file(data: Path) -> Path:
     return data / "lock"
 
 
-def _taken(file: int, kind: int) -> bool:
+def _try_lock(file: int, kind: int) -> bool:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

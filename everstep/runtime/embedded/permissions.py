@@ -30,7 +30,7 @@ USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x
 NO_ID: Final = 0xFFFFFFFF
 SEARCH: Final = 1
 
-Entry = tuple[int, int, int]
+AclEntry = tuple[int, int, int]
 """The tag, the permissions, and the id for tags that have one."""
 
 
@@ -142,7 +142,7 @@ def _can_search(folder: Path, user: User) -> bool:
 
 def _let_search(folder: Path, user: User) -> None:
     try:
-        os.setxattr(folder, XATTR, b"".join(_packed(_with_search(_acl(folder, folder.stat().st_mode), user))))
+        os.setxattr(folder, XATTR, b"".join(_pack(_with_search(_acl(folder, folder.stat().st_mode), user))))
     except (AttributeError, OSError) as error:
         # AttributeError: Python supports such lists on Linux only.
         if isinstance(error, OSError) and error.errno != errno.ENOTSUP:
@@ -155,7 +155,7 @@ def _let_search(folder: Path, user: User) -> None:
         logger.info("let user %s pass through %s, so that PostgreSQL can", user.name, folder)
 
 
-def _with_search(entries: list[Entry], user: User) -> list[Entry]:
+def _with_search(entries: list[AclEntry], user: User) -> list[AclEntry]:
     """Return the list with search permission for the user, and with no more permissions for others."""
     group = next(allowed for tag, allowed, _ in entries if tag == GROUP_OBJ)
     mask = next((allowed for tag, allowed, _ in entries if tag == MASK), group)
@@ -172,7 +172,7 @@ def _with_search(entries: list[Entry], user: User) -> list[Entry]:
     )
 
 
-def _acl(folder: Path, mode: int) -> list[Entry]:
+def _acl(folder: Path, mode: int) -> list[AclEntry]:
     """Return a directory's list, or the equivalent of its mode if it has none."""
     try:
         packed = os.getxattr(folder, XATTR)
@@ -185,7 +185,7 @@ def _acl(folder: Path, mode: int) -> list[Entry]:
     return list(struct.iter_unpack("<HHI", packed[4:]))
 
 
-def _packed(entries: Iterable[Entry]) -> Iterator[bytes]:
+def _pack(entries: Iterable[AclEntry]) -> Iterator[bytes]:
     yield struct.pack("<I", VERSION)
     for entry in entries:
         yield struct.pack("<HHI", *entry)

@@ -27,7 +27,7 @@ from typing import Final
 import psycopg
 from sqlalchemy import URL
 
-from everstep.runtime.embedded.child import Child, Death, ended
+from everstep.runtime.embedded.child import Child, ChildExit, exit_text
 from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState
 from everstep.runtime.embedded.errors import EmbeddedError, NotInstalled, ServiceFailed
 from everstep.runtime.embedded.permissions import (
@@ -44,16 +44,16 @@ from everstep.runtime.embedded.roles import (
     HBA,
     ROLE,
     SUPERUSER,
-    drawn_password,
-    foreign_databases,
-    granting,
-    ownership,
+    make_password,
+    ownership_statements,
+    parse_databases,
+    role_statements,
 )
 from everstep.runtime.embedded.service import INTERVAL, Service
 
 VERSION: Final = 18
 
-HERE: Final = "/proc/self/cwd"
+WORKING_DIRECTORY: Final = "/proc/self/cwd"
 """The name of PostgreSQL's directory on Linux. The server runs in it, and an absolute path would pass through
 the data folder, which under root only root may enter."""
 
@@ -63,7 +63,7 @@ SOCKET_PORT: Final = 5432
 LONGEST_SOCKET: Final = 103
 """The maximum length of a unix socket's path in bytes: 107 on Linux, 103 on macOS."""
 
-PLAIN: Final = re.compile(r"[\w/.+-]+", re.ASCII)
+PLAIN_PATH: Final = re.compile(r"[\w/.+-]+", re.ASCII)
 """Paths that PostgreSQL, libpq and URLs parse alike: a comma or a colon has a meaning in some of them."""
 
 LEFTOVER_GRACE: Final = 5.0
@@ -93,7 +93,7 @@ class Postgres(Service):
     """PostgreSQL's immediate shutdown: exit at once, with all processes; the next start recovers."""
 
     def __init__(
-        self, config: EmbeddedConfig, last: EmbeddedState | None, on_death: Callable[[Death], object]
+        self, config: EmbeddedConfig, last: EmbeddedState | None, on_death: Callable[[ChildExit], object]
     ) -> None:
         super().__init__(config, on_death)
         self.cluster = config.data / "postgres"
@@ -146,14 +146,14 @@ class Postgres(Service):
         await self._initialise()
         own(self.cluster, self.user)
         self._make_socket_directory()
-        await self._provide()
+        await self._create_database()
 
     async def _launch(self) -> Child:
         settings = {
             "listen_addresses": LOCALHOST if self.tcp_port else "",
             "port": str(self._port),
             "unix_socket_directories": (
-                _here(self.cluster) if self.sockets == self.cluster else str(self.sockets)
+                _directory_argument(self.cluster) if self.sockets == self.cluster else str(self.sockets)
             ),
             "unix_socket_permissions": "0700",
             # Appears in the title of every process of the cluster.
@@ -162,7 +162,7 @@ class Postgres(Service):
         }
         return await Child.launch(
             [
-                *(postgres_binaries() / "postgres", "-D", _here(self.cluster)),
+                *(postgres_binaries() / "postgres", "-D", _directory_argument(self.cluster)),
                 *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
             ],
             log=self.log,
@@ -199,17 +199,17 @@ class Postgres(Service):
 
     # Steps of a start.
 
-    async def _provide(self) -> None:
+    async def _create_database(self) -> None:
         """Create the role and the database, and transfer what an earlier release created as superuser."""
-        self._password = drawn_password(self.config.data)
+        self._password = make_password(self.config.data)
         write_for(self.cluster / "pg_hba.conf", HBA, self.user)
-        foreign = foreign_databases(await self._alone("postgres", granting(self._password)))
+        foreign = parse_databases(await self._run_single_user("postgres", role_statements(self._password)))
         if DATABASE not in foreign.known:
-            await self._alone("postgres", [f"CREATE DATABASE {DATABASE} OWNER {ROLE};"])
+            await self._run_single_user("postgres", [f"CREATE DATABASE {DATABASE} OWNER {ROLE};"])
         for name in foreign.of_superuser:
-            await self._alone(name, ownership(name))
+            await self._run_single_user(name, ownership_statements(name))
 
-    async def _alone(self, database: str, statements: Sequence[str]) -> str:
+    async def _run_single_user(self, database: str, statements: Sequence[str]) -> str:
         """Execute statements in PostgreSQL's single-user mode, which needs no login; return the output."""
         settings = {
             **self.config.postgres_settings,
@@ -219,7 +219,7 @@ class Postgres(Service):
         }
         child = await Child.launch(
             [
-                *(postgres_binaries() / "postgres", "--single", "-D", _here(self.cluster)),
+                *(postgres_binaries() / "postgres", "--single", "-D", _directory_argument(self.cluster)),
                 *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
                 database,
             ],
@@ -233,7 +233,9 @@ class Postgres(Service):
         finally:
             await child.kill()
         if code:
-            raise ServiceFailed(self.name, f"did not start: it {ended(code)}", child.log, child.log_tail())
+            raise ServiceFailed(
+                self.name, f"did not start: it {exit_text(code)}", child.log, child.log_tail()
+            )
         return child.log.read_text(encoding="utf-8", errors="replace")
 
     async def _initialise(self) -> None:
@@ -246,7 +248,7 @@ class Postgres(Service):
         careless = self.config.postgres_settings.get("fsync") == "off"
         child = await Child.launch(
             [
-                *(postgres_binaries() / "initdb", "--pgdata", _here(new)),
+                *(postgres_binaries() / "initdb", "--pgdata", _directory_argument(new)),
                 *INITDB,
                 *(["--no-sync"] if careless else []),
             ],
@@ -260,7 +262,7 @@ class Postgres(Service):
             await child.kill()
         if code:
             raise ServiceFailed(
-                self.name, f"did not create its files: initdb {ended(code)}", child.log, child.log_tail()
+                self.name, f"did not create its files: initdb {exit_text(code)}", child.log, child.log_tail()
             )
         new.rename(self.cluster)
 
@@ -300,9 +302,9 @@ class Postgres(Service):
         return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid in us
 
 
-def _here(directory: Path) -> str:
+def _directory_argument(directory: Path) -> str:
     """Return the path by which a program that is started in this directory refers to it."""
-    return HERE if sys.platform == "linux" else str(directory)
+    return WORKING_DIRECTORY if sys.platform == "linux" else str(directory)
 
 
 def socket_directory(data: Path, name: str) -> Path:
@@ -310,7 +312,7 @@ def socket_directory(data: Path, name: str) -> Path:
     shorter = (Path(tempfile.gettempdir()), Path("/tmp"))  # noqa: S108 -- created privately and checked
     for folder in (data / "postgres", *(folder / name for folder in shorter)):
         longest = str(folder / ".s.PGSQL.65535")
-        if len(longest) <= LONGEST_SOCKET and PLAIN.fullmatch(longest):
+        if len(longest) <= LONGEST_SOCKET and PLAIN_PATH.fullmatch(longest):
             return folder
     raise EmbeddedError(f"neither {data} nor {shorter[0]} is short enough for the path of a unix socket")
 

@@ -88,7 +88,7 @@ class Databases:
     """Those that an earlier release created."""
 
 
-def drawn_password(data: Path) -> str:
+def make_password(data: Path) -> str:
     """Return the password of the data folder's database, generated if there is none."""
     file = data / PASSWORD_FILE
     try:
@@ -105,7 +105,7 @@ def drawn_password(data: Path) -> str:
     return known
 
 
-def granting(password: str) -> list[str]:
+def role_statements(password: str) -> list[str]:
     """Return statements that create the role, lock out the superuser and list the databases."""
     return [
         _CREATE_ROLE,
@@ -115,13 +115,13 @@ def granting(password: str) -> list[str]:
     ]
 
 
-def foreign_databases(said: str) -> Databases:
+def parse_databases(output: str) -> Databases:
     """Parse the databases from the output of single-user mode."""
-    owners = dict(_ROW.findall(said))
+    owners = dict(_ROW.findall(output))
     return Databases(frozenset(owners), tuple(name for name, owner in owners.items() if owner == SUPERUSER))
 
 
-def ownership(database: str) -> list[str]:
+def ownership_statements(database: str) -> list[str]:
     """Return statements that transfer a database to the role, run in it; the database itself is last."""
     users_own = "nspname !~ '^pg_' AND nspname <> 'information_schema'"
     commands = " ".join(_OWNED_BY_SUPERUSER.format(role=ROLE, users_own=users_own).split())

@@ -7,7 +7,7 @@ from pathlib import Path
 from signal import Signals
 from typing import ClassVar, Final
 
-from everstep.runtime.embedded.child import Child, Death, ended, log_tail
+from everstep.runtime.embedded.child import Child, ChildExit, exit_text, log_tail
 from everstep.runtime.embedded.config import EmbeddedConfig
 from everstep.runtime.embedded.errors import EmbeddedError, ServiceFailed
 
@@ -27,7 +27,7 @@ class Service(ABC):
     orphan_signal: ClassVar[Signals]
     """The signal that it gets when this process dies without stopping it."""
 
-    def __init__(self, config: EmbeddedConfig, on_death: Callable[[Death], object]) -> None:
+    def __init__(self, config: EmbeddedConfig, on_death: Callable[[ChildExit], object]) -> None:
         self.config = config
         self.log: Path = config.logs / f"{self.name}.log"
         self._on_death = on_death
@@ -58,22 +58,22 @@ class Service(ABC):
                 await child.kill()
                 await self._clean_up()
             if isinstance(error, TimeoutError):
-                raise self._failed(f"did not answer within {self.config.start_timeout:g} seconds") from None
+                raise self._failure(f"did not answer within {self.config.start_timeout:g} seconds") from None
             raise
         self._child = child
         self._watch = asyncio.create_task(self._report_death(child))
 
     async def stop(self) -> None:
         """Ask the server to stop, and kill it if it takes too long; do nothing if it does not run."""
-        if child := self._let_go():
+        if child := self._release_child():
             await child.stop(self.stop_signal, self.config.stop_timeout)
-            await self._gone()
+            await self._after_exit()
 
     async def kill(self) -> None:
         """Kill the server, as in a crash; do nothing if it does not run."""
-        if child := self._let_go():
+        if child := self._release_child():
             await child.kill()
-            await self._gone()
+            await self._after_exit()
 
     # Hooks of the subclasses.
 
@@ -101,7 +101,7 @@ class Service(ABC):
             # Checked first: if the child has ended, another program answers, on a port that the child did not
             # get.
             if ended_first.done():
-                raise self._failed(f"did not start: it {ended(ended_first.result())}")
+                raise self._failure(f"did not start: it {exit_text(ended_first.result())}")
             await answers
         finally:
             ended_first.cancel()
@@ -113,7 +113,7 @@ class Service(ABC):
         while not await self._answers():  # noqa: ASYNC110
             await asyncio.sleep(INTERVAL)
 
-    def _failed(self, reason: str) -> ServiceFailed:
+    def _failure(self, reason: str) -> ServiceFailed:
         return ServiceFailed(self.name, reason, self.log, log_tail(self.log))
 
     async def _report_death(self, child: Child) -> None:
@@ -121,13 +121,13 @@ class Service(ABC):
         # Unless `stop` or `kill` has ended it.
         if self._child is child:
             self._child = None
-            self._on_death(Death(self.name, child.pid, code, child.log, child.log_tail()))
+            self._on_death(ChildExit(self.name, child.pid, code, child.log, child.log_tail()))
 
-    def _let_go(self) -> Child | None:
+    def _release_child(self) -> Child | None:
         child, self._child = self._child, None
         return child
 
-    async def _gone(self) -> None:
+    async def _after_exit(self) -> None:
         if self._watch:
             await self._watch
         await self._clean_up()

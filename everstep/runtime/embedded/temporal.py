@@ -11,13 +11,13 @@ from typing import Final
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from everstep.runtime.embedded.child import Child, Death
+from everstep.runtime.embedded.child import Child, ChildExit
 from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState
 from everstep.runtime.embedded.errors import NotInstalled, ServiceFailed
 from everstep.runtime.embedded.ports import LOCALHOST, free_port
 from everstep.runtime.embedded.search_attributes import register
 from everstep.runtime.embedded.service import Service
-from everstep.runtime.embedded.ui_proxy import UiDoor
+from everstep.runtime.embedded.ui_proxy import UiProxy
 from everstep.runtime.temporal_threads import temporal_runtime
 
 NAMESPACE: Final = "default"
@@ -49,7 +49,7 @@ class Temporal(Service):
     orphan_signal = signal.SIGKILL
 
     def __init__(
-        self, config: EmbeddedConfig, last: EmbeddedState | None, on_death: Callable[[Death], object]
+        self, config: EmbeddedConfig, last: EmbeddedState | None, on_death: Callable[[ChildExit], object]
     ) -> None:
         super().__init__(config, on_death)
         self._last = last
@@ -104,7 +104,7 @@ class Temporal(Service):
         last = self._last
         self.port = free_port(self.config.temporal_port, last and last.temporal_port)
         self.ui_port = free_port(self.config.ui_port, last and last.ui_port, taken=(self.port,))
-        self._door = UiDoor(self.ui_port)
+        self._door = UiProxy(self.ui_port)
 
     async def _launch(self) -> Child:
         arguments = {
@@ -139,7 +139,7 @@ class Temporal(Service):
             await register(client, self.config.search_attributes)
         except (RPCError, RuntimeError):
             return False
-        self._has_answered = await self._door.leads_somewhere()
+        self._has_answered = await self._door.is_backed()
         return self._has_answered
 
 

@@ -23,7 +23,7 @@ from everstep.runtime.embedded.ports import LOCALHOST
 MAX_HEAD: Final = 64 * 1024
 HEAD_SECONDS: Final = 10.0
 CONNECTIONS: Final = 256
-PIECE: Final = 64 * 1024
+CHUNK_BYTES: Final = 64 * 1024
 
 HOSTS: Final = AllowedHosts()
 """The names of the loopback interface."""
@@ -35,7 +35,7 @@ _OF_CONNECTION: Final = frozenset({b"connection", b"keep-alive", b"proxy-connect
 Field = tuple[bytes, bytes]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is not admitted."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -43,7 +43,7 @@ class Refused(Exception):
         super().__init__(reason)
 
 
-class UiDoor:
+class UiProxy:
     """A proxy in front of the UI's own server."""
 
     def __init__(self, port: int) -> None:
@@ -62,7 +62,7 @@ class UiDoor:
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, LOCALHOST, self.port, limit=MAX_HEAD)
 
-    async def leads_somewhere(self) -> bool:
+    async def is_backed(self) -> bool:
         """Return whether the UI's own server listens."""
         try:
             _, writer = await asyncio.open_connection(*self.inner)
@@ -83,8 +83,8 @@ class UiDoor:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            await self._pass(reader, writer)
-        except Refused as refused:
+            await self._forward(reader, writer)
+        except RequestRefused as refused:
             writer.write(_answer(refused.status, str(refused)))
         except (OSError, EOFError):
             # The browser or the server has disconnected.
@@ -95,21 +95,25 @@ class UiDoor:
                 await writer.drain()
             writer.close()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._writers) > CONNECTIONS:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections; try again.")
+            raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections; try again.")
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
         except TimeoutError:
-            raise Refused(HTTPStatus.REQUEST_TIMEOUT, "The head of the request did not arrive.") from None
+            raise RequestRefused(
+                HTTPStatus.REQUEST_TIMEOUT, "The head of the request did not arrive."
+            ) from None
         except asyncio.LimitOverrunError:
-            raise Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The head is too large.") from None
-        admitted = admitted_head(head)
+            raise RequestRefused(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The head is too large."
+            ) from None
+        admitted = check_head(head)
         try:
             inner_reader, inner_writer = await asyncio.open_connection(*self.inner)
         except OSError:
-            raise Refused(HTTPStatus.BAD_GATEWAY, "Temporal's UI does not answer.") from None
+            raise RequestRefused(HTTPStatus.BAD_GATEWAY, "Temporal's UI does not answer.") from None
         inner_writer.write(admitted)
         sending = asyncio.create_task(_pump(reader, inner_writer))
         try:
@@ -120,7 +124,7 @@ class UiDoor:
             inner_writer.close()
 
 
-def admitted_head(head: bytes) -> bytes:
+def check_head(head: bytes) -> bytes:
     """Return the head as it is forwarded.
 
     Raises:
@@ -129,14 +133,14 @@ def admitted_head(head: bytes) -> bytes:
     line, *rest = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
     fields = [_FIELD.fullmatch(each) for each in rest]
     if _REQUEST.fullmatch(line) is None or None in fields:
-        raise Refused(HTTPStatus.BAD_REQUEST, "This is not a valid request.")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "This is not a valid request.")
     pairs: list[Field] = [(field[1], field[2]) for field in fields if field]
     hosts = [value.decode("latin-1") for name, value in pairs if name.lower() == b"host"]
     if refusal := HOSTS.refusal(hosts):
-        raise Refused(HTTPStatus.FORBIDDEN, refusal)
+        raise RequestRefused(HTTPStatus.FORBIDDEN, refusal)
     for name, value in pairs:
         if name.lower() == b"origin" and not _is_own(value.decode("latin-1"), hosts[0]):
-            raise Refused(HTTPStatus.FORBIDDEN, "Pages of another origin may not use Temporal's UI.")
+            raise RequestRefused(HTTPStatus.FORBIDDEN, "Pages of another origin may not use Temporal's UI.")
     kept = [name + b": " + value for name, value in pairs if name.lower() not in _OF_CONNECTION]
     return b"\r\n".join([line, *kept, b"Connection: close", b"", b""])
 
@@ -160,11 +164,11 @@ def _is_own(origin: str, host: str) -> bool:
         parts = urlsplit(origin)
     except ValueError:
         return False
-    return parts.scheme == "http" and Host.read(parts.netloc) == Host.read(host)
+    return parts.scheme == "http" and Host.parse(parts.netloc) == Host.parse(host)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(PIECE):
+    while piece := await reader.read(CHUNK_BYTES):
         writer.write(piece)
         await writer.drain()
 

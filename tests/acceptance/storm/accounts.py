@@ -12,10 +12,10 @@ from typing import Any
 from uuid import UUID
 
 from everstep.agent_domain.stream.envelopes import EnvelopeType
-from everstep.agent_domain.stream.reader import ENDED, fence_of
+from everstep.agent_domain.stream.reader import AFTER_ALL_ATTEMPTS, fence_from
 from tests.acceptance.agents import JOURNAL
 from tests.acceptance.harness import Entry, read_journal
-from tests.acceptance.onlookers import Onlooker, Sse
+from tests.acceptance.onlookers import SseViewer, StreamViewer
 from tests.acceptance.storm.operations import Operation
 from tests.acceptance.storm.programs import AT_MOST_ONCE
 from tests.acceptance.storm.scene import Scene
@@ -25,7 +25,7 @@ TALKING = frozenset({"begin", "enqueue", "interrupt", "reject", "steer"})
 
 
 @dataclass
-class Books:
+class Records:
     """All counts."""
 
     journal: list[Entry]
@@ -36,7 +36,7 @@ class Books:
     requests: list[dict[str, Any]]
 
     @classmethod
-    async def read(cls, scene: Scene) -> "Books":
+    async def read(cls, scene: Scene) -> "Records":
         """Read the rows and the journal."""
         executions = await scene.rows("SELECT *, input::text AS words FROM agent_executions")
         return cls(
@@ -51,17 +51,17 @@ class Books:
             await scene.rows("SELECT * FROM agent_requests"),
         )
 
-    def heard(self, words: str) -> int:
+    def count_in_transcripts(self, words: str) -> int:
         """Count the user messages of all transcripts with these words."""
         return sum(row["role"] == "user" and row["text"] == words for row in self.transcript)
 
-    def stored(self, words: str) -> int:
+    def count_in_messages(self, words: str) -> int:
         """Count the messages from people with these words, in all sessions."""
         return sum(row["role"] == "user" and row["content"] == words for row in self.messages)
 
-    def asked(self, words: str) -> int:
+    def count_in_requests(self, words: str) -> int:
         """Count the model calls with these words in the conversation."""
-        return sum(entry.event == "asked" and words in entry.told["users"] for entry in self.journal)
+        return sum(entry.event == "asked" and words in entry.data["users"] for entry in self.journal)
 
     def status(self, execution_id: str) -> str:
         """The final status of an execution."""
@@ -70,15 +70,15 @@ class Books:
 
 async def wrong_books(scene: Scene) -> list[str]:
     """All violations, one sentence each."""
-    books = await Books.read(scene)
+    books = await Records.read(scene)
     found = [*wrong_operations(scene.operations, books), *wrong_decisions(scene.operations, books)]
     found += [*wrong_calls(books), *wrong_executions(books)]
-    for onlooker in scene.onlookers:
+    for onlooker in scene.viewers:
         found += [f"viewer {onlooker.name}: {each}" for each in await wrong_view(scene, onlooker)]
     return found
 
 
-def wrong_operations(operations: list[Operation], books: Books) -> Iterator[str]:
+def wrong_operations(operations: list[Operation], books: Records) -> Iterator[str]:
     """An accepted operation is done once; a refused one has no effect."""
     for operation in operations:
         if not operation.status:
@@ -87,7 +87,11 @@ def wrong_operations(operations: list[Operation], books: Books) -> Iterator[str]
             yield from _wrong_words(operation, books)
         elif operation.kind in TALKING:
             words = operation.body["content"]
-            traces = books.heard(words) + books.stored(words) + books.asked(words)
+            traces = (
+                books.count_in_transcripts(words)
+                + books.count_in_messages(words)
+                + books.count_in_requests(words)
+            )
             if traces:
                 yield f"refused, and {traces} traces of it are left: {operation}"
         elif operation.kind in {"fork", "execution"} and operation.is_accepted:
@@ -97,15 +101,15 @@ def wrong_operations(operations: list[Operation], books: Books) -> Iterator[str]
             status = books.status(operation.answer["id"])
             if status != "cancelled" and operation.answer["status"] not in {"completed", "failed"}:
                 yield f"cancelled, and it is {status} in the end: {operation}"
-    yield from _doubled(operations, books)
+    yield from _duplicates(operations, books)
 
 
-def _wrong_words(operation: Operation, books: Books) -> Iterator[str]:
+def _wrong_words(operation: Operation, books: Records) -> Iterator[str]:
     words, answer = operation.body["content"], operation.answer
     route = answer.get("route", "steer")
     execution = answer.get("execution_id") or answer["id"]
-    if "route" in answer and books.stored(words) != 1:
-        yield f"the message stands {books.stored(words)} times in its session: {operation}"
+    if "route" in answer and books.count_in_messages(words) != 1:
+        yield f"the message stands {books.count_in_messages(words)} times in its session: {operation}"
     if route == "answer":
         resolutions = [row["resolution"] for row in books.requests if row["resolution"]]
         answers = sum(operation.token in json.dumps(each) for each in resolutions)
@@ -114,16 +118,16 @@ def _wrong_words(operation: Operation, books: Books) -> Iterator[str]:
         return
     if operation.kind == "interrupt" and route == "queue":
         yield f"it was to interrupt, and waits: {operation}"
-    status, count = books.status(execution), books.heard(words)
+    status, count = books.status(execution), books.count_in_transcripts(words)
     # A cancelled execution may not have received it: it has no next step.
     lost = status == "cancelled" and count == 0
     if count != 1 and not lost:
         yield f"the words stand {count} times in transcripts, the execution is {status}: {operation}"
-    if status == "completed" and not books.asked(words):
+    if status == "completed" and not books.count_in_requests(words):
         yield f"no model heard the words: {operation}"
 
 
-def _doubled(operations: list[Operation], books: Books) -> Iterator[str]:
+def _duplicates(operations: list[Operation], books: Records) -> Iterator[str]:
     """One program has one execution; forks run the program of another execution again."""
     wanted = {each.token for each in operations if each.kind in {"begin", "execution"} and each.is_accepted}
     began = Counter[str]()
@@ -135,9 +139,9 @@ def _doubled(operations: list[Operation], books: Books) -> Iterator[str]:
             yield f"the program {token} began {began[token]} times"
 
 
-def wrong_decisions(operations: list[Operation], books: Books) -> Iterator[str]:
+def wrong_decisions(operations: list[Operation], books: Records) -> Iterator[str]:
     """Each request has one decision, and the decision is carried out."""
-    ran = Counter[str](entry.told["mark"] for entry in books.journal if entry.event == "ran")
+    ran = Counter[str](entry.data["mark"] for entry in books.journal if entry.event == "ran")
     requests = {str(row["id"]): row for row in books.requests}
     decided = defaultdict[str, list[Operation]](list)
     for operation in operations:
@@ -154,7 +158,7 @@ def wrong_decisions(operations: list[Operation], books: Books) -> Iterator[str]:
 
 
 def _wrong_decision(
-    accepted: list[Operation], request: dict[str, Any], books: Books, ran: Counter[str]
+    accepted: list[Operation], request: dict[str, Any], books: Records, ran: Counter[str]
 ) -> Iterator[str]:
     if len({(each.kind, json.dumps(each.body.get("args"))) for each in accepted}) > 1:
         yield f"two decisions were accepted for one request: {', '.join(map(str, accepted))}"
@@ -168,10 +172,10 @@ def _wrong_decision(
         yield f"an approved call did not run: {first}"
 
 
-def wrong_calls(books: Books) -> Iterator[str]:
+def wrong_calls(books: Records) -> Iterator[str]:
     """Each call has one result, and at most once means at most once."""
     ran = Counter(
-        (entry.told["execution"], entry.told["key"]) for entry in books.journal if entry.event == "ran"
+        (entry.data["execution"], entry.data["key"]) for entry in books.journal if entry.event == "ran"
     )
     for call in books.calls:
         key = str(call["execution_id"]), call["call_id"]
@@ -187,16 +191,16 @@ def wrong_calls(books: Books) -> Iterator[str]:
     yield from (f"a line stands {number} times: {line}" for line, number in results.items() if number > 1)
 
 
-def wrong_executions(books: Books) -> Iterator[str]:
+def wrong_executions(books: Records) -> Iterator[str]:
     """Every execution ended, and none failed: the programs give no reason to."""
     for row in books.executions.values():
         if row["status"] not in {"completed", "cancelled"}:
             yield f"execution {row['id']} is {row['status']}: {row['error_message']}"
 
 
-async def wrong_view(scene: Scene, onlooker: Onlooker) -> list[str]:
+async def wrong_view(scene: Scene, onlooker: StreamViewer) -> list[str]:
     """A viewer saw what is stored, in order, each envelope once."""
-    stored, seen = await scene.stored(onlooker.stream_id), onlooker.seen
+    stored, seen = await scene.read_stream(onlooker.stream_id), onlooker.received
     found = list(seen.faults)
     found += [
         f"{mine} instead of {theirs}"
@@ -208,7 +212,7 @@ async def wrong_view(scene: Scene, onlooker: Onlooker) -> list[str]:
     if [each.seq for each in stored] != list(range(1, len(stored) + 1)):
         found.append("the stored numbers have a gap")
     found += _wrong_ends(stored)
-    if isinstance(onlooker, Sse) and onlooker.last.rpartition(":")[2] != str(len(seen.stored)):
+    if isinstance(onlooker, SseViewer) and onlooker.last.rpartition(":")[2] != str(len(seen.stored)):
         found.append(f"the last event was {onlooker.last}")
     return found
 
@@ -220,7 +224,8 @@ def _wrong_ends(stored: list[Any]) -> Iterator[str]:
         own[envelope.execution_id].append(envelope)
     for execution_id, envelopes in own.items():
         ends = [
-            each.type == EnvelopeType.AGENT_STATUS and fence_of(each.type, each.payload) == ENDED
+            each.type == EnvelopeType.AGENT_STATUS
+            and fence_from(each.type, each.payload) == AFTER_ALL_ATTEMPTS
             for each in envelopes
         ]
         if ends.count(True) != 1 or not ends[-1]:

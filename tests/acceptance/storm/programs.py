@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
 from everstep.agent_domain.agents.spawning import Spawn
 from everstep.agent_domain.loop.child_end import ChildEnd
@@ -112,7 +112,7 @@ def _place(conversation: Sequence[Message]) -> tuple[Program, int]:
     return found, played
 
 
-async def _ran(name: str, mark: str, context: ToolContext) -> str:
+async def _run_tool(name: str, mark: str, context: ToolContext) -> str:
     note("ran", name, mark=mark, execution=str(context.execution_id), key=context.tool_call_id)
     await asyncio.sleep(0.02)
     return f"{name} {mark}"
@@ -121,7 +121,7 @@ async def _ran(name: str, mark: str, context: ToolContext) -> str:
 @tool
 async def count(mark: str, context: ToolContext) -> str:
     """Count; a repeated key counts once."""
-    return await _ran("count", mark, context)
+    return await _run_tool("count", mark, context)
 
 
 @tool
@@ -129,38 +129,38 @@ async def linger(mark: str, context: ToolContext) -> str:
     """Work for a while, so that faults hit a running call."""
     note("lingers", mark)
     await asyncio.sleep(0.8)
-    return await _ran("linger", mark, context)
+    return await _run_tool("linger", mark, context)
 
 
 @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
 async def charge(mark: str, context: ToolContext) -> str:
     """Charge, at most once."""
-    return await _ran("charge", mark, context)
+    return await _run_tool("charge", mark, context)
 
 
 @tool(options=ToolOptions(quick=True))
 async def jot(mark: str, context: ToolContext) -> str:
     """Add a note, at once."""
-    return await _ran("jot", mark, context)
+    return await _run_tool("jot", mark, context)
 
 
 @tool(options=ToolOptions(quick=True, effect=Effect.AT_MOST_ONCE))
 async def stamp(mark: str, context: ToolContext) -> str:
     """Stamp, at once and at most once."""
-    return await _ran("stamp", mark, context)
+    return await _run_tool("stamp", mark, context)
 
 
 @tool
 async def stumble(mark: str, context: ToolContext) -> str:
     """Fail after the work."""
-    await _ran("stumble", mark, context)
+    await _run_tool("stumble", mark, context)
     raise ValueError(f"stumbled over {mark}")
 
 
 @tool(options=ToolOptions(effect=Effect.AT_MOST_ONCE))
 async def transfer(mark: str, context: ToolContext) -> str:
     """Transfer, once a person approves."""
-    return await _ran("transfer", mark, context)
+    return await _run_tool("transfer", mark, context)
 
 
 class Delegate:
@@ -188,7 +188,7 @@ class Delegate:
 AT_MOST_ONCE = frozenset({"charge", "stamp", "transfer"})
 
 agents = [
-    AgentBuilder.new()
+    DefinitionBuilder.new()
     .with_name("player", "Plays programs")
     .with_tools([count, linger, charge, jot, stamp, stumble, transfer, Delegate()])
     .with_capability(UseUserInput())

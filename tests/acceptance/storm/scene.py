@@ -16,12 +16,19 @@ from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.http_api.api_keys import create_key
-from everstep.runtime.embedded import EmbeddedServices, embedded
+from everstep.runtime.embedded import EmbeddedServices, open_embedded
 from everstep.store.keys import PostgresKeys
 from tests.acceptance.chaos import Role
 from tests.acceptance.front import a_free_port
-from tests.acceptance.harness import Installation, Nursery, installed
-from tests.acceptance.onlookers import Entrance, Follower, Native, Onlooker, Pusher, Sse
+from tests.acceptance.harness import Installation, Nursery, open_installation
+from tests.acceptance.onlookers import (
+    ClientViewer,
+    Endpoints,
+    NativeViewer,
+    PusherViewer,
+    SseViewer,
+    StreamViewer,
+)
 from tests.acceptance.storm.operations import Customer, Operation
 from tests.acceptance.storm.people import Decisions, Talk
 from tests.acceptance.storm.relays import Relay, Streams
@@ -30,7 +37,7 @@ from tests.acceptance.ways import Way
 from tests.services import careless, data_directory
 
 AGENTS = "tests.acceptance.storm.programs:agents"
-LOOK = 0.2
+POLL_SECONDS = 0.2
 """Seconds between two polls of other processes."""
 TAIL = 3000
 
@@ -75,7 +82,7 @@ class Scene:
     gateway_ports: list[int] = field(default_factory=list[int])
     talks: list[Talk] = field(default_factory=list[Talk])
     customers: list[Customer] = field(default_factory=list[Customer])
-    onlookers: list[Onlooker] = field(default_factory=list[Onlooker])
+    viewers: list[StreamViewer] = field(default_factory=list[StreamViewer])
     faults: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
     began: float = field(default_factory=monotonic)
@@ -153,14 +160,14 @@ class Scene:
             await self.until("every execution ended", self._is_quiet)
             is_quiet.set()
             await deciding
-            await asyncio.gather(*(self._until_seen(each) for each in self.onlookers))
+            await asyncio.gather(*(self._until_seen(each) for each in self.viewers))
             for task in (*watching, *guards):
                 task.cancel()
 
     async def _guard(self, role: Role) -> None:
         """Restart a process that ended by itself, which is a fault."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
             async with role.busy:
                 life = role.lives[-1]
                 if life.code is not None:
@@ -181,7 +188,7 @@ class Scene:
             if monotonic() > deadline:
                 self.faults.append(f"within {self.measure.patience:g} s it did not happen that {what}")
                 return
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _is_quiet(self) -> bool:
         try:
@@ -203,33 +210,36 @@ class Scene:
             raise StoreUnavailable(str(error)) from error
 
     async def _watch(self, number: int, ways: AsyncExitStack) -> None:
-        dice, kind = self.dice(f"viewer {number}"), (Native, Pusher, Sse, Follower)[number % 4]
+        dice, kind = (
+            self.dice(f"viewer {number}"),
+            (NativeViewer, PusherViewer, SseViewer, ClientViewer)[number % 4],
+        )
         talk = self.talks[number % len(self.talks)]
         await talk.began.wait()
-        ports = self.api_ports if kind is Sse else self.gateway_ports
-        way = await ways.enter_async_context(Way.opened(lambda: dice.choice(ports)))
-        entrance = Entrance(f"http://127.0.0.1:{self.api_ports[0]}", self.secret)
+        ports = self.api_ports if kind is SseViewer else self.gateway_ports
+        way = await ways.enter_async_context(Way.open(lambda: dice.choice(ports)))
+        entrance = Endpoints(f"http://127.0.0.1:{self.api_ports[0]}", self.secret)
         name = f"{number} ({kind.__name__})"
         onlooker = kind(name, UUID(talk.session_id), True, way, entrance, dice)
-        self.onlookers.append(onlooker)
+        self.viewers.append(onlooker)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(onlooker.watch())
             tasks.create_task(self._cut(onlooker, dice))
 
-    async def _cut(self, onlooker: Onlooker, dice: Random) -> None:
+    async def _cut(self, onlooker: StreamViewer, dice: Random) -> None:
         while monotonic() < self.began + self.measure.seconds:
             await asyncio.sleep(dice.uniform(1, 8))
             onlooker.way.cut()
 
-    async def _until_seen(self, onlooker: Onlooker) -> None:
+    async def _until_seen(self, onlooker: StreamViewer) -> None:
         stored = await self.installation.store.envelopes(DEFAULT_TENANT, onlooker.stream_id)
 
         async def has_seen() -> bool:
-            return len(onlooker.seen.stored) >= len(stored)
+            return len(onlooker.received.stored) >= len(stored)
 
         await self.until(f"viewer {onlooker.name} saw all {len(stored)} envelopes", has_seen)
 
-    async def stored(self, stream_id: UUID) -> list[Envelope]:
+    async def read_stream(self, stream_id: UUID) -> list[Envelope]:
         found = await self.installation.store.envelopes(DEFAULT_TENANT, stream_id)
         return [Envelope.placed(each) for each in found]
 
@@ -251,9 +261,9 @@ class Scene:
 @asynccontextmanager
 async def open_scene(measure: Force, seed: str, nursery: Nursery, folder: Path) -> AsyncGenerator[Scene]:
     with data_directory() as data:
-        async with embedded(careless(data)) as services, AsyncExitStack() as stack:
+        async with open_embedded(careless(data)) as services, AsyncExitStack() as stack:
             installation = await stack.enter_async_context(
-                installed(nursery, services, services.database_url)
+                open_installation(nursery, services, services.database_url)
             )
 
             async def to_postgres() -> Streams:

@@ -66,7 +66,7 @@ class Weather:
         async with role.busy:
             process = role.lives[-1]
             if process.code is None:
-                with _stopped([process.pid]):
+                with _pause_processes([process.pid]):
                     await asyncio.sleep(seconds)
 
     async def _kill_postgres(self) -> None:
@@ -82,18 +82,18 @@ class Weather:
     async def _freeze_postgres(self, seconds: float) -> None:
         async with self._servers:
             pid = self.scene.services.postgres.pid
-            with _stopped(_family(pid) if pid else []):
+            with _pause_processes(_family(pid) if pid else []):
                 await asyncio.sleep(seconds)
 
     async def _freeze_temporal(self, seconds: float) -> None:
         async with self._servers:
             pid = self.scene.services.temporal.pid
-            with _stopped(_family(pid) if pid else []):
+            with _pause_processes(_family(pid) if pid else []):
                 await asyncio.sleep(seconds)
 
 
 @contextmanager
-def _stopped(pids: list[int]) -> "Generator[None]":
+def _pause_processes(pids: list[int]) -> "Generator[None]":
     """Stop processes for the time of the block; they continue in any case."""
     try:
         for pid in pids:

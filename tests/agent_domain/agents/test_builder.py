@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder, AgentCapability
+from everstep.agent_domain.agents.builder import AgentCapability, DefinitionBuilder
 from everstep.agent_domain.agents.contracts import AgentDescriptor
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
@@ -35,7 +35,7 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScriptedModel
 from everstep.agent_domain.tools.function_tool import BaseTool
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
-from tests.toolsets import Shelf
+from tests.toolsets import FakeToolset
 
 LOOK, FIND = MockTool("look"), MockTool("find")
 POLICY = ErrorPolicy.retry_all()
@@ -45,8 +45,8 @@ DRIVER = DeterministicAgentDriver.from_responses("Hi")
 class Installed:
     """A capability that installs one of each kind."""
 
-    def install(self, builder: AgentBuilder) -> None:
-        builder.with_tools([LOOK]).add_processor(unchanged).add_continuation_criteria(RetryLimit(2))
+    def install(self, builder: DefinitionBuilder) -> None:
+        builder.with_tools([LOOK]).add_processor(same_state).add_continuation_criteria(RetryLimit(2))
 
 
 class OwnDriver:
@@ -54,7 +54,7 @@ class OwnDriver:
         return state
 
 
-def unchanged(state: AgentState) -> AgentState:
+def same_state(state: AgentState) -> AgentState:
     return state
 
 
@@ -71,7 +71,7 @@ def criteria_of(definition: AgentDefinition) -> list[Any]:
 
 def test_the_base_has_all_defaults() -> None:
     """11, 2.6.3: in the order of the base set."""
-    definition = AgentBuilder.base().definition()
+    definition = DefinitionBuilder.base().definition()
     assert criteria_of(definition) == [
         StepsLimit(20),
         TokenUsageLimit(32768),
@@ -91,7 +91,7 @@ def test_the_base_has_all_defaults() -> None:
 
 def test_a_new_builder_has_no_limits() -> None:
     """11: only the error policy and tool calls decide."""
-    definition = AgentBuilder.new().definition()
+    definition = DefinitionBuilder.new().definition()
     assert criteria_of(definition) == [ErrorPolicyCriterion(), ToolCallPresenceCheck()]
     assert definition.base_plan.model_attempts is None
     assert definition.rules.parallel_tools
@@ -99,7 +99,7 @@ def test_a_new_builder_has_no_limits() -> None:
 
 def test_limits_set_later_replace_earlier_ones() -> None:
     """11, 2.6.3: in any order of calls; added criteria come last, as added."""
-    builder = AgentBuilder.new().add_continuation_criteria(RetryLimit(2)).with_finish_reasons("length")
+    builder = DefinitionBuilder.new().add_continuation_criteria(RetryLimit(2)).with_finish_reasons("length")
     builder = builder.with_timeout(5).with_max_tokens(9).with_max_steps(3).with_error_policy(POLICY)
     assert criteria_of(builder.add_continuation_criteria(ErrorPresenceCheck()).definition()) == [
         StepsLimit(3),
@@ -113,32 +113,34 @@ def test_limits_set_later_replace_earlier_ones() -> None:
     ]
 
 
-ORDERS: list[Callable[[AgentBuilder], AgentBuilder]] = [
+ORDERS: list[Callable[[DefinitionBuilder], DefinitionBuilder]] = [
     lambda b: b.with_cumulative_timeout(7, scope="session").with_timeout(5),
     lambda b: b.with_timeout(5).with_cumulative_timeout(7, scope="session"),
 ]
 
 
 @pytest.mark.parametrize("build", ORDERS)
-def test_a_cumulative_timeout_replaces_the_wall_clock(build: Callable[[AgentBuilder], AgentBuilder]) -> None:
+def test_a_cumulative_timeout_replaces_the_wall_clock(
+    build: Callable[[DefinitionBuilder], DefinitionBuilder],
+) -> None:
     """11, 2.7.3: in any order of calls."""
-    assert criteria_of(build(AgentBuilder.new()).definition())[0] == CumulativeExecutionTimeLimit(
+    assert criteria_of(build(DefinitionBuilder.new()).definition())[0] == CumulativeExecutionTimeLimit(
         7, "session"
     )
-    base = criteria_of(build(AgentBuilder.base()).definition())
+    base = criteria_of(build(DefinitionBuilder.base()).definition())
     assert not [criterion for criterion in base if isinstance(criterion, ExecutionTimeLimit)]
 
 
 def test_a_cumulative_timeout_covers_the_execution_by_default() -> None:
     """11."""
-    definition = AgentBuilder.new().with_cumulative_timeout(7.5).definition()
+    definition = DefinitionBuilder.new().with_cumulative_timeout(7.5).definition()
     assert criteria_of(definition)[0] == CumulativeExecutionTimeLimit(7.5, "execution")
 
 
 @pytest.mark.parametrize(("retries", "attempts"), [(5, 5), (1, 1), (0, 1), (-3, 1)])
 def test_the_attempts_of_a_model_call(retries: int, attempts: int) -> None:
     """11, 3.5.1: 1 or less is one; the error policy does not change."""
-    definition = AgentBuilder.base().with_max_retries(retries).definition()
+    definition = DefinitionBuilder.base().with_max_retries(retries).definition()
     assert definition.base_plan.model_attempts == attempts
     assert definition.rules.error_policy.max_retries == 0
 
@@ -147,7 +149,7 @@ def test_the_attempts_of_a_model_call(retries: int, attempts: int) -> None:
 def test_a_retry_budget_is_a_time(seconds: Any) -> None:
     """11, 3.5.4"""
     with pytest.raises(InvalidInput, match="with_retry_budget was given"):
-        AgentBuilder.base().with_retry_budget(seconds)
+        DefinitionBuilder.base().with_retry_budget(seconds)
 
 
 # Capabilities.
@@ -156,14 +158,14 @@ def test_a_retry_budget_is_a_time(seconds: Any) -> None:
 def test_tools_are_merged_by_name() -> None:
     """11: later ones replace earlier ones."""
     better = MockTool("look", "Better")
-    definition = AgentBuilder.base().with_tools([LOOK, FIND]).with_tools(better).definition()
+    definition = DefinitionBuilder.base().with_tools([LOOK, FIND]).with_tools(better).definition()
     assert list(definition.tools) == [better, FIND]
 
 
 def test_declarations_of_tools_go_into_the_plan() -> None:
     """11: facts that the runtime needs before it runs them."""
     options = ToolOptions(quick=True, effect=Effect.AT_MOST_ONCE, timeout_seconds=2.5)
-    definition = AgentBuilder.base().with_tools([MockTool("pay", options=options)]).definition()
+    definition = DefinitionBuilder.base().with_tools([MockTool("pay", options=options)]).definition()
     assert definition.base_plan.tools == (
         PlannedTool(name="pay", quick=True, effect=Effect.AT_MOST_ONCE, timeout_seconds=2.5),
     )
@@ -172,10 +174,10 @@ def test_declarations_of_tools_go_into_the_plan() -> None:
 def test_a_capability_installs_itself() -> None:
     """11: it appends to the existing settings."""
     assert isinstance(Installed(), AgentCapability)
-    builder = AgentBuilder.new().with_tools([FIND]).with_capability(Installed())
+    builder = DefinitionBuilder.new().with_tools([FIND]).with_capability(Installed())
     definition = builder.definition()
     assert definition.tools.names == ("find", "look")
-    assert definition.processors == (unchanged,)
+    assert definition.processors == (same_state,)
     assert definition.criteria == (RetryLimit(2),)
     assert definition.descriptor.capabilities == ["Installed"]
 
@@ -183,28 +185,28 @@ def test_a_capability_installs_itself() -> None:
 def test_processors_and_hooks_keep_their_order() -> None:
     """11."""
     hooks = AgentHook(), AgentHook()
-    builder = AgentBuilder.new().add_processor(unchanged).add_processor(other).add_hook(hooks[0])
+    builder = DefinitionBuilder.new().add_processor(same_state).add_processor(other).add_hook(hooks[0])
     definition = builder.add_hook(hooks[1]).definition()
-    assert definition.processors == (unchanged, other)
+    assert definition.processors == (same_state, other)
     assert definition.hooks == hooks
 
 
 def test_approvals_are_kept_by_tool() -> None:
     """11, 8.6.1: `never` by default; the last setting counts."""
-    builder = AgentBuilder.base().with_approval("look", "never").with_approval("look", "always")
+    builder = DefinitionBuilder.base().with_approval("look", "never").with_approval("look", "always")
     assert builder.with_tools([LOOK]).definition().approvals == {"look": ApprovalMode.ALWAYS}
 
 
 def test_an_approval_of_a_tool_that_the_agent_lacks_is_refused() -> None:
     """8.6.1: a misspelt name would let calls run without approval."""
-    builder = AgentBuilder.base().with_tools([LOOK, FIND]).with_approval("looks", "always")
+    builder = DefinitionBuilder.base().with_tools([LOOK, FIND]).with_approval("looks", "always")
     with pytest.raises(UnknownName, match=r"No tool named 'looks'\. Choose from: look, find"):
         builder.definition()
 
 
 def test_tools_may_run_one_after_the_other() -> None:
     """11, 5.4.1."""
-    builder = AgentBuilder.base().with_driver(DRIVER).with_parallel_tools(False)
+    builder = DefinitionBuilder.base().with_driver(DRIVER).with_parallel_tools(False)
     definition = builder.definition()
     assert not definition.rules.parallel_tools
     assert not definition.base_plan.parallel_tools
@@ -214,7 +216,7 @@ def test_tools_may_run_one_after_the_other() -> None:
 
 def test_an_agent_sets_how_much_of_its_executions_is_published() -> None:
     """11, 7.5: the default is the standard preset."""
-    builder = AgentBuilder.base().with_driver(DRIVER)
+    builder = DefinitionBuilder.base().with_driver(DRIVER)
     assert builder.definition().plan().broadcast == BroadcastConfig.standard()
     config = BroadcastConfig(include_tool_args=True, max_arg_length=7)
     assert builder.with_broadcast(config).definition().plan().broadcast == config
@@ -225,15 +227,15 @@ def test_an_agent_sets_how_much_of_its_executions_is_published() -> None:
 
 def test_the_full_state_can_be_kept_after_each_step() -> None:
     """11, 8.1.3."""
-    assert not AgentBuilder.base().definition().base_plan.debug
-    assert AgentBuilder.base().with_debug().definition().base_plan.debug
-    assert not AgentBuilder.base().with_debug().with_debug(False).definition().base_plan.debug
+    assert not DefinitionBuilder.base().definition().base_plan.debug
+    assert DefinitionBuilder.base().with_debug().definition().base_plan.debug
+    assert not DefinitionBuilder.base().with_debug().with_debug(False).definition().base_plan.debug
 
 
 def test_a_driver_is_equipped_with_the_tools() -> None:
     """11, 4.4.4: its own copy."""
     driver = ToolCallingDriver(ScriptedModel("Hi"))
-    definition = AgentBuilder.base().with_driver(driver).with_tools([LOOK]).definition()
+    definition = DefinitionBuilder.base().with_driver(driver).with_tools([LOOK]).definition()
     assert isinstance(definition.driver, ToolCallingDriver)
     assert definition.driver.tools.names == ("look",)
     assert definition.driver.model is driver.model
@@ -243,12 +245,12 @@ def test_a_driver_is_equipped_with_the_tools() -> None:
 def test_a_driver_that_answers_for_whole_steps_is_used_unchanged() -> None:
     """11, 4.4.4."""
     driver = OwnDriver()
-    assert AgentBuilder.base().with_driver(driver).definition().driver is driver
+    assert DefinitionBuilder.base().with_driver(driver).definition().driver is driver
 
 
 def test_a_preset_is_kept_beside_the_driver() -> None:
     """11: code that resolves a driver uses the preset."""
-    definition = AgentBuilder.base().with_llm_preset("fast").with_driver(DRIVER).definition()
+    definition = DefinitionBuilder.base().with_llm_preset("fast").with_driver(DRIVER).definition()
     assert definition.llm_preset == "fast"
     assert definition.driver is not None
 
@@ -256,13 +258,13 @@ def test_a_preset_is_kept_beside_the_driver() -> None:
 def test_the_builder_keeps_the_given_bus() -> None:
     """11."""
     bus = EventBus()
-    assert AgentBuilder.base().with_events(bus).definition().events is bus
+    assert DefinitionBuilder.base().with_events(bus).definition().events is bus
 
 
 def test_failing_tools_can_be_made_to_throw() -> None:
     """5.4.3."""
-    assert AgentBuilder.base().with_throw_on_tool_failure().definition().throw_on_tool_failure
-    assert not AgentBuilder.base().with_throw_on_tool_failure(False).definition().throw_on_tool_failure
+    assert DefinitionBuilder.base().with_throw_on_tool_failure().definition().throw_on_tool_failure
+    assert not DefinitionBuilder.base().with_throw_on_tool_failure(False).definition().throw_on_tool_failure
 
 
 # Texts.
@@ -275,8 +277,8 @@ def test_prompt_and_format_are_put_into_the_cached_context() -> None:
     expected = CachedContext(
         (system("Be brief"), user("Context")), (), "auto", ResponseFormat.from_dict(schema)
     )
-    one = AgentBuilder.base().with_system_prompt(" Be brief ").with_response_format(schema)
-    other = AgentBuilder.base().with_cached_context(context).with_response_format(schema)
+    one = DefinitionBuilder.base().with_system_prompt(" Be brief ").with_response_format(schema)
+    other = DefinitionBuilder.base().with_cached_context(context).with_response_format(schema)
     assert one.with_cached_context(context).definition().cached_context == expected
     assert other.with_system_prompt("Be brief").definition().cached_context == expected
 
@@ -284,30 +286,30 @@ def test_prompt_and_format_are_put_into_the_cached_context() -> None:
 def test_without_a_format_the_context_keeps_its_own() -> None:
     """5.2.1."""
     context = CachedContext(response_format=ResponseFormat.from_dict({"schema": {"type": "object"}}))
-    builder = AgentBuilder.base().with_cached_context(context)
+    builder = DefinitionBuilder.base().with_cached_context(context)
     assert builder.definition().cached_context == context
     assert builder.with_response_format({}).definition().cached_context == context
 
 
 def test_a_name_and_a_description_are_available_to_others() -> None:
     """10.3.3."""
-    definition = AgentBuilder.base().with_name("helper", "Helps").with_tools([LOOK]).definition()
+    definition = DefinitionBuilder.base().with_name("helper", "Helps").with_tools([LOOK]).definition()
     assert definition.descriptor == AgentDescriptor("helper", "Helps", ["look"])
     assert definition.base_plan.agent == "helper"
-    assert AgentBuilder.base().with_name("helper").definition().descriptor.description == "An agent"
+    assert DefinitionBuilder.base().with_name("helper").definition().descriptor.description == "An agent"
 
 
 def test_two_toolsets_have_two_names() -> None:
-    builder = AgentBuilder.base().with_toolset(SHELF)
+    builder = DefinitionBuilder.base().with_toolset(SHELF)
     with pytest.raises(InvalidInput, match="two toolsets are named 'shelf'; rename one of them"):
-        builder.with_toolset(Shelf({}))
+        builder.with_toolset(FakeToolset({}))
 
 
 # Every method.
 
-SHELF = Shelf({})
+SHELF = FakeToolset({})
 
-METHODS: dict[str, Callable[[AgentBuilder], object]] = {
+METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
     "with_name": lambda b: b.with_name("helper"),
     "with_max_steps": lambda b: b.with_max_steps(5),
     "with_max_tokens": lambda b: b.with_max_tokens(5),
@@ -324,7 +326,7 @@ METHODS: dict[str, Callable[[AgentBuilder], object]] = {
     "with_parallel_tools": lambda b: b.with_parallel_tools(False),
     "with_throw_on_tool_failure": lambda b: b.with_throw_on_tool_failure(),
     "with_debug": lambda b: b.with_debug(),
-    "add_processor": lambda b: b.add_processor(unchanged),
+    "add_processor": lambda b: b.add_processor(same_state),
     "add_hook": lambda b: b.add_hook(AgentHook()),
     "add_continuation_criteria": lambda b: b.add_continuation_criteria(RetryLimit(2)),
     "with_llm_preset": lambda b: b.with_llm_preset("fast"),
@@ -334,27 +336,27 @@ METHODS: dict[str, Callable[[AgentBuilder], object]] = {
     "with_cached_context": lambda b: b.with_cached_context(CachedContext()),
     "with_system_prompt": lambda b: b.with_system_prompt("Be brief"),
     "with_response_format": lambda b: b.with_response_format({"schema": {}}),
-    "on_build": lambda b: b.on_build(unchanged),
+    "on_build": lambda b: b.on_build(same_state),
 }
 
 
 def test_every_method_is_covered_here() -> None:
     """11.1."""
-    public = {name for name in vars(AgentBuilder) if not name.startswith("_")}
+    public = {name for name in vars(DefinitionBuilder) if not name.startswith("_")}
     assert set(METHODS) == public - {"new", "base", "definition"}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_returns_the_builder(method: str) -> None:
     """11.1."""
-    builder = AgentBuilder.base()
+    builder = DefinitionBuilder.base()
     assert METHODS[method](builder) is builder
 
 
 def test_classes_derived_from_the_builder_build_themselves() -> None:
     """11.1."""
 
-    class Mine(AgentBuilder):
+    class Mine(DefinitionBuilder):
         """A builder with an additional method."""
 
     assert isinstance(Mine.base(), Mine)
@@ -363,7 +365,7 @@ def test_classes_derived_from_the_builder_build_themselves() -> None:
 
 def test_defining_leaves_the_builder_as_it_is() -> None:
     """11: the definition does not change with it, and it can be built again."""
-    builder = AgentBuilder.base().with_tools([LOOK])
+    builder = DefinitionBuilder.base().with_tools([LOOK])
     first = builder.definition()
     again = builder.definition()
     assert first == again
@@ -424,7 +426,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("with_tools", lambda b: b.with_tools(5), "with_tools was given 5; make one with @tool"),
     ("with_tools", lambda b: b.with_tools(None), "with_tools was given None; make one with @tool"),
     ("with_tools", lambda b: b.with_tools([5]), "with_tools was given 5; make one with @tool"),
-    ("with_tools", lambda b: b.with_tools([unchanged]), "make one with @tool"),
+    ("with_tools", lambda b: b.with_tools([same_state]), "make one with @tool"),
     ("with_tools", lambda b: b.with_tools([Tokens]), "make one with @tool"),
     ("with_tools", lambda b: b.with_tools(Tokens), "make one with @tool"),
     ("with_toolset", lambda b: b.with_toolset(LOOK), "a toolset has a name"),
@@ -448,9 +450,9 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
         lambda b: b.add_processor(5),
         "a processor must be a function that takes and returns a state, not 5",
     ),
-    ("add_hook", lambda b: b.add_hook(unchanged), "derive it from AgentHook"),
+    ("add_hook", lambda b: b.add_hook(same_state), "derive it from AgentHook"),
     ("add_hook", lambda b: b.add_hook(AgentHook), "derive it from AgentHook"),
-    ("add_continuation_criteria", lambda b: b.add_continuation_criteria(unchanged), "is not a criterion"),
+    ("add_continuation_criteria", lambda b: b.add_continuation_criteria(same_state), "is not a criterion"),
     ("with_llm_preset", lambda b: b.with_llm_preset(None), "the preset's name must be text"),
     ("with_driver", lambda b: b.with_driver("gpt"), r"a driver has a coroutine method use_tools\(state\)"),
     ("with_driver", lambda b: b.with_driver(OwnDriver), "an instance, not the class"),
@@ -478,7 +480,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
 )
 def test_invalid_input_is_refused(call: Callable[[Any], object], complaint: str) -> None:
     """11: at once, with advice, and without a trace in the builder."""
-    builder = AgentBuilder.base()
+    builder = DefinitionBuilder.base()
     before = builder.definition()
     with pytest.raises(InvalidInput, match=complaint):
         call(builder)
@@ -493,7 +495,7 @@ def test_every_method_refuses_invalid_input() -> None:
 def test_a_tool_whose_options_make_no_plan_is_refused_when_it_is_built() -> None:
     """11: with the reason."""
     odd: Any = "perhaps"
-    builder = AgentBuilder.base().with_tools([MockTool("look", options=ToolOptions(quick=odd))])
+    builder = DefinitionBuilder.base().with_tools([MockTool("look", options=ToolOptions(quick=odd))])
     with pytest.raises(InvalidInput, match="the agent cannot be planned: quick: "):
         builder.definition()
 
@@ -501,9 +503,9 @@ def test_a_tool_whose_options_make_no_plan_is_refused_when_it_is_built() -> None
 def test_a_definition_passes_every_callback() -> None:
     """11: `on_build`, in their order."""
 
-    class Building(AgentBuilder):
+    class Building(DefinitionBuilder):
         def build(self) -> Any:
-            return self._transformed(self.definition())
+            return self._apply_on_build(self.definition())
 
     seen: list[Any] = []
 
@@ -535,10 +537,10 @@ class Undescribed:
 def test_a_tool_that_cannot_be_described_is_refused_by_the_builder() -> None:
     """11: from Python 3.12 on, `isinstance` with a protocol no longer reads its properties."""
     with pytest.raises(InvalidInput, match="the schema cannot be read"):
-        AgentBuilder.base().with_tools([Undescribed()])
+        DefinitionBuilder.base().with_tools([Undescribed()])
 
 
 def test_a_single_criterion_may_be_a_function() -> None:
     """2.1.5, 11."""
     criterion = ContinuationCriteria.when(lambda _state: ContinuationDecision.ALLOW)
-    assert AgentBuilder.new().add_continuation_criteria(criterion).definition().criteria == (criterion,)
+    assert DefinitionBuilder.new().add_continuation_criteria(criterion).definition().criteria == (criterion,)

@@ -76,7 +76,7 @@ class Configured(Greeter):
         return cls(config["words"]["hi"])
 
 
-def attached(definition: AbstractAgentDefinition) -> list[tuple[object, ...]]:
+def attached_listeners(definition: AbstractAgentDefinition) -> list[tuple[object, ...]]:
     return cast("Runner", definition.build()).attached
 
 
@@ -111,7 +111,7 @@ def test_a_definition_runs_what_it_built() -> None:
 def test_listeners_registered_before_the_build_are_attached_by_it() -> None:
     """10.3.1: event handlers first, the rest in order."""
     greeter = Greeter().wiretap(print).on_event(AgentFinished, repr).with_event_handler(BUS)
-    assert attached(greeter) == [("handler", BUS), ("all", print), (AgentFinished, repr)]
+    assert attached_listeners(greeter) == [("handler", BUS), ("all", print), (AgentFinished, repr)]
 
 
 def test_listeners_registered_after_the_build_are_attached_at_once() -> None:
@@ -119,7 +119,7 @@ def test_listeners_registered_after_the_build_are_attached_at_once() -> None:
     greeter = Greeter()
     greeter.build()
     greeter.on_event(AgentFinished, repr).with_event_handler(BUS).wiretap(print)
-    assert attached(greeter) == [(AgentFinished, repr), ("handler", BUS), ("all", print)]
+    assert attached_listeners(greeter) == [(AgentFinished, repr), ("handler", BUS), ("all", print)]
 
 
 def test_none_is_not_a_listener() -> None:
@@ -131,13 +131,13 @@ def test_none_is_not_a_listener() -> None:
         is greeter.with_event_handler(None)
         is greeter
     )
-    assert attached(greeter) == []
+    assert attached_listeners(greeter) == []
 
 
 def test_definitions_share_no_listeners() -> None:
     """10.3.1."""
     Greeter().wiretap(print)
-    assert attached(Greeter()) == []
+    assert attached_listeners(Greeter()) == []
 
 
 def test_registering_gives_a_new_registry() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.contracts import AgentDescriptor
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import CriterionRef, CriterionRegistry, ExecutionPlan
@@ -30,8 +30,8 @@ NEVER = ContinuationCriteria.when(lambda _state: ContinuationDecision.FORBID)
 RULES: list[dict[str, Any]] = [{"tool": "look", "args": {"at": "secret*"}, "approval": "always"}]
 
 
-def a_definition(build: Callable[[AgentBuilder], object] | None = None) -> AgentDefinition:
-    builder = AgentBuilder.new()
+def a_definition(build: Callable[[DefinitionBuilder], object] | None = None) -> AgentDefinition:
+    builder = DefinitionBuilder.new()
     if build:
         build(builder)
     return builder.definition()
@@ -169,11 +169,11 @@ def test_which_calls_need_approval(approval: Any, call: ToolCall, needed: bool) 
     assert definition.needs_approval(call) == needed
 
 
-def a_guarded(builder: AgentBuilder) -> AgentBuilder:
+def a_helper(builder: DefinitionBuilder) -> DefinitionBuilder:
     return builder.with_name("helper", "Helps").with_system_prompt("You help.").with_tools([LOOK])
 
 
-CHANGES: dict[str, Callable[[AgentBuilder], AgentBuilder]] = {
+CHANGES: dict[str, Callable[[DefinitionBuilder], DefinitionBuilder]] = {
     "prompt": lambda b: b.with_system_prompt("You help a lot."),
     "name": lambda b: b.with_name("helper-2"),
     "tool": lambda b: b.with_tools([FIND]),
@@ -193,15 +193,15 @@ CHANGES: dict[str, Callable[[AgentBuilder], AgentBuilder]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_definition_has_another_hash(change: str) -> None:
     """10.2.4"""
-    same = [a_definition(a_guarded).digest for _ in range(2)]
+    same = [a_definition(a_helper).digest for _ in range(2)]
     assert same[0] == same[1]
     assert len(same[0]) == 64
-    assert a_definition(lambda b: CHANGES[change](a_guarded(b))).digest != same[0]
+    assert a_definition(lambda b: CHANGES[change](a_helper(b))).digest != same[0]
 
 
 def test_settings_of_a_model_are_in_the_hash_and_their_source_is_not() -> None:
     """10.2.4"""
-    definition = a_definition(a_guarded)
+    definition = a_definition(a_helper)
     assert replace(definition, source="agents/helper.md").digest == definition.digest
     assert replace(definition, model_settings=frozen_map({"model": "x"})).digest != definition.digest
 
@@ -214,7 +214,7 @@ class Bringing(MockTool):
 
 def test_additional_data_are_in_the_hash() -> None:
     """10.2.4"""
-    definition = a_definition(a_guarded)
+    definition = a_definition(a_helper)
     assert replace(definition, written=frozen_map({"skills": ["a"]})).digest != definition.digest
     bringing = a_definition(lambda b: b.with_tools([Bringing("look")]))
     assert bringing.digest != a_definition(lambda b: b.with_tools([MockTool("look")])).digest
@@ -222,5 +222,5 @@ def test_additional_data_are_in_the_hash() -> None:
 
 def test_an_execution_keeps_the_hash_of_its_definition() -> None:
     """10.2.4"""
-    definition = a_definition(a_guarded)
+    definition = a_definition(a_helper)
     assert definition.spec().definition_hash == definition.digest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import (
     CanUseTools,
     OnText,
@@ -15,8 +15,8 @@ from everstep.agent_domain.agents.drivers import (
     StepDriver,
     ToolCallingDriver,
     new_call_id,
-    observed,
-    replied,
+    state_with_reply,
+    state_with_results,
     with_call_ids,
 )
 from everstep.agent_domain.errors import InvalidInput, ModelError
@@ -47,7 +47,7 @@ from tests.agent_domain.scripted_model import (
     EXECUTION_ID,
     ScriptedModel,
     a_call,
-    begun,
+    a_state_in_its_first_step,
     calling,
     run,
     runner,
@@ -183,7 +183,7 @@ async def test_a_step_without_a_response_has_no_message() -> None:
 
 def test_a_call_without_an_id_gets_one() -> None:
     """5.4.1, 1.1.3: it follows from execution, step and place, and so is the same at every attempt."""
-    state = begun()
+    state = a_state_in_its_first_step()
     response = with_call_ids(state, calling(a_call(""), a_call("given"), a_call("")))
     ids = [call.id for call in response.tool_calls]
 
@@ -194,7 +194,9 @@ def test_a_call_without_an_id_gets_one() -> None:
 
 def test_a_repeated_id_stays_with_the_first_call() -> None:
     """1.1.3: every call has its one result, with any id from the model."""
-    response = with_call_ids(begun(), calling(FIRST, a_call("c1", city="Rome"), a_call("c1", city="Oslo")))
+    response = with_call_ids(
+        a_state_in_its_first_step(), calling(FIRST, a_call("c1", city="Rome"), a_call("c1", city="Oslo"))
+    )
 
     assert [call.id for call in response.tool_calls] == [
         "c1",
@@ -240,7 +242,7 @@ def test_tools_that_are_cached_already_are_not_replaced() -> None:
     """5.2.3"""
     cached = CachedContext(tools=[{"type": "function", "function": {"name": "other"}}])
 
-    assert a_driver().request(begun().with_cached_context(cached)).tools == cached.tools
+    assert a_driver().request(a_state_in_its_first_step().with_cached_context(cached)).tools == cached.tools
 
 
 async def test_results_without_their_call_are_not_sent() -> None:
@@ -354,7 +356,7 @@ async def test_without_parallel_tools_calls_run_one_after_the_other() -> None:
 async def test_a_failure_does_not_keep_the_other_calls_from_running() -> None:
     """5.4.1: with and without parallel tools every call has its result."""
 
-    def one_at_a_time(builder: AgentBuilder) -> None:
+    def one_at_a_time(builder: DefinitionBuilder) -> None:
         builder.with_parallel_tools(False)
 
     for build in (None, one_at_a_time):
@@ -380,7 +382,7 @@ async def test_the_models_text_is_streamed_as_it_is_written() -> None:
 
 
 async def test_a_listener_is_optional() -> None:
-    reply = await a_driver("Hello yourself").infer(begun())
+    reply = await a_driver("Hello yourself").infer(a_state_in_its_first_step())
 
     assert reply == Reply(InferenceResponse("Hello yourself"))
 
@@ -393,7 +395,7 @@ async def test_a_step_driver_can_carry_out_a_whole_step() -> None:
     driver = a_driver(calling(FIRST, SECOND))
     driver.executor = EchoingExecutor()
 
-    state = await driver.use_tools(begun())
+    state = await driver.use_tools(a_state_in_its_first_step())
 
     assert isinstance(driver, CanUseTools)
     assert state.metadata == {"executed": 2}
@@ -407,7 +409,7 @@ async def test_a_step_driver_can_carry_out_a_whole_step() -> None:
 
 
 async def test_a_step_without_calls_needs_no_executor() -> None:
-    state = await a_driver("Hello yourself").use_tools(begun())
+    state = await a_driver("Hello yourself").use_tools(a_state_in_its_first_step())
 
     assert state.messages[-1] == assistant("Hello yourself")
     assert state.step_count == 1
@@ -415,7 +417,7 @@ async def test_a_step_without_calls_needs_no_executor() -> None:
 
 async def test_calls_need_an_executor() -> None:
     with pytest.raises(InvalidInput, match="this driver has no executor for its tool calls"):
-        await a_driver(calling(FIRST)).use_tools(begun())
+        await a_driver(calling(FIRST)).use_tools(a_state_in_its_first_step())
 
 
 # The two phases.
@@ -424,9 +426,11 @@ async def test_calls_need_an_executor() -> None:
 def test_a_step_joins_the_conversation_when_its_last_call_has_its_result() -> None:
     """4.5.2, 1.1.5: until then it is under way, and its output is empty."""
     driver = a_driver()
-    asked = replied(driver, begun(), Reply(calling(FIRST, SECOND)), seconds=1.0)
-    once = observed(driver, asked, [ToolExecution(SECOND, "rain")], seconds=0.5)
-    twice = observed(driver, once, [ToolExecution(SECOND, "snow"), ToolExecution(FIRST, "sun")], seconds=0.25)
+    asked = state_with_reply(driver, a_state_in_its_first_step(), Reply(calling(FIRST, SECOND)), seconds=1.0)
+    once = state_with_results(driver, asked, [ToolExecution(SECOND, "rain")], seconds=0.5)
+    twice = state_with_results(
+        driver, once, [ToolExecution(SECOND, "snow"), ToolExecution(FIRST, "sun")], seconds=0.25
+    )
 
     assert [call.id for call in asked.pending] == ["c1", "c2"]
     assert [call.id for call in once.pending] == ["c1"]
@@ -442,9 +446,9 @@ def test_a_step_joins_the_conversation_when_its_last_call_has_its_result() -> No
 
 
 def test_a_call_waits_for_its_need() -> None:
-    state = replied(
+    state = state_with_reply(
         a_driver(),
-        begun(),
+        a_state_in_its_first_step(),
         Reply(calling(FIRST, SECOND)),
         need_of=lambda call: CallNeed.APPROVAL if call.args["city"] == "Rome" else CallNeed.RUN,
     )
@@ -456,7 +460,7 @@ def test_a_step_holds_the_request_and_the_reply() -> None:
     """4.3.1"""
     error = StepError("odd")
     reply = Reply(InferenceResponse("Hi", finish_reason="stop"), StepType.ERROR, (error,))
-    step = replied(a_driver(), begun("Hello"), reply, seconds=2.0).current_step
+    step = state_with_reply(a_driver(), a_state_in_its_first_step("Hello"), reply, seconds=2.0).current_step
 
     assert step is not None
     assert (step.created_at, step.input_messages) == (AT, (user("Hello"),))
@@ -468,9 +472,9 @@ def test_phases_come_in_order() -> None:
     fresh = AgentState.empty().identified(AGENT_ID, EXECUTION_ID)
 
     with pytest.raises(InvalidInput, match=r"the step has not begun; call with_step_started\(at\) first"):
-        replied(a_driver(), fresh, Reply(InferenceResponse("Hi")))
+        state_with_reply(a_driver(), fresh, Reply(InferenceResponse("Hi")))
     with pytest.raises(InvalidInput, match="there is no step whose calls could be answered"):
-        observed(a_driver(), fresh, [])
+        state_with_results(a_driver(), fresh, [])
 
 
 def test_a_driver_takes_over_the_agents_tools() -> None:

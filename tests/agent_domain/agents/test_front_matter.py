@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from everstep.agent_domain.agents.front_matter import names_of, split_front_matter
+from everstep.agent_domain.agents.front_matter import parse_names, split_front_matter
 from everstep.agent_domain.errors import InvalidInput
 
 
@@ -60,30 +60,30 @@ def test_splitting_never_fails_and_loses_nothing_but_the_fences(text: str) -> No
 )
 def test_names_come_as_a_list_or_as_comma_text(value: object) -> None:
     """10.1.2: trimmed, none empty, none twice."""
-    assert names_of(value, "tools") == ("bash", "read")
+    assert parse_names(value, "tools") == ("bash", "read")
 
 
 @pytest.mark.parametrize("value", ["", " , ", []])
 def test_no_names_are_no_names(value: object) -> None:
     """10.1.1: an empty list is not None."""
-    assert names_of(value, "tools") == ()
+    assert parse_names(value, "tools") == ()
 
 
 @pytest.mark.parametrize("value", [None, 3, True, {"bash": True}, 1.5, b"bash"])
 def test_anything_else_is_no_list_of_names(value: object) -> None:
     """10.1.2."""
     with pytest.raises(InvalidInput, match="'tools' must be a list of names or names between commas, not "):
-        names_of(value, "tools")
+        parse_names(value, "tools")
 
 
 @pytest.mark.parametrize("value", [[3], ["bash", None], [["bash"]]])
 def test_names_are_text(value: object) -> None:
     """10.1.2."""
     with pytest.raises(InvalidInput, match="each name in 'skills' must be text, not "):
-        names_of(value, "skills")
+        parse_names(value, "skills")
 
 
 def test_names_hold_no_characters_that_cannot_be_stored() -> None:
     """10.1.2."""
     with pytest.raises(InvalidInput, match="NUL"):
-        names_of("ba\x00sh", "tools")
+        parse_names("ba\x00sh", "tools")

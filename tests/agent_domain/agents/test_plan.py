@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.plan import (
     REGISTERED,
     CriterionRef,
@@ -265,8 +265,8 @@ def test_a_cumulative_timeout_replaces_the_wall_clock(scope: Any) -> None:
 
 def test_the_order_in_which_timeouts_are_set_does_not_matter() -> None:
     """2.7.3: in any order of calls."""
-    first = AgentBuilder.new().with_cumulative_timeout(8, "session").with_timeout(300).definition()
-    second = AgentBuilder.new().with_timeout(300).with_cumulative_timeout(8, "session").definition()
+    first = DefinitionBuilder.new().with_cumulative_timeout(8, "session").with_timeout(300).definition()
+    second = DefinitionBuilder.new().with_timeout(300).with_cumulative_timeout(8, "session").definition()
 
     assert first.plan() == second.plan()
     assert criteria_of(first.plan())[0] == CumulativeExecutionTimeLimit(8, "session")
@@ -289,7 +289,7 @@ def test_a_timeout_must_be_positive(plan: ExecutionPlan) -> None:
 @pytest.mark.parametrize(("given", "attempts"), [(None, None), (5, 5), (2, 2), (1, 1), (0, 1), (-4, 1)])
 def test_the_number_of_attempts_of_a_model_call(given: int | None, attempts: int | None) -> None:
     """3.5.1: attempts in all; by default no bound by number, n <= 1: one."""
-    builder = AgentBuilder.new()
+    builder = DefinitionBuilder.new()
     builder = builder if given is None else builder.with_max_retries(given)
 
     assert builder.definition().plan().model_attempts == attempts
@@ -299,7 +299,7 @@ def test_the_number_of_attempts_of_a_model_call(given: int | None, attempts: int
 @pytest.mark.parametrize("seconds", [0, 0.5, 600])
 def test_the_retry_budget_of_a_model_call(seconds: float) -> None:
     """3.5.4: by the agent's setting; a plan without one is written as before."""
-    builder = AgentBuilder.new()
+    builder = DefinitionBuilder.new()
 
     assert "retry_seconds" not in builder.definition().plan().model_dump(mode="json")
     plan = builder.with_retry_budget(seconds).definition().plan()

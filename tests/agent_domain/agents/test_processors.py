@@ -4,11 +4,16 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.processors import MOST_ADDED, AgentHook, added_between, given_back
+from everstep.agent_domain.agents.processors import (
+    MAX_ADDED_MESSAGES,
+    AgentHook,
+    additions_between,
+    require_continued_state,
+)
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.messages import Message, user
 from everstep.agent_domain.state.state import AgentState
-from tests.agent_domain.state_words import a_call, a_state, a_step, answered, having_taken
+from tests.agent_domain.state_words import a_call, a_state, a_step, a_success, after_steps
 
 STATE = a_state("Hello")
 
@@ -18,13 +23,13 @@ def test_a_hook_changes_nothing_by_default() -> None:
     hook = AgentHook()
     assert hook.before_step(STATE) is STATE
     assert hook.before_tool(STATE, a_call()) is STATE
-    assert hook.after_tool(STATE, answered(a_call())) is STATE
+    assert hook.after_tool(STATE, a_success(a_call())) is STATE
     assert hook.after_step(STATE) is STATE
 
 
 def test_a_state_is_returned() -> None:
     """4.5.2."""
-    assert given_back(STATE, AgentHook(), STATE) is STATE
+    assert require_continued_state(STATE, AgentHook(), STATE) is STATE
 
 
 class Processor:
@@ -49,7 +54,7 @@ def test_any_other_value_is_reported_with_the_name_of_its_hook(
 ) -> None:
     """4.3.4: it becomes the text of a failure step."""
     with pytest.raises(InvalidInput) as refused:
-        given_back(result, by, STATE)
+        require_continued_state(result, by, STATE)
     assert str(refused.value) == complaint
 
 
@@ -59,7 +64,7 @@ def test_any_other_value_is_reported_with_the_name_of_its_hook(
         AgentState.empty(),
         STATE.for_continuation(),
         STATE.with_user_message("More"),
-        having_taken(a_step("one"), state=STATE),
+        after_steps(a_step("one"), state=STATE),
     ],
 )
 def test_a_state_that_does_not_continue_the_previous_one_is_refused(elsewhere: AgentState) -> None:
@@ -67,22 +72,22 @@ def test_a_state_that_does_not_continue_the_previous_one_is_refused(elsewhere: A
     with pytest.raises(
         InvalidInput, match=r"returned a state of another execution; change the state that it"
     ):
-        given_back(elsewhere, forgets, STATE)
+        require_continued_state(elsewhere, forgets, STATE)
     more = STATE.with_user_message("More", reset=False)
-    assert given_back(more, forgets, STATE) is more
+    assert require_continued_state(more, forgets, STATE) is more
 
 
 @pytest.mark.parametrize("is_before", [True, False])
 def test_additions_at_one_place_must_be_valid(is_before: bool) -> None:
     """4.5.4: otherwise they could not be stored, and would be retried without end."""
-    many = tuple(user(f"{number}") for number in range(MOST_ADDED))
+    many = tuple(user(f"{number}") for number in range(MAX_ADDED_MESSAGES))
     said = STATE.messages
 
     def adding(*more: Message) -> AgentState:
         added = (*many, *more)
         return STATE.with_messages((*added, *said) if is_before else (*said, *added))
 
-    added = added_between(STATE, adding())
+    added = additions_between(STATE, adding())
     assert (added.opening if is_before else added.said) == many
     with pytest.raises(InvalidInput, match="added 1001 messages to a step; add at most 1000"):
-        added_between(STATE, adding(user("One more")))
+        additions_between(STATE, adding(user("One more")))

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import Reply
 from everstep.agent_domain.agents.react import (
     RULES,
     CallTool,
     FinalAnswer,
     ReActDriver,
-    Unusable,
+    UnusableReply,
     instructions,
-    react_answered,
-    read_decision,
+    parse_react_decision,
+    react_result_messages,
     usable_args,
 )
 from everstep.agent_domain.errors import InvalidInput, ModelError
@@ -45,7 +45,7 @@ from tests.agent_domain.scripted_model import (
     EXECUTION_ID,
     ScriptedModel,
     a_call,
-    begun,
+    a_state_in_its_first_step,
     run,
     runner,
 )
@@ -84,7 +84,7 @@ ANSWER = answering()
 
 
 def with_policy(policy: ErrorPolicy, events: EventBus | None = None, **limits: int) -> Any:
-    def build(builder: AgentBuilder) -> None:
+    def build(builder: DefinitionBuilder) -> None:
         builder.with_error_policy(policy).with_events(events or EventBus())
         builder.with_max_steps(limits.get("max_steps", 20))
 
@@ -116,7 +116,7 @@ IGNORES = with_policy(ErrorPolicy.ignore_tool_errors())
 )
 def test_a_decision_is_read_from_the_json_in_a_reply(text: str, decision: object) -> None:
     """12.2: {thought, type, tool, args, answer}; text around the object is ignored."""
-    assert read_decision(text, NAMES) == decision
+    assert parse_react_decision(text, NAMES) == decision
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_a_decision_is_read_from_the_json_in_a_reply(text: str, decision: object
 )
 def test_a_reply_without_exactly_one_json_object_holds_no_decision(text: str) -> None:
     """12.2: decision_extraction"""
-    decision = read_decision(text, NAMES)
+    decision = parse_react_decision(text, NAMES)
 
-    assert isinstance(decision, Unusable)
+    assert isinstance(decision, UnusableReply)
     assert decision.stage == "decision_extraction"
     assert decision.message.startswith("Reply with one JSON object that is your decision (the reply")
     assert len(decision.message) < 300
@@ -174,14 +174,14 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("data", "complaint"), INVALID)
 def test_an_invalid_decision_gets_advice(data: dict[str, Any], complaint: str) -> None:
     """12.2: decision_validation"""
-    assert read_decision(json_text(data), NAMES) == Unusable("decision_validation", complaint)
+    assert parse_react_decision(json_text(data), NAMES) == UnusableReply("decision_validation", complaint)
 
 
 @given(st.text())
 def test_any_reply_is_a_decision_or_an_error_message(text: str) -> None:
     """12.2"""
     for written in (text, deciding(type="final_answer", answer=text), "{" + text + "}"):
-        assert isinstance(read_decision(written, NAMES), CallTool | FinalAnswer | Unusable)
+        assert isinstance(parse_react_decision(written, NAMES), CallTool | FinalAnswer | UnusableReply)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ async def test_the_request_is_in_json_mode_and_describes_the_tools_in_words() ->
     assert request.cached_messages == 2
 
 
-def _kind(builder: AgentBuilder) -> None:
+def _kind(builder: DefinitionBuilder) -> None:
     builder.with_system_prompt("Be kind")
 
 
@@ -249,14 +249,14 @@ def test_the_system_prompt_holds_rules_a_catalogue_and_schemas() -> None:
 def test_a_copied_sample_is_no_decision() -> None:
     """12.2: small models copy samples; each sample is refused with its own error."""
     samples = [line for line in RULES.splitlines() if line.startswith("{")]
-    problems = [read_decision(sample, {"weather"}) for sample in samples]
+    problems = [parse_react_decision(sample, {"weather"}) for sample in samples]
 
     assert problems == [
-        Unusable("decision_validation", TOOL_MISSING),
-        Unusable("decision_validation", ANSWER_MISSING),
+        UnusableReply("decision_validation", TOOL_MISSING),
+        UnusableReply("decision_validation", ANSWER_MISSING),
     ]
     copied = '{"thought":"","type":"call_tool","tool":"weather","args":{"<PARAMETER>":"<VALUE>"}}'
-    decision = read_decision(copied, {"weather"})
+    decision = parse_react_decision(copied, {"weather"})
     assert isinstance(decision, CallTool)
     assert usable_args(decision.args, SCHEMA) == {}
 
@@ -266,7 +266,7 @@ def test_an_answer_in_angle_brackets_is_an_answer(answer: str) -> None:
     """12.2: only the placeholders of the prompt count as none."""
     reply = json.dumps({"thought": "", "type": "final_answer", "answer": answer})
 
-    assert read_decision(reply, ()) == FinalAnswer(answer)
+    assert parse_react_decision(reply, ()) == FinalAnswer(answer)
 
 
 async def test_settings_of_the_agent_that_do_not_concern_decisions_are_left_out() -> None:
@@ -596,7 +596,7 @@ async def test_the_answer_may_be_written_by_a_second_plain_call() -> None:
     )
     wanted = ResponseFormat(frozen_map({"type": "object"}))
 
-    def build(builder: AgentBuilder) -> None:
+    def build(builder: DefinitionBuilder) -> None:
         builder.with_system_prompt("Be kind").with_response_format(wanted)
 
     state = await run(ReActDriver(model, final_via_inference=True), [a_weather()], build)
@@ -648,7 +648,7 @@ async def test_provider_data_of_a_dropped_reply_are_not_sent_back() -> None:
     """12.2: providers require their reasoning beside the very message that it led to."""
     response = InferenceResponse(CALL, (a_call(),), items=freeze([{"type": "reasoning"}]))
 
-    reply = await driver_of(response).infer(begun())
+    reply = await driver_of(response).infer(a_state_in_its_first_step())
 
     assert list(reply.response.items) == []
     assert [call.id for call in reply.response.tool_calls] == [call_id(EXECUTION_ID, 1, 0)]
@@ -661,7 +661,9 @@ def driver_of(response: InferenceResponse) -> ReActDriver:
 
 
 async def test_a_listener_is_optional() -> None:
-    assert await driver_of(InferenceResponse(ANSWER)).infer(begun()) == Reply(InferenceResponse("Sunny"))
+    assert await driver_of(InferenceResponse(ANSWER)).infer(a_state_in_its_first_step()) == Reply(
+        InferenceResponse("Sunny")
+    )
 
 
 # Other cases.
@@ -692,7 +694,7 @@ async def test_the_messages_of_a_step_follow_from_the_step_alone() -> None:
 def test_an_observation_has_the_text_of_its_result(note: str, text: str, observation: str) -> None:
     """12.2, 8.6.2: a tool's text for the model, and that people changed the arguments."""
     execution = ToolExecution(ToolCall("c1", "weather"), frozen_map({"a": 1}), note=note, told=text)
-    assert react_answered(execution) == (user(observation),)
+    assert react_result_messages(execution) == (user(observation),)
 
 
 def test_a_step_without_a_response_has_no_message() -> None:
@@ -705,7 +707,7 @@ def test_a_step_without_a_response_has_no_message() -> None:
 async def test_a_call_that_was_cut_short_gets_its_result() -> None:
     """1.1.5: no stored conversation has a call without one."""
     driver = driver_of(InferenceResponse(CALL))
-    state = begun()
+    state = a_state_in_its_first_step()
     reply = await driver.infer(state)
     step = AgentStep(EXECUTION_ID, AT, inference_response=reply.response, own_type=reply.own_type)
     ended = state.with_current_step(step).abandoned(AT, driver.outputs)

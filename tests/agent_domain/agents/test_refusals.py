@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from everstep.agent_domain.agents.contracts import AgentDescriptor
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.continuation import (
@@ -36,7 +36,7 @@ from everstep.agent_domain.values import FrozenDict, FrozenList
 SPEC = AgentSpec("reviewer", "Reviews", "You review.")
 
 
-def described(function: Any = None, **options: Any) -> object:
+def make_tool(function: Any = None, **options: Any) -> object:
     """A tool made with these options."""
 
     def look() -> None:
@@ -60,7 +60,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "AgentSpec.validate": lambda bad: SPEC.validate(bad(None)),
     "AgentSpec.validate with text": lambda bad: SPEC.validate(bad("bash")),
     "AgentSpec.from_markdown": lambda bad: AgentSpec.from_markdown(bad(5), lambda text: text),
-    "AgentRegistry.register": lambda bad: AgentRegistry().register(bad("x")),
+    "AgentRegistry.register": lambda bad: AgentSpecRegistry().register(bad("x")),
     "FinishReasonCheck": lambda bad: FinishReasonCheck(bad(None)),
     "FinishReasonCheck with text": lambda bad: FinishReasonCheck(bad("stop")),
     "ErrorPolicyCriterion": lambda bad: ErrorPolicyCriterion(bad("stop")),
@@ -78,8 +78,8 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "ToolOptions.timeout_seconds, no number": lambda _bad: ToolOptions(timeout_seconds=float("nan")),
     "ToolOptions.wait_seconds": lambda _bad: ToolOptions(wait_seconds=-1),
     "ToolOptions.effect": lambda bad: ToolOptions(effect=bad("nope")),
-    "tool(options)": lambda bad: described(options=bad({"quick": True})),
-    "tool(description)": lambda bad: described(description=bad(5)),
+    "tool(options)": lambda bad: make_tool(options=bad({"quick": True})),
+    "tool(description)": lambda bad: make_tool(description=bad(5)),
     "MockTool(options)": lambda bad: MockTool("look", options=bad({"quick": True})),
     "calls with a name alone": lambda bad: calls(bad("add")),
     "calls with too much": lambda bad: calls(bad(("add", {}, 5))),
@@ -89,7 +89,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
 }
 
 
-def passed(given: Any) -> Any:
+def untyped(given: Any) -> Any:
     """An argument from untyped code."""
     return given
 
@@ -97,12 +97,12 @@ def passed(given: Any) -> Any:
 @pytest.mark.parametrize("construct", REFUSED.values(), ids=REFUSED)
 def test_an_unusable_argument_is_invalid_input(construct: Callable[[Any], object]) -> None:
     with pytest.raises(InvalidInput):
-        construct(passed)
+        construct(untyped)
 
 
 def test_a_role_that_is_no_text_becomes_the_user() -> None:
     """5.1.1: like every unknown role."""
-    assert Message(passed([]), "Hi").role is Role.USER
+    assert Message(untyped([]), "Hi").role is Role.USER
 
 
 def test_other_notations_are_accepted() -> None:

@@ -7,19 +7,19 @@ from uuid import uuid4
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spawning import (
-    BringsAgents,
     CanSpawn,
+    HasPrivateAgents,
     Spawn,
-    brought,
     child_end,
     child_execution,
     child_plan,
     child_ref,
-    path,
-    split,
+    find_private_agent,
+    private_agent_name,
+    split_agent_name,
 )
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef
@@ -64,15 +64,15 @@ class Crew(MockTool):
 
 
 def an_agent(name: str, *tools: MockTool, **made: Any) -> AgentDefinition:
-    builder = AgentBuilder.base().with_name(name).with_system_prompt("You help.").with_tools(tools)
+    builder = DefinitionBuilder.base().with_name(name).with_system_prompt("You help.").with_tools(tools)
     return replace(builder.definition(), **made)
 
 
 def test_the_abilities_of_a_tool_follow_from_its_methods() -> None:
     """9.6.1."""
     assert isinstance(Crew(), CanSpawn)
-    assert isinstance(Crew(), BringsAgents)
-    assert not isinstance(MockTool("look"), CanSpawn | BringsAgents)
+    assert isinstance(Crew(), HasPrivateAgents)
+    assert not isinstance(MockTool("look"), CanSpawn | HasPrivateAgents)
 
 
 def test_a_child_begins_with_messages_that_can_be_stored() -> None:
@@ -131,10 +131,10 @@ def test_an_agent_that_a_tool_brings_along_is_found_through_its_parent() -> None
     hand = an_agent("hand")
     boss = an_agent("boss", MockTool("look"), Crew(hand=hand))
 
-    assert brought(boss, "hand") is hand
-    assert brought(boss, "nobody") is None
-    assert split(path("the/boss", "hand")) == ("the/boss", "hand")
-    assert split("boss") is None
+    assert find_private_agent(boss, "hand") is hand
+    assert find_private_agent(boss, "nobody") is None
+    assert split_agent_name(private_agent_name("the/boss", "hand")) == ("the/boss", "hand")
+    assert split_agent_name("boss") is None
 
 
 def test_the_end_of_a_child_follows_from_its_row() -> None:

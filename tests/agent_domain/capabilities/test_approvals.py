@@ -7,10 +7,10 @@ from hypothesis import given, strategies as st
 from everstep.agent_domain.capabilities.approvals import (
     ApprovalDecision,
     ApprovalMode,
+    approval_to_json,
     args_digest,
     needs_approval,
     parse_approval,
-    written,
 )
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import frozen_map
@@ -48,7 +48,7 @@ def a_decision(decision: str = "approve", **fields: Any) -> ApprovalDecision:
 )
 def test_an_approval_can_be_written(given: Any) -> None:
     """8.6.1: as it was given."""
-    assert written(parse_approval(given)) == given
+    assert approval_to_json(parse_approval(given)) == given
 
 
 def test_never_and_always_ignore_the_call() -> None:
@@ -254,7 +254,7 @@ def test_an_approval_may_cover_other_calls(
 ) -> None:
     """8.6.4: as the approving person chooses, and never another tool."""
     decision = ApprovalDecision.parse({"decision": "approve", "args_digest": DIGEST, "remember": remember})
-    rule = decision.remembered("delete", {"path": "a"})
+    rule = decision.rule_to_remember("delete", {"path": "a"})
     assert rule
     assert rule.matches("delete", args) is covered
     assert not rule.matches("delete_all", args)
@@ -263,7 +263,7 @@ def test_an_approval_may_cover_other_calls(
 def test_a_tool_whose_name_looks_like_a_pattern_is_matched_literally() -> None:
     """8.6.4"""
     decision = ApprovalDecision.parse({"decision": "approve", "args_digest": DIGEST, "remember": True})
-    rule = decision.remembered("de*[a]?", {})
+    rule = decision.rule_to_remember("de*[a]?", {})
     assert rule
     assert rule.matches("de*[a]?", {})
     assert not rule.matches("delete_a!", {})
@@ -275,7 +275,7 @@ def test_an_approval_covers_the_call_that_it_is_given_for() -> None:
         {"decision": "approve", "args_digest": DIGEST, "remember": {"path": "b"}}
     )
     with pytest.raises(InvalidInput, match="does not match the call that is approved"):
-        decision.remembered("delete", {"path": "a"})
+        decision.rule_to_remember("delete", {"path": "a"})
 
 
 @pytest.mark.parametrize("fields", [{"decision": "deny"}, {"decision": "edit", "args": {}}])

@@ -12,8 +12,8 @@ from everstep.agent_domain.capabilities.bash import (
     BashPolicy,
     CommandResult,
     ExecutionPolicy,
-    decoded,
-    reduced,
+    decode_output,
+    default_environment,
     result_text,
 )
 from everstep.agent_domain.errors import InvalidInput
@@ -38,7 +38,7 @@ def test_the_environment_is_reduced_to_harmless_variables() -> None:
     kept = {
         name: name for name in ["PATH", "HOME", "LANG", "LC_ALL", "LC_TIME", "TERM", "TMPDIR", "TZ", "USER"]
     }
-    assert reduced({**kept, "API_KEY": "secret", "LCD": "x", "path": "x", "HOME2": "x"}) == kept
+    assert default_environment({**kept, "API_KEY": "secret", "LCD": "x", "path": "x", "HOME2": "x"}) == kept
 
 
 def test_a_policy_may_inherit_the_environment() -> None:
@@ -135,7 +135,7 @@ def test_a_time_limit_is_written_without_needless_digits(timeout: float, shown: 
 
 def test_output_that_is_not_text_can_still_be_stored() -> None:
     """9.1.3: characters that the store cannot hold are replaced."""
-    assert decoded(b"a\x00b\xffc\xc3\xa4") == "a\ufffdb\ufffdcä"
+    assert decode_output(b"a\x00b\xffc\xc3\xa4") == "a\ufffdb\ufffdcä"
 
 
 # --- Truncation ---

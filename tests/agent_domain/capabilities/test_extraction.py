@@ -15,10 +15,10 @@ from everstep.agent_domain.capabilities.extraction import (
     SchemaRegistry,
     StructuredOutputPolicy,
     argument_problem,
-    extracted,
-    not_extracted,
-    nothing_found,
-    retries,
+    extraction_error,
+    extraction_text,
+    nothing_found_reason,
+    retry_count,
 )
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 
@@ -124,14 +124,14 @@ def test_retries_are_of_the_call_else_the_schema_else_the_policy(
     call: int | None, schema: int | None, count: int
 ) -> None:
     """9.8.1: precedence."""
-    assert retries(call, SchemaDefinition(Person, max_retries=schema), POLICY) == count
+    assert retry_count(call, SchemaDefinition(Person, max_retries=schema), POLICY) == count
 
 
 @pytest.mark.parametrize("call", [-1, "3", 1.5, True])
 def test_meaningless_retries_fail(call: object) -> None:
     """9.8.1: the model learns the expected form."""
     with pytest.raises(InvalidInput, match="max_retries"):
-        retries(call, SchemaDefinition(Person), POLICY)
+        retry_count(call, SchemaDefinition(Person), POLICY)
 
 
 def test_the_request_is_for_the_class_or_for_nothing() -> None:
@@ -158,8 +158,8 @@ def test_an_answer_may_be_that_nothing_was_found() -> None:
     """9.8.2: nothing found."""
     nothing = SchemaDefinition(Person).read({"value": None, "detail": "only places"}, use_maybe=True)
     assert nothing == Nothing("only places")
-    assert nothing_found("person", nothing) == "The input holds no person: only places"
-    assert nothing_found("person", Nothing()) == "The input holds no person: the model found nothing"
+    assert nothing_found_reason("person", nothing) == "The input holds no person: only places"
+    assert nothing_found_reason("person", Nothing()) == "The input holds no person: the model found nothing"
 
 
 @pytest.mark.parametrize(
@@ -221,10 +221,10 @@ def test_a_class_that_cannot_be_written_is_an_extraction_error() -> None:
 
 def test_the_result_shows_the_data() -> None:
     """9.8.2: JSON text cut to 200."""
-    assert extracted("person", {"name": "Ädä"}) == 'Extracted person: {"name":"Ädä"}'
-    assert extracted("person", {"a": 1}, "who") == "Extracted person into 'who': {\"a\":1}"
-    assert extracted("x", "a" * 198) == f'Extracted x: "{"a" * 198}"'
-    assert extracted("x", "a" * 199) == f'Extracted x: "{"a" * 199}...'
+    assert extraction_text("person", {"name": "Ädä"}) == 'Extracted person: {"name":"Ädä"}'
+    assert extraction_text("person", {"a": 1}, "who") == "Extracted person into 'who': {\"a\":1}"
+    assert extraction_text("x", "a" * 198) == f'Extracted x: "{"a" * 198}"'
+    assert extraction_text("x", "a" * 199) == f'Extracted x: "{"a" * 199}...'
 
 
 def test_the_error_texts() -> None:
@@ -236,7 +236,7 @@ def test_the_error_texts() -> None:
         "Error: Nothing extracted (x): No schema named 'x'. Choose from: person, place"
     )
     assert argument_problem("Ada", "person", names) is None
-    assert not_extracted("person", "name: Field required") == (
+    assert extraction_error("person", "name: Field required") == (
         "Error: Nothing extracted (person): name: Field required"
     )
 

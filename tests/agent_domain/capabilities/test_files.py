@@ -8,38 +8,38 @@ from everstep.agent_domain.capabilities.files import (
     MAX_ALTERNATIVES,
     MAX_PATTERNS,
     Edit,
-    beyond_the_beginning,
+    apply_edit,
+    concurrent_change_error,
+    directory_matcher,
     displayable,
     edit_problem,
-    edited,
-    found,
+    file_excerpt,
     is_a_directory,
-    keeps_changing,
     listing,
     listing_cut_short,
+    match_files,
     matcher,
     no_directory,
     no_file,
+    no_parent_directory,
     no_regular_file,
-    no_way_to,
     not_text,
-    numbered,
     numbered_lines,
-    only_the_beginning,
+    offset_too_large,
+    parse_patterns,
+    path_error,
     path_problem,
-    patterns_of,
-    reading_failed,
-    scope,
+    read_error,
     search_cut_short,
     search_text,
-    tangled,
     text_of,
     too_large_to_edit,
     too_long_to_write,
+    too_many_links,
+    truncation_note,
     unread_directories,
-    unusable,
     window,
-    wrote,
+    write_summary,
 )
 from everstep.agent_domain.errors import InvalidInput
 
@@ -102,7 +102,7 @@ def test_a_name_occupies_one_line() -> None:
 
 def test_the_example_of_reading() -> None:
     """9.2.2: `a⏎b⏎` with offset 1."""
-    assert numbered("a\nb\n", 1) == "     2\tb"
+    assert file_excerpt("a\nb\n", 1) == "     2\tb"
 
 
 @pytest.mark.parametrize(
@@ -119,40 +119,40 @@ def test_the_example_of_reading() -> None:
 )
 def test_lines_are_numbered_and_a_trailing_newline_adds_none(text: str, shown: str) -> None:
     """9.2.2: only newlines end lines, so that the numbered text can be edited."""
-    assert numbered(text) == shown
+    assert file_excerpt(text) == shown
 
 
 def test_long_lines_are_cut_to_2000_characters() -> None:
     """9.2.2: text cut to 2000."""
-    assert numbered("ä" * 2000) == "     1\t" + "ä" * 2000
-    assert numbered("ä" * 2001) == "     1\t" + "ä" * 2000 + "..."
+    assert file_excerpt("ä" * 2000) == "     1\t" + "ä" * 2000
+    assert file_excerpt("ä" * 2001) == "     1\t" + "ä" * 2000 + "..."
 
 
 def test_offset_and_limit_choose_lines() -> None:
     """9.2.2: offset zero-based, negative → 0."""
-    assert numbered("a\nb\nc\n", 1, 1) == "     2\tb"
-    assert numbered("a\nb\n", -5, 1) == "     1\ta"
+    assert file_excerpt("a\nb\nc\n", 1, 1) == "     2\tb"
+    assert file_excerpt("a\nb\n", -5, 1) == "     1\ta"
 
 
 @pytest.mark.parametrize("limit", [2001, 10**9, 0, -1])
 def test_at_most_2000_lines_are_shown(limit: int) -> None:
     """9.2.2: limit at most 2000; zero and less mean the maximum."""
-    assert len(numbered("x\n" * 3000, 0, limit).split("\n")) == 2000
+    assert len(file_excerpt("x\n" * 3000, 0, limit).split("\n")) == 2000
 
 
 def test_numbers_may_outgrow_their_column() -> None:
     """9.2.2: right-aligned in 6."""
-    assert numbered("x\n" * 1_000_000, 999_998) == "999999\tx\n1000000\tx"
+    assert file_excerpt("x\n" * 1_000_000, 999_998) == "999999\tx\n1000000\tx"
 
 
 def test_an_empty_file_is_reported_at_any_offset() -> None:
     """9.2.2: `(empty file)`."""
-    assert numbered("") == numbered("", 7) == "(empty file)"
+    assert file_excerpt("") == file_excerpt("", 7) == "(empty file)"
 
 
 def test_an_offset_past_the_end_is_an_error() -> None:
     """9.2.2: `Error: The file ends before this offset`."""
-    assert numbered("a\nb\n", 2) == "Error: The file ends before this offset"
+    assert file_excerpt("a\nb\n", 2) == "Error: The file ends before this offset"
 
 
 def test_the_other_texts_of_reading() -> None:
@@ -176,7 +176,7 @@ def test_text_is_decoded() -> None:
 @given(st.text(), st.integers(-5, 50), st.integers(-5, 50))
 def test_reading_never_shows_more_than_asked(text: str, offset: int, limit: int) -> None:
     """9.2.2: the bounds hold for every file."""
-    shown = numbered(text, offset, limit)
+    shown = file_excerpt(text, offset, limit)
     lines = [line for line in shown.split("\n") if "\t" in line]
     assert len(lines) <= (limit if limit > 0 else 2000)
     assert all(len(line) <= 7 + 2000 + 3 for line in lines)
@@ -184,7 +184,7 @@ def test_reading_never_shows_more_than_asked(text: str, offset: int, limit: int)
 
 def test_lines_can_be_numbered_without_those_before_them() -> None:
     """9.2.2: the same form, for files that are not read whole."""
-    assert numbered_lines(["b", "c"], 1) == numbered("a\nb\nc", 1)
+    assert numbered_lines(["b", "c"], 1) == file_excerpt("a\nb\nc", 1)
     assert window(-1, 5000) == (0, 2000)
     assert window(3, 2) == (3, 2)
 
@@ -192,11 +192,11 @@ def test_lines_can_be_numbered_without_those_before_them() -> None:
 def test_a_read_problem_names_a_limit_or_a_reason() -> None:
     """9.2.1: problems are error texts."""
     assert no_regular_file("p").startswith("Error: 'p' is no regular file but a pipe")
-    assert tangled("p").startswith("Error: 'p' leads in circles")
-    assert unusable("p", "Permission denied") == "Error: 'p' cannot be used: Permission denied"
+    assert too_many_links("p").startswith("Error: 'p' leads in circles")
+    assert path_error("p", "Permission denied") == "Error: 'p' cannot be used: Permission denied"
     assert not_text("path") == "Error: path holds characters that UTF-8 cannot express"
-    assert only_the_beginning(5) == "... the file goes on, and only its first 5 bytes are read"
-    assert beyond_the_beginning(5).startswith("Error: Only the first 5 bytes of a file are read")
+    assert truncation_note(5) == "... the file goes on, and only its first 5 bytes are read"
+    assert offset_too_large(5).startswith("Error: Only the first 5 bytes of a file are read")
 
 
 # --- Writing and editing ---
@@ -204,39 +204,39 @@ def test_a_read_problem_names_a_limit_or_a_reason() -> None:
 
 def test_writing_counts_bytes_and_newlines() -> None:
     """9.2.3: `Wrote {path}: {bytes} bytes, {newlines+1} lines`."""
-    assert wrote("a/b.txt", "ä\nb\n") == "Wrote a/b.txt: 5 bytes, 3 lines"
-    assert wrote("e", "") == "Wrote e: 0 bytes, 1 lines"
+    assert write_summary("a/b.txt", "ä\nb\n") == "Wrote a/b.txt: 5 bytes, 3 lines"
+    assert write_summary("e", "") == "Wrote e: 0 bytes, 1 lines"
 
 
 def test_a_write_problem_names_a_limit_or_a_reason() -> None:
     """9.2.3, 9.2.4: problems are error texts."""
     assert too_long_to_write(9, 5).startswith("Error: The file would have 9 bytes, at most 5 can be written")
     assert too_large_to_edit(5) == "It is larger than 5 bytes, the most that can be edited"
-    assert no_way_to("a/b").startswith("Error: No file can be made at 'a/b'")
-    assert keeps_changing("a").startswith(
+    assert no_parent_directory("a/b").startswith("Error: No file can be made at 'a/b'")
+    assert concurrent_change_error("a").startswith(
         "Error: 'a' was not edited, because other processes keep changing it"
     )
 
 
 def test_editing_replaces_the_only_hit() -> None:
     """9.2.4: success."""
-    assert edited("one two", "two", "three") == Edit("one three", 1)
+    assert apply_edit("one two", "two", "three") == Edit("one three", 1)
     assert Edit("one three", 1).summary("./a") == "Edited ./a: 1 replacement(s)"
 
 
 def test_editing_replaces_every_hit_on_request() -> None:
     """9.2.4: replace_all."""
-    assert edited("a b a", "a", "c", replace_all=True) == Edit("c b c", 2)
+    assert apply_edit("a b a", "a", "c", replace_all=True) == Edit("c b c", 2)
 
 
 def test_an_empty_new_string_deletes() -> None:
     """9.2.4: empty new_string deletes."""
-    assert edited("abc", "b", "") == Edit("ac", 1)
+    assert apply_edit("abc", "b", "") == Edit("ac", 1)
 
 
 def test_several_hits_need_a_decision() -> None:
     """9.2.4: several hits without replace_all."""
-    assert edited("a b a", "a", "c") == (
+    assert apply_edit("a b a", "a", "c") == (
         "Error: old_string occurs 2 times. Set replace_all=true to change every one, "
         "or extend old_string until it occurs once"
     )
@@ -247,15 +247,15 @@ def test_edits_are_checked_in_order() -> None:
     assert edit_problem("", "") == "Error: new_string equals old_string, so nothing would change"
     assert edit_problem("", "x") == "Error: old_string must hold the text to replace"
     assert edit_problem("x", "") is None
-    assert reading_failed("no such file") == "Error: Reading the file failed: no such file"
-    assert edited("abc", "x", "y") == "Error: The file does not contain old_string"
-    assert edited("abc", "", "y") == "Error: old_string must hold the text to replace"
+    assert read_error("no such file") == "Error: Reading the file failed: no such file"
+    assert apply_edit("abc", "x", "y") == "Error: The file does not contain old_string"
+    assert apply_edit("abc", "", "y") == "Error: old_string must hold the text to replace"
 
 
 @given(st.text("ab\n", max_size=30), st.text("ab\n", min_size=1, max_size=3), st.text("abc", max_size=3))
 def test_an_edit_changes_nothing_but_the_hits(text: str, old: str, new: str) -> None:
     """9.2.4: the count is the number of replacements."""
-    edit = edited(text, old, new, replace_all=True)
+    edit = apply_edit(text, old, new, replace_all=True)
     if isinstance(edit, Edit):
         assert len(edit.text) == len(text) + edit.replacements * (len(new) - len(old))
     else:
@@ -278,7 +278,7 @@ TREE = [
 
 
 def finds(pattern: str, tree: list[str] = TREE) -> list[str]:
-    return found([pattern], tree, 0)[pattern]
+    return match_files([pattern], tree, 0)[pattern]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_the_first_matching_line_determines_the_meaning_of_a_pattern(pattern: st
 )
 def test_a_search_visits_only_directories_that_can_contain_hits(pattern: str, directories: list[str]) -> None:
     """9.2.5: so that a pattern finds its files in a tree of any size."""
-    leads_on = scope(pattern)
+    leads_on = directory_matcher(pattern)
     assert [path for path in ("docs", "src", "src/web", "src/web/deep") if leads_on(path)] == directories
 
 
@@ -360,7 +360,7 @@ def test_every_hit_of_a_pattern_is_in_its_scope(pattern: str, path: str) -> None
     """9.2.5: no file is missed."""
     parts = path.split("/")
     if matcher(pattern)(path):
-        assert all(scope(pattern)("/".join(parts[:depth])) for depth in range(1, len(parts)))
+        assert all(directory_matcher(pattern)("/".join(parts[:depth])) for depth in range(1, len(parts)))
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_an_unmatched_bracket_is_a_letter(pattern: str, path: str) -> None:
 def test_at_most_ten_files_are_found_over_all_patterns() -> None:
     """9.2.5: at most 10, without repeats, in path order."""
     tree = [f"{name}{n}.txt" for n in range(8) for name in "ab"]
-    groups = found(["a", "*.txt", "b"], reversed(tree))
+    groups = match_files(["a", "*.txt", "b"], reversed(tree))
     assert groups["a"] == [f"a{n}.txt" for n in range(8)]
     assert groups["*.txt"] == ["b0.txt", "b1.txt"]
     assert groups["b"] == []
@@ -390,7 +390,7 @@ def test_at_most_ten_files_are_found_over_all_patterns() -> None:
 
 def test_a_file_counts_for_the_first_pattern_only() -> None:
     """9.2.5: without repeats."""
-    assert found(["*.md", "README.md", "*.md"], TREE) == {
+    assert match_files(["*.md", "README.md", "*.md"], TREE) == {
         "*.md": ["README.md"],
         "README.md": ["src/web/README.md"],
     }
@@ -399,38 +399,38 @@ def test_a_file_counts_for_the_first_pattern_only() -> None:
 @pytest.mark.parametrize(("pattern", "patterns"), [(None, None), ("", []), ("  ", ["", " "])])
 def test_a_search_needs_a_pattern(pattern: object, patterns: object) -> None:
     """9.2.5: no pattern."""
-    assert search_text(found(patterns_of(pattern, patterns), TREE)) == "Error: pattern is required"
+    assert search_text(match_files(parse_patterns(pattern, patterns), TREE)) == "Error: pattern is required"
 
 
 def test_both_arguments_of_a_search_count() -> None:
     """9.2.5: `pattern | patterns`."""
-    assert patterns_of("a", ["b", "a", ""]) == ("a", "b")
-    assert patterns_of(["a"], "b") == ("a", "b")
+    assert parse_patterns("a", ["b", "a", ""]) == ("a", "b")
+    assert parse_patterns(["a"], "b") == ("a", "b")
 
 
 @pytest.mark.parametrize("patterns", [5, {"a": 1}, [1], [None]])
 def test_patterns_that_are_not_text_fail(patterns: object) -> None:
     """9.2.5: the model learns the expected form."""
     with pytest.raises(InvalidInput, match="must be text"):
-        patterns_of(None, patterns)
+        parse_patterns(None, patterns)
 
 
 def test_a_search_has_at_most_20_patterns() -> None:
     """9.2.5: each is compared with every path."""
     names = [str(number) for number in range(MAX_PATTERNS + 1)]
-    assert len(patterns_of(None, names[1:])) == MAX_PATTERNS
+    assert len(parse_patterns(None, names[1:])) == MAX_PATTERNS
     with pytest.raises(InvalidInput, match="at most 20 patterns fit in one search, not 21"):
-        patterns_of(None, names)
+        parse_patterns(None, names)
 
 
 def test_the_example_of_the_search_result() -> None:
     """9.2.6: the example."""
-    assert search_text(found(["*.md"], ["README.md"])) == "Files found: 1\n\n[*.md]\nREADME.md"
+    assert search_text(match_files(["*.md"], ["README.md"])) == "Files found: 1\n\n[*.md]\nREADME.md"
 
 
 def test_a_group_shows_five_paths() -> None:
     """9.2.6: at most 5, then the number of others; patterns without hits are left out."""
-    groups = found(["*.py", "none.x", "*.md"], [*(f"{n}.py" for n in range(7)), "a.md"])
+    groups = match_files(["*.py", "none.x", "*.md"], [*(f"{n}.py" for n in range(7)), "a.md"])
     assert search_text(groups) == (
         "Files found: 8\n\n[*.py]\n0.py\n1.py\n2.py\n3.py\n4.py\n... 2 more not shown\n\n[*.md]\na.md"
     )
@@ -438,12 +438,12 @@ def test_a_group_shows_five_paths() -> None:
 
 def test_five_paths_are_shown_whole() -> None:
     """9.2.6: no line about zero more."""
-    assert "more not shown" not in search_text(found(["*"], "abcde"))
+    assert "more not shown" not in search_text(match_files(["*"], "abcde"))
 
 
 def test_a_search_without_hits_names_its_patterns() -> None:
     """9.2.6: none."""
-    assert search_text(found(["*.rs", "x"], TREE)) == "No file matches *.rs, x"
+    assert search_text(match_files(["*.rs", "x"], TREE)) == "No file matches *.rs, x"
 
 
 def test_an_incomplete_search_is_reported() -> None:
@@ -498,7 +498,7 @@ pattern_texts = st.text("ab./*?[]{},!-&|~^\\", max_size=12)
 def test_any_pattern_finds_only_given_files_or_is_refused(pattern: str, paths: list[str]) -> None:
     """9.2.5: nothing but InvalidInput."""
     try:
-        groups = found([pattern], paths, 2)
+        groups = match_files([pattern], paths, 2)
     except InvalidInput:
         return
     assert set(groups[pattern]) <= set(paths)

@@ -1,4 +1,4 @@
-from everstep.agent_domain.capabilities.llm_query import answer_text, call_failed, query_problem
+from everstep.agent_domain.capabilities.llm_query import answer_text, call_error_text, query_problem
 
 
 def test_a_blank_query_is_an_error_text() -> None:
@@ -15,4 +15,4 @@ def test_an_answer_without_text_is_an_error_text() -> None:
 
 def test_a_failed_call_is_an_error_text() -> None:
     """9.9.1: `Error: The model call failed: {error}`."""
-    assert call_failed("rate limit") == "Error: The model call failed: rate limit"
+    assert call_error_text("rate limit") == "Error: The model call failed: rate limit"

@@ -5,7 +5,13 @@ from ipaddress import ip_address
 import pytest
 
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
-from everstep.agent_domain.capabilities.network import AllowedNetwork, host_name, is_public, literal, network
+from everstep.agent_domain.capabilities.network import (
+    AllowedNetwork,
+    host_name,
+    is_public,
+    parse_address,
+    parse_network,
+)
 from everstep.agent_domain.errors import InvalidInput
 
 
@@ -58,7 +64,7 @@ def test_hosts_of_the_internet_are_open(address: str) -> None:
 )
 def test_a_list_allows_its_names(listed: str, host: str, port: int, is_allowed: bool) -> None:
     """9.1.14"""
-    refusal = AllowedNetwork.of(network([listed])).refusal(host, port)
+    refusal = AllowedNetwork.of(parse_network([listed])).refusal(host, port)
     assert (refusal is None) == is_allowed, refusal
 
 
@@ -101,7 +107,7 @@ def test_a_refusal_names_the_policy() -> None:
 def test_an_invalid_list_of_names_is_refused_when_it_is_set(given: object) -> None:
     """9.1.14"""
     with pytest.raises(InvalidInput, match=r"network|not a host name"):
-        network(given)
+        parse_network(given)
 
 
 def test_a_policy_keeps_the_list() -> None:
@@ -117,6 +123,6 @@ def test_a_policy_keeps_the_list() -> None:
 def test_names_have_one_form() -> None:
     """9.1.14"""
     assert host_name(" Pypi.ORG. ") == "pypi.org"
-    assert literal("[::1]") == ip_address("::1")
-    assert literal("fe80::1%eth0") is None
-    assert literal("pypi.org") is None
+    assert parse_address("[::1]") == ip_address("::1")
+    assert parse_address("fe80::1%eth0") is None
+    assert parse_address("pypi.org") is None

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from everstep.agent_domain.capabilities.questions import (
-    Answer,
     Question,
+    UserAnswer,
     UserInputPolicy,
-    addressed,
-    request_of,
+    find_question,
+    request_data,
 )
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import frozen_map
@@ -29,7 +29,7 @@ FORM = Question.parse({"prompt": "Who?", "schema": {"type": "object", "required"
 
 
 def answering(question: Question, text: str = "", data: Any = None) -> Any:
-    return question.result(Answer(text, data), check_required)
+    return question.result(UserAnswer(text, data), check_required)
 
 
 def refusing(question: Question, text: str = "", data: Any = None) -> str:
@@ -51,15 +51,15 @@ def test_choices_win_over_a_schema(schema: object) -> None:
     args = frozen_map({"prompt": "?", "choices": ["a", "b"], "schema": schema})
 
     assert Question.parse(args) == Question("?", ("a", "b"))
-    assert request_of(args) == {"prompt": "?", "choices": ["a", "b"]}
+    assert request_data(args) == {"prompt": "?", "choices": ["a", "b"]}
 
 
 def test_the_stored_form_is_complete() -> None:
     """8.5.1"""
     for choices in ([], [" "], None):
         args = frozen_map({"prompt": "?", "choices": choices, "schema": {"type": "object"}})
-        assert request_of(args) == args
-    assert request_of(frozen_map({"question": "?"})) == {"question": "?"}
+        assert request_data(args) == args
+    assert request_data(frozen_map({"question": "?"})) == {"question": "?"}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_message_answers_the_oldest_question_or_the_one_it_names(
     requests: list[str], named: str | None, answered: str | None
 ) -> None:
     """8.5.3: the oldest (or that) open question."""
-    assert addressed(requests, named) == answered
+    assert find_question(requests, named) == answered
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_any_question_and_answer_fit_or_are_refused(args: dict[str, Any], text: 
     """8.5.4: nothing but InvalidInput."""
     try:
         question = Question.parse(args)
-        result = question.result(Answer(text, data), check_required)
+        result = question.result(UserAnswer(text, data), check_required)
     except InvalidInput:
         return
     assert not question.choices or result in question.choices

@@ -7,12 +7,12 @@ from hypothesis import given, strategies as st
 from everstep.agent_domain.capabilities.scratchpad import (
     RESERVED_KEYS,
     MetadataPolicy,
-    Write,
-    keys_taken,
+    MetadataWrite,
     list_text,
+    occupied_keys,
     read_text,
     refusal,
-    refused,
+    refusal_text,
     type_name,
 )
 from everstep.agent_domain.errors import InvalidInput
@@ -23,9 +23,9 @@ POLICY = MetadataPolicy()
 
 
 def writing(key: str, value: object, taken: list[str] | None = None, policy: MetadataPolicy = POLICY) -> str:
-    write = Write(key, value)
+    write = MetadataWrite(key, value)
     reason = refusal(write, taken or [], policy)
-    return refused(reason) if reason else write.text
+    return refusal_text(reason) if reason else write.text
 
 
 def test_the_defaults_and_the_reserved_keys() -> None:
@@ -94,9 +94,9 @@ def test_the_number_of_keys_is_limited_for_new_ones() -> None:
 def test_reasons_are_checked_in_order() -> None:
     """9.4.2: key, reserved, size, number."""
     policy = MetadataPolicy(max_keys=0, max_value_size_bytes=0)
-    assert refusal(Write("", 1), [], policy) == "The key is empty"
-    assert refusal(Write("tasks", 1), [], policy) == "The key 'tasks' is reserved, choose another"
-    assert refusal(Write("k", 1), [], policy) == "The value is larger than 0 bytes"
+    assert refusal(MetadataWrite("", 1), [], policy) == "The key is empty"
+    assert refusal(MetadataWrite("tasks", 1), [], policy) == "The key 'tasks' is reserved, choose another"
+    assert refusal(MetadataWrite("k", 1), [], policy) == "The value is larger than 0 bytes"
 
 
 @pytest.mark.parametrize(
@@ -120,20 +120,20 @@ def test_keys_that_earlier_calls_of_the_step_write_are_taken(
 ) -> None:
     """9.4.2, 9.8.3: refused calls write nothing."""
     policy = MetadataPolicy(max_keys=2, max_value_size_bytes=50)
-    assert keys_taken({"a": 0}, [ToolCall("c1", name, frozen_map(args))], policy) == taken
+    assert occupied_keys({"a": 0}, [ToolCall("c1", name, frozen_map(args))], policy) == taken
 
 
 def test_earlier_calls_beyond_the_limit_take_no_key() -> None:
     """9.4.2: keys written earlier in the step count."""
     earlier = [ToolCall(key, "metadata_write", frozen_map({"key": key, "value": 1})) for key in "abc"]
-    assert keys_taken({}, earlier, MetadataPolicy(max_keys=2)) == ["a", "b"]
+    assert occupied_keys({}, earlier, MetadataPolicy(max_keys=2)) == ["a", "b"]
 
 
 def test_a_key_that_is_not_text_fails() -> None:
     """9.4.2: the model learns the expected form."""
     key: Any = 5
     with pytest.raises(InvalidInput, match="key must be text"):
-        Write(key, 1)
+        MetadataWrite(key, 1)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ json_values = st.recursive(
 def test_the_result_of_a_write_is_always_short(key: str, value: object) -> None:
     """9.4.2: any preview is cut to 100."""
     try:
-        write = Write(key, value)
+        write = MetadataWrite(key, value)
     except InvalidInput:
         return
     assert len(write.text) <= len(f"Stored '{key}': ") + 103

@@ -6,13 +6,13 @@ from hypothesis import given, strategies as st
 
 from everstep.agent_domain.capabilities.skills import (
     Skill,
-    by_name,
     default_name,
+    fill_arguments,
     is_skill_file,
     list_text,
     load_text,
     metadata_message,
-    with_arguments,
+    skills_by_name,
 )
 from everstep.agent_domain.errors import InvalidInput
 
@@ -87,14 +87,14 @@ def test_of_one_name_skill_md_wins() -> None:
         [("pdf.md", flat), ("z/SKILL.md", directory)],
         [("z/SKILL.md", directory), ("pdf.md", flat)],
     ):
-        assert by_name([("r.md", REVIEW), *found]) == {"pdf": directory, "review": REVIEW}
-        assert list(by_name([("r.md", REVIEW), *found])) == ["pdf", "review"]
+        assert skills_by_name([("r.md", REVIEW), *found]) == {"pdf": directory, "review": REVIEW}
+        assert list(skills_by_name([("r.md", REVIEW), *found])) == ["pdf", "review"]
 
 
 def test_of_one_name_and_kind_the_first_path_wins() -> None:
     """9.5.1: decided here, so that it does not depend on the order of a directory."""
     first, second = Skill("pdf", "first"), Skill("pdf", "second")
-    assert by_name([("b.md", second), ("a.md", first)])["pdf"] == first
+    assert skills_by_name([("b.md", second), ("a.md", first)])["pdf"] == first
 
 
 # --- Texts for the model ---
@@ -175,19 +175,19 @@ def test_the_skills_are_announced_once() -> None:
 )
 def test_placeholders_are_filled_in(body: str, filled: str) -> None:
     """9.5.5: by index, all, or appended."""
-    assert with_arguments(body, "a  b c") == filled
+    assert fill_arguments(body, "a  b c") == filled
 
 
 def test_arguments_are_filled_in_only_once() -> None:
     """9.5.5: text in an argument is no placeholder."""
-    assert with_arguments("$0 $1", "$1 $ARGUMENTS") == "$1 $ARGUMENTS"
+    assert fill_arguments("$0 $1", "$1 $ARGUMENTS") == "$1 $ARGUMENTS"
 
 
 def test_without_arguments_the_body_is_unchanged() -> None:
     """9.5.5: decided here: absent arguments are not the same as empty ones."""
-    assert with_arguments("echo $1", None) == "echo $1"
-    assert with_arguments("echo $1.", "") == "echo ."
-    assert with_arguments("Plain", " ") == "Plain"
+    assert fill_arguments("echo $1", None) == "echo $1"
+    assert fill_arguments("echo $1.", "") == "echo ."
+    assert fill_arguments("Plain", " ") == "Plain"
 
 
 yaml_values = st.recursive(

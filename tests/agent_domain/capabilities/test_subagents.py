@@ -7,13 +7,13 @@ from everstep.agent_domain.capabilities.subagents import (
     CHILD_TIMEOUT_SECONDS,
     SubagentListing,
     SubagentPolicy,
-    answered,
     description,
-    failed,
+    failure_text,
     inherited_tools,
+    outcome_text,
     parameters,
-    reported,
-    unknown,
+    success_text,
+    unknown_agent_text,
 )
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.child_end import ChildEnd
@@ -45,7 +45,7 @@ def test_a_meaningless_policy_is_refused() -> None:
 )
 def test_every_end_has_a_text(end: ChildEnd, text: str) -> None:
     """9.6.3: results, never failures."""
-    assert reported("hand", end, POLICY) == text
+    assert outcome_text("hand", end, POLICY) == text
 
 
 def test_the_description_lists_the_agents_with_their_tools() -> None:
@@ -77,18 +77,18 @@ def test_the_limits_of_a_child() -> None:
 
 def test_the_parent_reads_the_trimmed_response() -> None:
     """9.6.3: `[Subagent: {name}] {response}`."""
-    assert answered("reviewer", "\n Fine. \n", POLICY) == "[Subagent: reviewer] Fine."
+    assert success_text("reviewer", "\n Fine. \n", POLICY) == "[Subagent: reviewer] Fine."
 
 
 def test_a_missing_response_is_reported() -> None:
     """9.6.3: `(no response)`."""
-    assert answered("reviewer", " \n", POLICY) == "[Subagent: reviewer] (no response)"
+    assert success_text("reviewer", " \n", POLICY) == "[Subagent: reviewer] (no response)"
 
 
 def test_the_problems_of_a_child_are_error_texts() -> None:
     """9.6.3: results, never failures."""
-    assert failed("reviewer", "no tokens left") == "Error: Subagent 'reviewer' failed: no tokens left"
-    assert unknown("x", ["a", "b"]) == "Error: No agent named 'x'. Choose from: a, b"
+    assert failure_text("reviewer", "no tokens left") == "Error: Subagent 'reviewer' failed: no tokens left"
+    assert unknown_agent_text("x", ["a", "b"]) == "Error: No agent named 'x'. Choose from: a, b"
     assert POLICY.refusal("reviewer", 3) == (
         "Error: Subagent 'reviewer' not started, subagents nest at most 3 deep"
     )
@@ -97,9 +97,9 @@ def test_the_problems_of_a_child_are_error_texts() -> None:
 def test_a_long_response_is_cut_right_trimmed_and_marked() -> None:
     """9.6.3: first n characters, right-trimmed, + `⏎...`."""
     policy = SubagentPolicy(summary_max_chars=5)
-    assert answered("a", "12345", policy) == "[Subagent: a] 12345"
-    assert answered("a", "123456", policy) == "[Subagent: a] 12345\n..."
-    assert answered("a", "äö   ü", policy) == "[Subagent: a] äö\n..."
+    assert success_text("a", "12345", policy) == "[Subagent: a] 12345"
+    assert success_text("a", "123456", policy) == "[Subagent: a] 12345\n..."
+    assert success_text("a", "äö   ü", policy) == "[Subagent: a] äö\n..."
 
 
 @pytest.mark.parametrize("maximum", [0, -1])

@@ -8,10 +8,10 @@ from everstep.agent_domain.capabilities.tasks import (
     TaskList,
     TaskStatus,
     TodoPolicy,
+    due_listing,
+    due_reminder,
     initial_reminder,
-    nag_due,
     parse_tasks,
-    render_due,
     steps_since_call,
 )
 from everstep.agent_domain.errors import InvalidInput
@@ -185,7 +185,7 @@ def test_the_initial_reminder_comes_once_at_the_start() -> None:
 @pytest.mark.parametrize(("steps", "due"), [(0, False), (9, False), (10, True), (11, False), (20, True)])
 def test_the_nag_comes_at_multiples(steps: int, due: bool) -> None:
     """9.3.3: a positive multiple of reminder_every_steps."""
-    nag = nag_due(steps, POLICY)
+    nag = due_reminder(steps, POLICY)
     assert (nag is not None) == due
     if nag:
         assert nag.startswith(f"<todo-reminder-nag>\nNo todo_write call for {steps}+ steps")
@@ -195,8 +195,8 @@ def test_the_nag_comes_at_multiples(steps: int, due: bool) -> None:
 def test_zero_or_less_disables_nag_and_render(every: int) -> None:
     """9.3.3: values ≤ 0 disable the last two."""
     policy = TodoPolicy(render_every_steps=every, reminder_every_steps=every)
-    assert nag_due(10, policy) is None
-    assert render_due(THREE, 10, just_called=False, last_text="", policy=policy) is None
+    assert due_reminder(10, policy) is None
+    assert due_listing(THREE, 10, just_called=False, last_text="", policy=policy) is None
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def rendering(**changes: Any) -> str | None:
         "last_text": "ok",
         "policy": POLICY,
     }
-    return render_due(**{**facts, **changes})
+    return due_listing(**{**facts, **changes})
 
 
 def test_the_list_is_rendered_after_every_tenth_step() -> None:

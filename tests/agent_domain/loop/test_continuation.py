@@ -15,7 +15,7 @@ from everstep.agent_domain.loop.continuation import (
     ContinuationOutcome,
     Criterion,
     compact,
-    expanded,
+    expand,
 )
 from everstep.agent_domain.loop.criteria import (
     CumulativeExecutionTimeLimit,
@@ -177,7 +177,7 @@ def test_an_absence_of_requests_does_not_by_itself_stop() -> None:
 # --- Nested sets ---
 
 
-def nested(*criteria: Criterion[Any]) -> ContinuationCriteria:
+def a_set(*criteria: Criterion[Any]) -> ContinuationCriteria:
     return ContinuationCriteria(*criteria)
 
 
@@ -197,7 +197,7 @@ def test_a_set_casts_one_vote_with_its_own_decision_and_stop_reason(
     inside: list[Votes], decision: ContinuationDecision, reason: StopReason
 ) -> None:
     """2.2.6: one evaluation for the whole set."""
-    vote, guard = outcome(nested(*inside), allows()).evaluations
+    vote, guard = outcome(a_set(*inside), allows()).evaluations
 
     assert (vote.name, vote.decision, vote.stop_reason) == ("ContinuationCriteria", decision, reason)
     assert guard.name == "Guard"
@@ -205,21 +205,21 @@ def test_a_set_casts_one_vote_with_its_own_decision_and_stop_reason(
 
 def test_the_vote_of_a_set_names_its_decider() -> None:
     """2.2.6: the one evaluation has a full reason."""
-    (vote,) = outcome(nested(allows(), forbids())).evaluations
+    (vote,) = outcome(a_set(allows(), forbids())).evaluations
 
     assert vote.reason == "ContinuationCriteria forbids another step (Veto)"
 
 
 def test_a_nested_veto_stays_a_veto() -> None:
     """2.2.6: also if an outer criterion requests."""
-    found = outcome(requests(), nested(nested(forbids(), stops()), requests()))
+    found = outcome(requests(), a_set(a_set(forbids(), stops()), requests()))
 
     assert verdict(found) == (FORBID, False, "ContinuationCriteria", StopReason.GUARD)
 
 
 def test_a_nested_limit_without_work_inside_stops_if_there_is_none_outside() -> None:
     """2.2.6: a nested natural completion counts as stop."""
-    done = nested(STEPS, stops())
+    done = a_set(STEPS, stops())
 
     assert verdict(outcome(done, allows())) == (
         STOP,
@@ -232,9 +232,9 @@ def test_a_nested_limit_without_work_inside_stops_if_there_is_none_outside() -> 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_nested_limit_forbids_the_work_of_others(depth: int) -> None:
     """2.2.6: if an outer criterion requests, the nested completion is the forbid of its first limit."""
-    done: Criterion[Any] = nested(allows(), TOKENS, stops(), TIME)
+    done: Criterion[Any] = a_set(allows(), TOKENS, stops(), TIME)
     for _ in range(depth - 1):
-        done = nested(done, allows(), stops(), STEPS)
+        done = a_set(done, allows(), stops(), STEPS)
     found = outcome(requests(), done)
 
     assert verdict(found) == (FORBID, False, "Tokens", StopReason.TOKEN_LIMIT)
@@ -243,7 +243,7 @@ def test_a_nested_limit_forbids_the_work_of_others(depth: int) -> None:
 
 def test_a_nested_stop_without_a_limit_forbids_nothing() -> None:
     """2.2.6: only a limit turns the stop of a set into a veto."""
-    assert verdict(outcome(nested(stops(), allows()), requests())) == (
+    assert verdict(outcome(a_set(stops(), allows()), requests())) == (
         REQUEST,
         True,
         "Worker",
@@ -253,7 +253,7 @@ def test_a_nested_stop_without_a_limit_forbids_nothing() -> None:
 
 def test_a_request_for_continuation_is_an_outer_request_to_a_nested_set() -> None:
     """2.2.6, 2.4.2: and only the outermost set has it in its trace."""
-    found = outcome(nested(nested(STEPS, stops())), state=NOTHING.requested())
+    found = outcome(a_set(a_set(STEPS, stops())), state=NOTHING.requested())
 
     assert verdict(found) == (FORBID, False, "Steps", StopReason.STEPS_LIMIT)
     assert trace(found) == [("Steps", FORBID), ("ContinuationRequest", REQUEST)]
@@ -294,7 +294,7 @@ def test_the_first_of_several_that_raise_is_recorded() -> None:
 
 def test_a_criterion_that_raises_within_a_set_ends_the_run() -> None:
     """2.2.7, 2.2.6: the set is the criterion that is named."""
-    found = outcome(forbids(StopReason.ERROR), nested(nested(Raises(), stops())))
+    found = outcome(forbids(StopReason.ERROR), a_set(a_set(Raises(), stops())))
 
     assert verdict(found) == (FORBID, False, "ContinuationCriteria", StopReason.ERROR)
     assert found.failure == StepError("by zero", exception="ZeroDivisionError")
@@ -493,7 +493,7 @@ def test_the_source_of_a_signal_is_the_decider() -> None:
     written = found.to_dict()
 
     assert found.source == written["evaluations"][0]["source"] == "hook"
-    for read in (ContinuationOutcome.from_dict(written), expanded(json.loads(json_text(compact(found))))):
+    for read in (ContinuationOutcome.from_dict(written), expand(json.loads(json_text(compact(found))))):
         assert (read.source, read.resolved_by, read.stop_signal) == ("hook", "StopSignal", HALT)
 
 
@@ -554,7 +554,7 @@ def test_a_signal_for_a_resource_limit_lets_an_answer_through() -> None:
 
 def test_a_nested_set_does_not_count_signals_again() -> None:
     """2.4.2, 2.2.6: signals and requests appear once, in the outermost trace."""
-    found = outcome(nested(stops()), state=NOTHING.signalled(CANCEL).requested())
+    found = outcome(a_set(stops()), state=NOTHING.signalled(CANCEL).requested())
 
     assert trace(found) == [
         ("StopSignal", FORBID),

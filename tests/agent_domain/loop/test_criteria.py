@@ -71,7 +71,7 @@ def steps(count: int) -> ExecutionFacts:
     return an_execution(*[a_step(an_answered_call())] * count)
 
 
-def used(tokens: int) -> ExecutionFacts:
+def an_execution_with_tokens(tokens: int) -> ExecutionFacts:
     return an_execution(a_step(usage=Usage(input=tokens)))
 
 
@@ -83,13 +83,13 @@ def finished_with(word: str | None) -> ExecutionFacts:
     return an_execution(a_step(finish_reason=word))
 
 
-def said(state: ExecutionFacts) -> str | None:
+def response_text(state: ExecutionFacts) -> str | None:
     """A response text that tests pass in the finish reason."""
     return state.current_step.finish_reason if state.current_step else None
 
 
 LENGTH = FinishReasonCheck(frozenset({"length"}))
-ASKS = ResponseContentCheck(said, lambda text: text.endswith("?"))
+ASKS = ResponseContentCheck(response_text, lambda text: text.endswith("?"))
 APPROVED, REJECTED = CritiqueVerdict
 
 
@@ -101,9 +101,9 @@ APPROVED, REJECTED = CritiqueVerdict
         (StepsLimit(2), steps(3), FORBID, "steps_limit"),
         (StepsLimit(0), NOT_STARTED, FORBID, "steps_limit"),
         (StepsLimit(1), STEP_FAILED, FORBID, "steps_limit"),
-        (TokenUsageLimit(10), used(9), ALLOW, None),
-        (TokenUsageLimit(10), used(10), FORBID, "token_limit"),
-        (TokenUsageLimit(10), used(11), FORBID, "token_limit"),
+        (TokenUsageLimit(10), an_execution_with_tokens(9), ALLOW, None),
+        (TokenUsageLimit(10), an_execution_with_tokens(10), FORBID, "token_limit"),
+        (TokenUsageLimit(10), an_execution_with_tokens(11), FORBID, "token_limit"),
         (TokenUsageLimit(10), an_execution(a_step(usage=Usage(2, 2, 2, 2, 1))), ALLOW, None),
         (TokenUsageLimit(10), an_execution(a_step(usage=Usage(2, 2, 2, 2, 2))), FORBID, "token_limit"),
         (ExecutionTimeLimit(60), ANSWERED.at(after(59.999)), ALLOW, None),
@@ -191,8 +191,8 @@ DEFAULTS = {
     [
         (StepsLimit(2), steps(2)),
         (StepsLimit(2), steps(1)),
-        (TokenUsageLimit(10), used(10)),
-        (TokenUsageLimit(10), used(9)),
+        (TokenUsageLimit(10), an_execution_with_tokens(10)),
+        (TokenUsageLimit(10), an_execution_with_tokens(9)),
         (ExecutionTimeLimit(60), ANSWERED.at(after(60))),
         (ExecutionTimeLimit(60), ANSWERED),
         (LENGTH, finished_with("length")),

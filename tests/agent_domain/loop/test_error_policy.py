@@ -17,9 +17,9 @@ from everstep.agent_domain.loop.error_policy import (
     ErrorContext,
     ErrorHandlingDecision,
     ErrorPolicy,
-    context_of,
-    reason_for,
-    resolve,
+    handling_context,
+    handling_reason,
+    resolve_error_context,
 )
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.loop.step_facts import StepFacts
@@ -237,9 +237,9 @@ def test_retrying_tools_takes_retries() -> None:
 
 def test_without_a_failing_step_there_is_nothing_to_handle() -> None:
     """3.4.1: no current step, or one without errors."""
-    assert resolve(None, 3, 4) == ErrorContext.none()
-    assert resolve(a_step(), 0, 4) == ErrorContext.none()
-    assert resolve(a_step(an_answered_call()), 0, 4) == ErrorContext.none()
+    assert resolve_error_context(None, 3, 4) == ErrorContext.none()
+    assert resolve_error_context(a_step(), 0, 4) == ErrorContext.none()
+    assert resolve_error_context(a_step(an_answered_call()), 0, 4) == ErrorContext.none()
 
 
 def test_the_first_failing_tool_supplies_message_and_name() -> None:
@@ -249,21 +249,23 @@ def test_the_first_failing_tool_supplies_message_and_name() -> None:
         an_answered_call("a"), a_failed_call("b", message="first"), second, own_errors=(StepError("own"),)
     )
 
-    assert resolve(step, 2, 5) == ErrorContext(TOOL, 2, 5, "first", "search", EMPTY)
+    assert resolve_error_context(step, 2, 5) == ErrorContext(TOOL, 2, 5, "first", "search", EMPTY)
 
 
 def test_without_a_failing_tool_the_first_error_of_the_step_counts() -> None:
     """3.4.1: and the tool name is None."""
     step = a_step(own_errors=(StepError("first", tool_name="search"), StepError("second")))
 
-    assert resolve(step, 1, 1) == ErrorContext(MODEL, 1, 1, "first", None)
+    assert resolve_error_context(step, 1, 1) == ErrorContext(MODEL, 1, 1, "first", None)
 
 
 def test_a_failing_pseudo_execution_is_a_failing_tool() -> None:
     """3.4.1: it supplies message and name."""
     step = a_step(pseudo_errors=(StepError("no decision", VALIDATION, "decision_extraction"),))
 
-    assert resolve(step, 1, 1) == ErrorContext(VALIDATION, 1, 1, "no decision", "decision_extraction")
+    assert resolve_error_context(step, 1, 1) == ErrorContext(
+        VALIDATION, 1, 1, "no decision", "decision_extraction"
+    )
 
 
 def own(*kinds: ErrorType | None) -> StepFacts:
@@ -299,17 +301,17 @@ def tools(*kinds: ErrorType | None) -> StepFacts:
 )
 def test_the_type_of_a_failure_is_the_first_that_matches(step: StepFacts, kind: ErrorType) -> None:
     """3.4.2: rate limit, timeout, validation, a failing tool, any error."""
-    assert resolve(step, 1, 1).type is kind
+    assert resolve_error_context(step, 1, 1).type is kind
 
 
 def test_an_unknown_effect_is_a_tool_error_for_every_policy() -> None:
     """3.4.4: and the context names it."""
     for kinds in ((UNKNOWN,), (UNKNOWN, UNKNOWN), (None, UNKNOWN)):
-        context = resolve(tools(*kinds), 1, 1)
+        context = resolve_error_context(tools(*kinds), 1, 1)
         assert (context.type, context.metadata) == (TOOL, {"effect": "unknown"})
-    assert resolve(tools(None), 1, 1).metadata == {}
-    assert resolve(tools(UNKNOWN, TIMEOUT), 1, 1).type is TIMEOUT
-    assert resolve(tools(UNKNOWN, TIMEOUT), 1, 1).metadata == {"effect": "unknown"}
+    assert resolve_error_context(tools(None), 1, 1).metadata == {}
+    assert resolve_error_context(tools(UNKNOWN, TIMEOUT), 1, 1).type is TIMEOUT
+    assert resolve_error_context(tools(UNKNOWN, TIMEOUT), 1, 1).metadata == {"effect": "unknown"}
 
 
 @pytest.mark.parametrize(
@@ -326,14 +328,14 @@ def test_each_preset_treats_an_unknown_effect_like_a_tool_error(
     policy: ErrorPolicy, decision: ErrorHandlingDecision
 ) -> None:
     """3.4.4: retry means that the model may try another way; no policy runs the call again."""
-    assert policy.evaluate(resolve(tools(UNKNOWN), 1, 1)) is decision
+    assert policy.evaluate(resolve_error_context(tools(UNKNOWN), 1, 1)) is decision
 
 
 def test_an_execution_of_an_older_release_judges_unknown_effects_differently() -> None:
     """3.4.4: its decision under the older rule follows again when it is replayed."""
-    assert resolve(tools(UNKNOWN), 1, 1, unknown_effects_apart=True).type is UNKNOWN
-    assert resolve(tools(UNKNOWN, None), 1, 1, unknown_effects_apart=True).type is TOOL
-    assert resolve(tools(None), 1, 1, unknown_effects_apart=True).type is TOOL
+    assert resolve_error_context(tools(UNKNOWN), 1, 1, unknown_effects_apart=True).type is UNKNOWN
+    assert resolve_error_context(tools(UNKNOWN, None), 1, 1, unknown_effects_apart=True).type is TOOL
+    assert resolve_error_context(tools(None), 1, 1, unknown_effects_apart=True).type is TOOL
 
 
 @pytest.mark.parametrize(
@@ -352,7 +354,7 @@ def test_an_execution_of_an_older_release_judges_unknown_effects_differently() -
 )
 def test_the_type_of_an_escaped_exception(raised: Exception, kind: ErrorType) -> None:
     """3.4.2, 3.5.1, 3.5.2: the type of a step's error follows from the exception."""
-    assert resolve(a_step(own_errors=(StepError.of(raised),)), 1, 1).type is kind
+    assert resolve_error_context(a_step(own_errors=(StepError.of(raised),)), 1, 1).type is kind
 
 
 @pytest.mark.parametrize(
@@ -368,7 +370,7 @@ def test_the_type_of_an_exception_in_a_tool(raised: Exception, kind: ErrorType) 
     """3.4.2: a tool's error is a tool error unless its type is more specific."""
     call = replace(a_failed_call(), error=StepError.of(raised, "search"))
 
-    assert resolve(a_step(call), 1, 1).type is kind
+    assert resolve_error_context(a_step(call), 1, 1).type is kind
 
 
 # --- Reasons and context ---
@@ -389,25 +391,25 @@ def test_the_handling_in_a_sentence(kind: ErrorType, shown: str) -> None:
     """3.6.1: the type with its first letter upper-cased, the counts, the policy's max_retries."""
     context = a_failure(kind, consecutive=2, total=7)
 
-    assert reason_for(context, STOP, 3) == (
+    assert handling_reason(context, STOP, 3) == (
         f"{shown} error stops the run (failures in a row: 2, max_retries: 3)"
     )
-    assert reason_for(context, RETRY, 3) == (
+    assert handling_reason(context, RETRY, 3) == (
         f"{shown} error leads to a retry (failures in a row: 2, max_retries: 3)"
     )
-    assert reason_for(context, IGNORE, 3) == f"{shown} error does not stop the run under this policy"
+    assert handling_reason(context, IGNORE, 3) == f"{shown} error does not stop the run under this policy"
 
 
 def test_the_sentence_without_a_failure() -> None:
     """3.6.1: No failure to handle."""
-    assert reason_for(ErrorContext.none(), IGNORE, 3) == "No failure to handle"
+    assert handling_reason(ErrorContext.none(), IGNORE, 3) == "No failure to handle"
 
 
 def test_the_handling_as_data() -> None:
     """3.6.1: the keys of the context."""
     context = ErrorContext(RATE_LIMIT, 2, 7, "slow down", "search")
 
-    assert context_of(context, RETRY, 3) == {
+    assert handling_context(context, RETRY, 3) == {
         "errorType": "rate_limit",
         "consecutiveFailures": 2,
         "totalFailures": 7,
@@ -415,7 +417,7 @@ def test_the_handling_as_data() -> None:
         "handling": "retry",
         "toolName": "search",
     }
-    assert context_of(ErrorContext.none(), IGNORE, 0) == {
+    assert handling_context(ErrorContext.none(), IGNORE, 0) == {
         "errorType": "unknown",
         "consecutiveFailures": 0,
         "totalFailures": 0,

@@ -38,17 +38,17 @@ WAITING = a_step(a_call("a"), a_call("b"))
 HALT = StopSignal(StopReason.GUARD, "Enough")
 
 
-def begun() -> ExecutionFacts:
+def an_execution_in_its_first_step() -> ExecutionFacts:
     """An execution whose first step has begun."""
     return NEW.entered(NOON).step_started(NOON)
 
 
-def counted(facts: ExecutionFacts) -> tuple[int, int, int]:
+def step_counts(facts: ExecutionFacts) -> tuple[int, int, int]:
     """All steps, failed ones, failed ones in a row."""
     return facts.step_count, facts.total_failures, facts.trailing_failures
 
 
-def worked(facts: ExecutionFacts) -> tuple[float, float]:
+def working_times(facts: ExecutionFacts) -> tuple[float, float]:
     """The working time of the execution and of its session."""
     info = facts.state_info
     return info.cumulative_execution_seconds, info.session_execution_seconds
@@ -59,7 +59,7 @@ def worked(facts: ExecutionFacts) -> tuple[float, float]:
 
 def test_new_facts() -> None:
     """4.1.1: in progress, no steps, no requests."""
-    assert (NEW.status, counted(NEW), NEW.next_step_number) == (AgentStatus.IN_PROGRESS, (0, 0, 0), 1)
+    assert (NEW.status, step_counts(NEW), NEW.next_step_number) == (AgentStatus.IN_PROGRESS, (0, 0, 0), 1)
     assert [NEW.awaits_reply, NEW.is_applied, NEW.is_paused] == [False] * 3
     assert NEW.pending == ()
     assert NEW.error_context == ErrorContext.none()
@@ -67,7 +67,7 @@ def test_new_facts() -> None:
 
 def test_a_step_counts_from_its_last_result_on() -> None:
     """2.6.1: evaluation is on completed steps; 4.4.1: the number is never stored."""
-    facts = begun()
+    facts = an_execution_in_its_first_step()
     assert (facts.awaits_reply, facts.step_count, facts.next_step_number) == (True, 0, 1)
 
     facts = facts.with_step(WAITING)
@@ -91,16 +91,16 @@ def test_recording_twice_counts_once() -> None:
     """4.4.1: by any recorder."""
     facts = an_execution(a_step(), a_failed_step())
 
-    assert counted(facts) == (2, 1, 1)
-    assert counted(facts.recorded(GO_ON)) == (2, 1, 1)
-    assert counted(facts.recorded(GO_ON).recorded(None)) == (2, 1, 1)
+    assert step_counts(facts) == (2, 1, 1)
+    assert step_counts(facts.recorded(GO_ON)) == (2, 1, 1)
+    assert step_counts(facts.recorded(GO_ON).recorded(None)) == (2, 1, 1)
     assert facts.recorded(GO_ON).recorded(None).last_outcome == GO_ON
 
 
 def test_usage_counts_once_a_step_is_complete_and_only_once() -> None:
     """2.6.2, 4.2.1: it includes the step just finished."""
     step = a_step(a_call(), usage=Usage(9, 2))
-    waiting = begun().with_step(step)
+    waiting = an_execution_in_its_first_step().with_step(step)
     done = waiting.with_step(step.settled([a_call()]))
 
     assert waiting.usage == Usage()
@@ -135,7 +135,7 @@ def test_failures_in_a_row_and_in_all(steps: list[StepFacts], trailing: int, tot
     recorded = waiting_to_be_recorded.recorded(GO_ON)
 
     for facts in (waiting_to_be_recorded, recorded, recorded.step_started(NOON)):
-        assert counted(facts) == (len(steps), total, trailing)
+        assert step_counts(facts) == (len(steps), total, trailing)
 
 
 @given(st.lists(st.booleans(), max_size=12))
@@ -144,7 +144,7 @@ def test_counters_agree_with_the_history(history: list[bool]) -> None:
     facts = an_execution(*(a_failed_step() if failed else a_step() for failed in history))
     trailing = next((n for n, failed in enumerate(reversed(history)) if not failed), len(history))
 
-    assert counted(facts) == (len(history), sum(history), trailing)
+    assert step_counts(facts) == (len(history), sum(history), trailing)
 
 
 def test_the_context_of_a_failure_has_both_counts() -> None:
@@ -158,12 +158,12 @@ def test_the_context_of_a_failure_has_both_counts() -> None:
 
 def test_only_failures_of_this_execution_count() -> None:
     """3.4.3: within the current execution."""
-    assert counted(an_execution(a_failed_step(), a_failed_step()).renewed()) == (0, 0, 0)
+    assert step_counts(an_execution(a_failed_step(), a_failed_step()).renewed()) == (0, 0, 0)
 
 
 def test_an_exception_becomes_the_step_under_way() -> None:
     """4.3.4: a failure step of type error, with zero usage; its text is not part of the facts."""
-    facts = begun().with_step(replace(WAITING, usage=Usage(5))).failed(BOOM, 2.5)
+    facts = an_execution_in_its_first_step().with_step(replace(WAITING, usage=Usage(5))).failed(BOOM, 2.5)
 
     assert facts.current_step == StepFacts(
         1,
@@ -172,7 +172,7 @@ def test_an_exception_becomes_the_step_under_way() -> None:
         is_failure=True,
         seconds=2.5,
     )
-    assert (counted(facts), facts.usage, facts.pending) == ((1, 1, 1), Usage(), ())
+    assert (step_counts(facts), facts.usage, facts.pending) == ((1, 1, 1), Usage(), ())
     assert facts.error_context.type is ErrorType.TIMEOUT
 
 
@@ -181,7 +181,7 @@ def test_an_exception_after_a_step_was_applied_becomes_the_next_step() -> None:
     facts = an_execution(a_step(usage=Usage(5))).failed(BOOM)
 
     assert facts.current_step is not None
-    assert (facts.current_step.number, counted(facts), facts.usage) == (2, (2, 1, 1), Usage(5))
+    assert (facts.current_step.number, step_counts(facts), facts.usage) == (2, (2, 1, 1), Usage(5))
 
 
 # --- Clocks ---
@@ -238,11 +238,11 @@ def test_a_pause_of_days_never_times_an_execution_out() -> None:
 
 def test_a_pause_is_no_work() -> None:
     """2.7.2: 5 s of work, a pause of 1 h and 3 s of work are 8 s."""
-    five = begun().with_step(a_step(an_answered_call(), seconds=5.0)).recorded(GO_ON)
+    five = an_execution_in_its_first_step().with_step(a_step(an_answered_call(), seconds=5.0)).recorded(GO_ON)
     resumed = five.paused().resumed(after(3605))
     eight = resumed.step_started(after(3605)).with_step(a_step(seconds=3.0)).at(after(3608))
 
-    assert worked(eight) == (8.0, 8.0)
+    assert working_times(eight) == (8.0, 8.0)
     assert str(CumulativeExecutionTimeLimit(8).decide(eight)) == "forbid"
     assert str(CumulativeExecutionTimeLimit(8.1).decide(eight)) == "allow"
 
@@ -250,11 +250,11 @@ def test_a_pause_is_no_work() -> None:
 def test_waiting_within_a_step_is_no_work() -> None:
     """2.7.1, 2.7.2: only inference and tools count, for any time that a person takes in between."""
     asking = a_step(a_call(need=CallNeed.INPUT), seconds=5.0)
-    waiting = begun().with_step(asking).at(after(3600))
+    waiting = an_execution_in_its_first_step().with_step(asking).at(after(3600))
     done = waiting.with_step(asking.settled([a_call()], 3.0))
 
-    assert worked(waiting) == (0.0, 0.0)
-    assert worked(done) == (8.0, 8.0)
+    assert working_times(waiting) == (0.0, 0.0)
+    assert working_times(done) == (8.0, 8.0)
 
 
 def test_a_cumulative_clock_survives_being_carried_over() -> None:
@@ -270,30 +270,30 @@ def test_a_new_execution_resets_the_execution_but_not_the_session() -> None:
     second = an_execution(a_step(seconds=5.0)).renewed().entered(NOON).step_started(NOON)
     second = second.with_step(a_step(seconds=3.0))
 
-    assert worked(second) == (3.0, 8.0)
+    assert working_times(second) == (3.0, 8.0)
 
 
 def test_failed_steps_and_processors_are_work() -> None:
     """2.7.1, 2.7: processing seconds of each step, failed ones too, and of a critic."""
-    failed = begun().failed(BOOM, 1.5)
+    failed = an_execution_in_its_first_step().failed(BOOM, 1.5)
 
-    assert worked(failed) == (1.5, 1.5)
-    assert worked(failed.worked(0.25)) == (1.75, 1.75)
-    assert worked(an_execution(replace(a_failed_step(), seconds=2.0))) == (2.0, 2.0)
+    assert working_times(failed) == (1.5, 1.5)
+    assert working_times(failed.worked(0.25)) == (1.75, 1.75)
+    assert working_times(an_execution(replace(a_failed_step(), seconds=2.0))) == (2.0, 2.0)
 
 
 def test_the_seconds_of_a_step_count_once() -> None:
     """2.7.1: a result for a step that is complete already adds no work."""
-    facts = begun().with_step(a_step(seconds=2.0))
+    facts = an_execution_in_its_first_step().with_step(a_step(seconds=2.0))
 
-    assert worked(facts.with_step(a_step(seconds=2.0, finish_reason="stop"))) == (2.0, 2.0)
+    assert working_times(facts.with_step(a_step(seconds=2.0, finish_reason="stop"))) == (2.0, 2.0)
 
 
 def test_clocks_keep_fractions() -> None:
     """2.7.4: of seconds."""
     facts = an_execution(*[a_step(seconds=0.125)] * 3).at(NOON + timedelta(milliseconds=1))
 
-    assert worked(facts) == (0.375, 0.375)
+    assert working_times(facts) == (0.375, 0.375)
     assert facts.elapsed_seconds == 0.001
 
 
@@ -362,7 +362,7 @@ def test_a_new_execution_keeps_identity_age_and_session_time_only() -> None:
 
 def test_a_pause_lasts_until_it_is_resumed() -> None:
     """8.4.1: resumes as the same execution in the same step."""
-    facts = begun().with_step(WAITING)
+    facts = an_execution_in_its_first_step().with_step(WAITING)
     resumed = facts.paused().resumed(after(60))
 
     assert facts.paused().is_paused
@@ -384,35 +384,39 @@ def test_a_step_that_is_given_up_keeps_no_call_without_a_result() -> None:
         pseudo_errors=(BOOM,),
         own_errors=(BOOM,),
     )
-    facts = begun().with_step(step).abandoned()
+    facts = an_execution_in_its_first_step().with_step(step).abandoned()
 
     assert facts.current_step is not None
     assert [call.is_settled for call in facts.current_step.calls] == [True, True]
-    assert (facts.pending, counted(facts)) == ((), (1, 0, 0))
-    assert (facts.usage, worked(facts)) == (Usage(5), (1.5, 1.5))
+    assert (facts.pending, step_counts(facts)) == ((), (1, 0, 0))
+    assert (facts.usage, working_times(facts)) == (Usage(5), (1.5, 1.5))
     assert facts.error_context == ErrorContext.none()
 
 
 def test_giving_up_a_step_without_a_reply_leaves_nothing_behind() -> None:
     """8.2.1: it never counts."""
-    facts = begun().abandoned()
+    facts = an_execution_in_its_first_step().abandoned()
 
     assert (facts.awaits_reply, facts.step_count, facts.current_step) == (False, 0, None)
     second = an_execution(a_failed_step()).recorded(GO_ON).step_started(NOON).abandoned()
-    assert (second.awaits_reply, counted(second)) == (False, (1, 1, 1))
+    assert (second.awaits_reply, step_counts(second)) == (False, (1, 1, 1))
 
 
 def test_giving_up_a_step_that_is_complete_counts_it_once() -> None:
     """8.2.1, 2.7.1: usage and seconds are not added again."""
-    facts = begun().with_step(a_step(an_answered_call(), usage=Usage(5), seconds=1.5)).abandoned()
+    facts = (
+        an_execution_in_its_first_step()
+        .with_step(a_step(an_answered_call(), usage=Usage(5), seconds=1.5))
+        .abandoned()
+    )
 
-    assert (facts.step_count, facts.usage, worked(facts)) == (1, Usage(5), (1.5, 1.5))
+    assert (facts.step_count, facts.usage, working_times(facts)) == (1, Usage(5), (1.5, 1.5))
 
 
 # --- The final status ---
 
 
-FAILURE = begun().failed(BOOM)
+FAILURE = an_execution_in_its_first_step().failed(BOOM)
 RECOVERED = FAILURE.recorded(GO_ON).step_started(NOON).with_step(a_step())
 TOOL_FAILED = an_execution(a_step(a_failed_call()))
 MODEL_FAILED = an_execution(a_failed_step())
@@ -464,7 +468,7 @@ def test_ending_records_the_step_that_is_complete() -> None:
     """3.7.1, 4.5.2: with the outcome of the evaluation after it."""
     ended = an_execution(a_step(), a_failed_step()).ended(DONE, ErrorPolicy())
 
-    assert (ended.is_applied, counted(ended), ended.step_started_at) == (False, (2, 1, 1), None)
+    assert (ended.is_applied, step_counts(ended), ended.step_started_at) == (False, (2, 1, 1), None)
     assert (ended.status, ended.last_outcome) == (AgentStatus.COMPLETED, DONE)
 
 
@@ -472,7 +476,7 @@ def test_ending_before_the_first_step_leaves_no_step_behind() -> None:
     """2.6.1, 8.2.1: a pending execution that is cancelled never starts."""
     ended = NEW.signalled(CANCEL).ended(an_outcome(StopReason.USER_REQUESTED), ErrorPolicy())
 
-    assert (ended.status, counted(ended), ended.current_step) == (AgentStatus.COMPLETED, (0, 0, 0), None)
+    assert (ended.status, step_counts(ended), ended.current_step) == (AgentStatus.COMPLETED, (0, 0, 0), None)
 
 
 @pytest.mark.parametrize("facts", [NEW, an_execution(a_step()), an_execution(a_step()).recorded(GO_ON)])
@@ -480,7 +484,7 @@ def test_a_criterion_that_raised_leaves_a_failure_step(facts: ExecutionFacts) ->
     """2.2.7, 4.3.4: a failure step is recorded, with stop reason error the run has failed."""
     ended = facts.ended(an_outcome(StopReason.ERROR, BOOM), ErrorPolicy())
 
-    assert counted(ended) == (facts.step_count + 1, 1, 1)
+    assert step_counts(ended) == (facts.step_count + 1, 1, 1)
     assert ended.current_step is not None
     assert (ended.current_step.is_failure, ended.current_step.number) == (True, facts.step_count + 1)
     assert (ended.status, ended.is_applied) == (AgentStatus.FAILED, False)
@@ -522,13 +526,13 @@ def test_invalid_state_info_is_refused() -> None:
 
 def test_an_interrupted_step_ends_no_row_of_failures() -> None:
     """3.4.3, 4.3.4: nothing was evaluated between it and its own failure step."""
-    failed = begun().failed(BOOM).recorded(GO_ON)
+    failed = an_execution_in_its_first_step().failed(BOOM).recorded(GO_ON)
     applied = failed.step_started(NOON).with_step(a_step())
     assert applied.trailing_failures == 0
-    assert counted(applied.failed(BOOM)) == (3, 2, 2)
-    assert counted(applied.recorded(None).failed(BOOM)) == (3, 2, 2)
+    assert step_counts(applied.failed(BOOM)) == (3, 2, 2)
+    assert step_counts(applied.recorded(None).failed(BOOM)) == (3, 2, 2)
     # A step that was evaluated, or is followed by a successful one, ends it.
-    assert counted(applied.recorded(GO_ON).failed(BOOM)) == (3, 2, 1)
+    assert step_counts(applied.recorded(GO_ON).failed(BOOM)) == (3, 2, 1)
     went_well = applied.recorded(None).step_started(NOON).with_step(a_step()).recorded(GO_ON)
-    assert counted(went_well.step_started(NOON).failed(BOOM)) == (4, 2, 1)
+    assert step_counts(went_well.step_started(NOON).failed(BOOM)) == (4, 2, 1)
     assert applied.recorded(None).recorded(None) == applied.recorded(None)

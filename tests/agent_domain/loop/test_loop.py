@@ -8,7 +8,13 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from everstep.agent_domain.agents.drivers import OnText, Reply, ToolCallingDriver, observed, replied
+from everstep.agent_domain.agents.drivers import (
+    OnText,
+    Reply,
+    ToolCallingDriver,
+    state_with_reply,
+    state_with_results,
+)
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.loop.continuation import (
     ContinuationCriteria,
@@ -444,7 +450,7 @@ class Twins:
         response = InferenceResponse("Hm", calls, step.finish_reason, step.usage)
         needs = {call.id: call.need for call in step.calls}
         reply = Reply(response, errors=step.own_errors)
-        self.state = replied(DRIVER, self.state, reply, step.seconds, lambda call: needs[call.id])
+        self.state = state_with_reply(DRIVER, self.state, reply, step.seconds, lambda call: needs[call.id])
 
     def fails(self, error: StepError) -> None:
         self.facts, self.state = self.facts.failed(error, 0.5), self.state.failed(error, NOON, 0.5)
@@ -453,7 +459,7 @@ class Twins:
         assert self.facts.current_step
         self.facts = self.facts.with_step(self.facts.current_step.settled(calls, 0.25))
         executions = [ToolExecution(ToolCall(c.id, c.name), "found", c.error, NOON, NOON) for c in calls]
-        self.state = observed(DRIVER, self.state, executions, 0.25)
+        self.state = state_with_results(DRIVER, self.state, executions, 0.25)
 
     def approves(self, call: CallFacts) -> None:
         assert self.facts.current_step
@@ -559,7 +565,7 @@ def is_disturbed(twins: Twins, draw: Callable[[st.SearchStrategy[Any]], Any]) ->
             pass
 
 
-def unanswered(state: AgentState) -> list[str]:
+def open_call_ids(state: AgentState) -> list[str]:
     """Calls of the conversation that have no result after them."""
     open_calls: list[str] = []
     for message in state.messages:
@@ -579,7 +585,7 @@ def test_facts_and_state_of_the_same_history_are_decided_alike(rules: Rules, dat
         decision = decide(twins.facts, rules, NOON)
         assert decide(twins.facts, rules, NOON) == decision
         assert decide(twins.state, rules, NOON) == decision
-        assert unanswered(twins.state) == []
+        assert open_call_ids(twins.state) == []
         if isinstance(decision, Stop):
             twins.ends(decision, rules.error_policy)
             break

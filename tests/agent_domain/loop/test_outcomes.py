@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.continuation import (
@@ -19,7 +19,7 @@ from everstep.agent_domain.loop.continuation import (
     ContinuationEvaluation,
     ContinuationOutcome,
     compact,
-    expanded,
+    expand,
 )
 from everstep.agent_domain.loop.criteria import (
     CumulativeExecutionTimeLimit,
@@ -219,7 +219,7 @@ def test_a_vote_with_the_usual_reason_keeps_its_other_fields(
     vote = replace(ContinuationEvaluation.from_decision("Mine", decision), **own)
     found = ContinuationOutcome(decision, decision is REQUEST, "Mine", StopReason.COMPLETED, (vote,))
 
-    assert expanded(compact(found)).evaluations == (vote,)
+    assert expand(compact(found)).evaluations == (vote,)
 
 
 @given(st.lists(evaluations, max_size=4), st.sampled_from(ContinuationDecision), st.sampled_from(StopReason))
@@ -230,13 +230,13 @@ def test_an_outcome_in_few_bytes_reads_the_same(
     plain = ContinuationEvaluation.from_decision("tests.Plain", decision)
     found = ContinuationOutcome(decision, decision is REQUEST, "Mine", reason, (plain, *votes))
 
-    assert expanded(json.loads(json_text(compact(found)))).to_dict() == found.to_dict()
+    assert expand(json.loads(json_text(compact(found)))).to_dict() == found.to_dict()
 
 
 def test_additions_of_a_later_version_to_a_vote_are_ignored() -> None:
     """0.6: readers skip unknown fields."""
     entry: list[Any] = ["Guard", "allow", "Fine", None, {}, "", "since 2"]
-    read = expanded({"decision": "request", "by": "aggregate", "stop": "completed", "votes": [entry], "v": 2})
+    read = expand({"decision": "request", "by": "aggregate", "stop": "completed", "votes": [entry], "v": 2})
 
     assert read.evaluations == (ContinuationEvaluation("Guard", ALLOW, "Fine"),)
     assert verdict(read) == (REQUEST, True, "aggregate", StopReason.COMPLETED)
@@ -305,18 +305,18 @@ def test_an_object_that_cannot_vote_is_refused_with_advice() -> None:
 def test_the_usual_outcome_after_a_step_takes_no_room_at_all() -> None:
     """2.1.3: after a step that called tools, with an agent that sets no limits."""
     facts = an_execution(a_step(an_answered_call()))
-    plan = AgentBuilder.base().with_driver(ToolCallingDriver(ScriptedModel())).definition().plan()
+    plan = DefinitionBuilder.base().with_driver(ToolCallingDriver(ScriptedModel())).definition().plan()
     found = plan.rules().criteria.evaluate(facts.at(after(1)))
 
     assert found.should_continue
     assert compact(found) == {}
-    assert expanded({}).to_dict() == found.to_dict()
+    assert expand({}).to_dict() == found.to_dict()
 
 
 @pytest.mark.parametrize("context", [{}, {"maxRetries": 3}, {"totalFailures": 1, "errorType": "tool"}])
 def test_the_vote_of_an_idle_error_policy_is_short(context: dict[str, Any]) -> None:
     """2.1.3: differences from the default are kept."""
-    usual = expanded({}).evaluation_for("ErrorPolicyCriterion")
+    usual = expand({}).evaluation_for("ErrorPolicyCriterion")
     assert usual
     vote = replace(usual, context=usual.context.merged(context))
     found = ContinuationOutcome(REQUEST, True, "Mine", StopReason.COMPLETED, (vote,))
@@ -324,4 +324,4 @@ def test_the_vote_of_an_idle_error_policy_is_short(context: dict[str, Any]) -> N
     assert compact(found)["votes"] == [
         ["ErrorPolicyCriterion", context] if context else ["ErrorPolicyCriterion"]
     ]
-    assert expanded(compact(found)).to_dict() == found.to_dict()
+    assert expand(compact(found)).to_dict() == found.to_dict()

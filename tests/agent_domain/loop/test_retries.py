@@ -13,8 +13,8 @@ from everstep.agent_domain.loop.retries import (
     GiveUp,
     Pause,
     RetryBudget,
-    announced,
     budget_of,
+    delay_text,
 )
 
 AWAY = ModelUnavailable("503")
@@ -116,4 +116,4 @@ def test_the_setting_of_the_agent_precedes_the_preset_and_that_the_default() -> 
 )
 def test_the_shown_error_contains_nothing_from_the_provider(error: Exception, sentence: str) -> None:
     """3.5.5"""
-    assert announced(error, 12.3) == sentence
+    assert delay_text(error, 12.3) == sentence

@@ -13,7 +13,7 @@ from everstep.agent_domain.loop.status import (
     Situation,
     StopReason,
     WireStatus,
-    ended,
+    final_situation,
 )
 
 DONE, FAILED = AgentStatus.COMPLETED, AgentStatus.FAILED
@@ -25,18 +25,28 @@ DONE, FAILED = AgentStatus.COMPLETED, AgentStatus.FAILED
         pytest.param(CREATED, "in_progress", "pending", "idle", id="created"),
         pytest.param(RUNNING, "in_progress", "running", "processing", id="running"),
         pytest.param(WAITING, "in_progress", "paused", "paused", id="waiting"),
-        pytest.param(ended(FAILED, StopReason.ERROR), "failed", "failed", "failed", id="error"),
+        pytest.param(final_situation(FAILED, StopReason.ERROR), "failed", "failed", "failed", id="error"),
         pytest.param(
-            ended(FAILED, StopReason.STEPS_LIMIT), "failed", "failed", "failed", id="failed at a limit"
+            final_situation(FAILED, StopReason.STEPS_LIMIT),
+            "failed",
+            "failed",
+            "failed",
+            id="failed at a limit",
         ),
         pytest.param(
-            ended(DONE, StopReason.USER_REQUESTED), "completed", "cancelled", "cancelled", id="cancelled"
+            final_situation(DONE, StopReason.USER_REQUESTED),
+            "completed",
+            "cancelled",
+            "cancelled",
+            id="cancelled",
         ),
         pytest.param(
-            ended(DONE, StopReason.COMPLETED), "completed", "completed", "completed", id="completed"
+            final_situation(DONE, StopReason.COMPLETED), "completed", "completed", "completed", id="completed"
         ),
         *(
-            pytest.param(ended(DONE, StopReason(reason)), "completed", "completed", "stopped", id=reason)
+            pytest.param(
+                final_situation(DONE, StopReason(reason)), "completed", "completed", "stopped", id=reason
+            )
             for reason in (
                 "steps_limit",
                 "token_limit",
@@ -63,19 +73,19 @@ def test_each_situation_has_a_word_in_every_layer(
 @pytest.mark.parametrize("reason", StopReason)
 def test_an_execution_that_failed_has_failed_for_any_reason(reason: StopReason) -> None:
     """1.2.1: the first row that matches."""
-    assert ended(FAILED, reason) == (FAILED, ExecutionStatus.FAILED, WireStatus.FAILED)
+    assert final_situation(FAILED, reason) == (FAILED, ExecutionStatus.FAILED, WireStatus.FAILED)
 
 
 @pytest.mark.parametrize("status", AgentStatus)
 def test_the_reason_error_means_failed(status: AgentStatus) -> None:
     """1.2.1, by 3.7.1: the stop reason `error` ends an agent as failed."""
-    assert ended(status, StopReason.ERROR) == (FAILED, ExecutionStatus.FAILED, WireStatus.FAILED)
+    assert final_situation(status, StopReason.ERROR) == (FAILED, ExecutionStatus.FAILED, WireStatus.FAILED)
 
 
 @pytest.mark.parametrize("reason", StopReason)
 def test_an_execution_that_ended_is_over_in_every_layer(reason: StopReason) -> None:
     """1.2.1."""
-    situation = ended(DONE, reason)
+    situation = final_situation(DONE, reason)
     assert situation.agent.is_terminal
     assert situation.wire.is_terminal
 

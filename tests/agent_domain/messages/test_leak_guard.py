@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from everstep.agent_domain.messages.leak_guard import Held, said
+from everstep.agent_domain.messages.leak_guard import TextGuard, without_repeated_arguments
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import json_text
 from tests.agent_domain.scripted_model import a_call
@@ -35,7 +35,7 @@ arguments = st.dictionaries(texts, jsons, max_size=4)
 )
 def test_text_that_repeats_the_arguments_is_dropped(text: str) -> None:
     """5.5.2: trimmed, and out of one code fence."""
-    assert said(text, CALLS) == ""
+    assert without_repeated_arguments(text, CALLS) == ""
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_text_that_repeats_the_arguments_is_dropped(text: str) -> None:
 )
 def test_other_text_is_kept_unchanged(text: str) -> None:
     """5.5.2"""
-    assert said(text, CALLS) == text
+    assert without_repeated_arguments(text, CALLS) == text
 
 
 def test_without_calls_everything_is_kept() -> None:
     """5.5.2"""
-    assert said('{"path":"a"}', ()) == '{"path":"a"}'
-    assert said("{}", ()) == "{}"
+    assert without_repeated_arguments('{"path":"a"}', ()) == '{"path":"a"}'
+    assert without_repeated_arguments("{}", ()) == "{}"
 
 
 def test_one_call_of_several_is_enough() -> None:
@@ -80,8 +80,8 @@ def test_one_call_of_several_is_enough() -> None:
     calls = (a_call("c1", path="a"), a_call("c2", path="b"), ToolCall("c3", "list_dir"))
 
     for text in ('{"path":"b"}', "{}", "```\n{}\n```"):
-        assert said(text, iter(calls)) == ""
-    assert said('{"path":"c"}', calls) == '{"path":"c"}'
+        assert without_repeated_arguments(text, iter(calls)) == ""
+    assert without_repeated_arguments('{"path":"c"}', calls) == '{"path":"c"}'
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_one_call_of_several_is_enough() -> None:
 )
 def test_values_are_compared_deeply_and_as_json(args: dict[str, Any], text: str, kept: bool) -> None:
     """5.5.2: the order of keys does not matter, that of a list does; true is not 1."""
-    assert said(text, [a_call(**args)]) == (text if kept else "")
+    assert without_repeated_arguments(text, [a_call(**args)]) == (text if kept else "")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,9 @@ def test_values_are_compared_deeply_and_as_json(args: dict[str, Any], text: str,
 )
 def test_arguments_that_are_no_object_are_arguments_too(malformed: str, text: str, kept: bool) -> None:
     """5.5.2: JSON of the same value; text that is not JSON equals nothing."""
-    assert said(text, [ToolCall("c1", "weather", malformed=malformed)]) == (text if kept else "")
+    assert without_repeated_arguments(text, [ToolCall("c1", "weather", malformed=malformed)]) == (
+        text if kept else ""
+    )
 
 
 @given(arguments)
@@ -130,27 +132,27 @@ def test_any_arguments_are_recognised_in_any_notation(args: dict[str, Any]) -> N
     backwards = dict(reversed(args.items()))
 
     for text in (json_text(args), json.dumps(backwards, indent=2), f"```json\n{json_text(args)}\n```"):
-        assert said(text, calls) == ""
-        assert said(f"Calling with {text}", calls) != ""
+        assert without_repeated_arguments(text, calls) == ""
+        assert without_repeated_arguments(f"Calling with {text}", calls) != ""
 
 
 @given(texts, arguments)
 def test_kept_text_is_unchanged(text: str, args: dict[str, Any]) -> None:
     """5.5.2"""
-    assert said(text, [a_call(), ToolCall("c2", "news", args)]) in {text, ""}  # pyright: ignore[reportArgumentType] -- what providers send
+    assert without_repeated_arguments(text, [a_call(), ToolCall("c2", "news", args)]) in {text, ""}  # pyright: ignore[reportArgumentType] -- what providers send
 
 
 # Streaming.
 
 
-def streamed(*pieces: str, kept: bool = True) -> tuple[list[str], list[str]]:
+def stream_pieces(*pieces: str, kept: bool = True) -> tuple[list[str], list[str]]:
     """The text streamed while the reply is written, and at its end."""
     chunks = list[str]()
-    held = Held(chunks.append)
+    held = TextGuard(chunks.append)
     for piece in pieces:
-        held.heard(piece)
+        held.feed(piece)
     before = [*chunks]
-    held.ended("".join(pieces) if kept else "")
+    held.finish("".join(pieces) if kept else "")
     return before, chunks
 
 
@@ -166,7 +168,7 @@ def streamed(*pieces: str, kept: bool = True) -> tuple[list[str], list[str]]:
 )
 def test_prose_is_streamed_as_it_is_written(pieces: tuple[str, ...]) -> None:
     """5.5.2: as soon as it cannot be arguments any more."""
-    before, after = streamed(*pieces)
+    before, after = stream_pieces(*pieces)
     assert "".join(before) == "".join(pieces)
     assert before == after
 
@@ -183,12 +185,12 @@ def test_prose_is_streamed_as_it_is_written(pieces: tuple[str, ...]) -> None:
 )
 def test_possible_arguments_are_streamed_once_they_are_known_to_be_none(pieces: tuple[str, ...]) -> None:
     """5.5.1, 5.5.2: or never."""
-    assert streamed(*pieces) == ([], ["".join(pieces)])
-    assert streamed(*pieces, kept=False) == ([], [])
+    assert stream_pieces(*pieces) == ([], ["".join(pieces)])
+    assert stream_pieces(*pieces, kept=False) == ([], [])
 
 
 @given(st.lists(texts | st.sampled_from(["{", "```", "json", "\n", "[", " "])))
 def test_nothing_is_lost_or_streamed_twice(pieces: list[str]) -> None:
     """5.5.2"""
-    _, chunks = streamed(*pieces)
+    _, chunks = stream_pieces(*pieces)
     assert "".join(chunks) == "".join(pieces)

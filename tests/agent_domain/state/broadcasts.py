@@ -13,7 +13,7 @@ from everstep.agent_domain.loop.continuation import (
 )
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.state.broadcast_adapter import AgentEventEnvelopeAdapter, BroadcastConfig
+from everstep.agent_domain.state.broadcast_adapter import BroadcastConfig, EventEnvelopeAdapter
 from everstep.agent_domain.state.events import (
     AgentFailed,
     AgentStepCompleted,
@@ -46,15 +46,15 @@ class Recorder:
         self.channels.append(channel)
         self.sent.append(envelope)
 
-    def told(self) -> list[str]:
+    def summaries(self) -> list[str]:
         """The types in order, with the status or the chunk where there is one."""
-        return [told(envelope) for envelope in self.sent]
+        return [summary_of(envelope) for envelope in self.sent]
 
     def of(self, kind: str) -> list[FrozenDict]:
         return [envelope.payload for envelope in self.sent if envelope.type == kind]
 
 
-def told(envelope: Envelope) -> str:
+def summary_of(envelope: Envelope) -> str:
     payload, kind = envelope.payload, envelope.type.removeprefix("agent.")
     match kind:
         case "status":
@@ -68,12 +68,12 @@ def told(envelope: Envelope) -> str:
             return kind
 
 
-def an_adapter(config: BroadcastConfig | None = None) -> tuple[AgentEventEnvelopeAdapter, Recorder]:
+def an_adapter(config: BroadcastConfig | None = None) -> tuple[EventEnvelopeAdapter, Recorder]:
     recorder = Recorder()
-    return AgentEventEnvelopeAdapter(recorder, SESSION, EXECUTION, config, clock=lambda: NOW), recorder
+    return EventEnvelopeAdapter(recorder, SESSION, EXECUTION, config, clock=lambda: NOW), recorder
 
 
-def heard(events: Iterable[Event], config: BroadcastConfig | None = None) -> Recorder:
+def record_envelopes(events: Iterable[Event], config: BroadcastConfig | None = None) -> Recorder:
     """The envelopes for these events."""
     adapter, recorder = an_adapter(config)
     listener = adapter.wiretap()
@@ -97,19 +97,19 @@ def an_outcome(
 GOES_ON = an_outcome()
 
 
-def began(step: int = 1, tools: tuple[str, ...] = ("look",)) -> AgentStepStarted:
+def step_start(step: int = 1, tools: tuple[str, ...] = ("look",)) -> AgentStepStarted:
     return AgentStepStarted(at=AT, step_number=step, message_count=step, available_tools=tools)
 
 
-def wrote(content: str, step: int = 1, attempt: int = 1, *, last: bool = False) -> StreamEventReceived:
+def text_event(content: str, step: int = 1, attempt: int = 1, *, last: bool = False) -> StreamEventReceived:
     return StreamEventReceived(at=AT, content=content, step_number=step, attempt=attempt, is_complete=last)
 
 
-def called(call_id: str = "c1", **args: Any) -> ToolCallStarted:
+def call_start(call_id: str = "c1", **args: Any) -> ToolCallStarted:
     return ToolCallStarted(at=AT, tool="look", args=frozen_map(args), started_at=AT, tool_call_id=call_id)
 
 
-def returned(call_id: str = "c1", result: Any = "done", error: str | None = None) -> ToolCallCompleted:
+def call_end(call_id: str = "c1", result: Any = "done", error: str | None = None) -> ToolCallCompleted:
     return ToolCallCompleted(
         at=AT,
         tool="look",
@@ -123,7 +123,7 @@ def returned(call_id: str = "c1", result: Any = "done", error: str | None = None
     )
 
 
-def completed(step: int = 1, outcome: ContinuationOutcome | None = GOES_ON) -> AgentStepCompleted:
+def step_end(step: int = 1, outcome: ContinuationOutcome | None = GOES_ON) -> AgentStepCompleted:
     return AgentStepCompleted(
         at=AT,
         step_number=step,
@@ -138,7 +138,7 @@ def completed(step: int = 1, outcome: ContinuationOutcome | None = GOES_ON) -> A
     )
 
 
-def evaluated(
+def evaluation(
     step: int = 1,
     outcome: ContinuationOutcome = GOES_ON,
     status: AgentStatus = AgentStatus.COMPLETED,
@@ -157,11 +157,11 @@ def evaluated(
     )
 
 
-def stopped(step: int = 1, reason: StopReason = StopReason.COMPLETED) -> ContinuationEvaluated:
-    return evaluated(step, an_outcome(reason))
+def stop_evaluation(step: int = 1, reason: StopReason = StopReason.COMPLETED) -> ContinuationEvaluated:
+    return evaluation(step, an_outcome(reason))
 
 
-def failed(exception: str = "broken", steps: int = 1) -> AgentFailed:
+def agent_failure(exception: str = "broken", steps: int = 1) -> AgentFailed:
     return AgentFailed(
         at=AT,
         exception=exception,

@@ -10,7 +10,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.state.broadcast_adapter import AgentEventEnvelopeAdapter, BroadcastConfig
+from everstep.agent_domain.state.broadcast_adapter import BroadcastConfig, EventEnvelopeAdapter
 from everstep.agent_domain.state.events import (
     AgentFinished,
     AgentStateUpdated,
@@ -29,17 +29,17 @@ from tests.agent_domain.state.broadcasts import (
     STANDARD,
     TRACED,
     Recorder,
+    agent_failure,
     an_adapter,
     an_outcome,
-    began,
-    called,
-    completed,
-    evaluated,
-    failed,
-    heard,
-    returned,
-    stopped,
-    wrote,
+    call_end,
+    call_start,
+    evaluation,
+    record_envelopes,
+    step_end,
+    step_start,
+    stop_evaluation,
+    text_event,
 )
 
 # Envelopes and the adapter itself.
@@ -47,7 +47,7 @@ from tests.agent_domain.state.broadcasts import (
 
 def test_an_envelope_names_its_source_and_its_time() -> None:
     """7.1.1: the event's moment, and no number before it is stored."""
-    recorder = heard([began(3)])
+    recorder = record_envelopes([step_start(3)])
     assert recorder.sent[1].to_dict() == {
         "type": "agent.step.started",
         "session_id": str(SESSION),
@@ -66,7 +66,7 @@ def test_an_envelope_names_its_source_and_its_time() -> None:
 
 def test_every_envelope_is_sent_to_the_channel_of_the_session() -> None:
     """7.1.2."""
-    recorder = heard([began(), wrote("Hi", last=True), completed(), stopped()])
+    recorder = record_envelopes([step_start(), text_event("Hi", last=True), step_end(), stop_evaluation()])
     assert set(recorder.channels) == {f"agent.{SESSION}"}
     assert {envelope.session_id for envelope in recorder.sent} == {SESSION}
 
@@ -74,15 +74,15 @@ def test_every_envelope_is_sent_to_the_channel_of_the_session() -> None:
 def test_without_a_session_every_envelope_is_sent_to_the_channel_of_the_execution() -> None:
     """7.1.1."""
     recorder = Recorder()
-    adapter = AgentEventEnvelopeAdapter(recorder, None, EXECUTION, clock=lambda: NOW)
-    adapter.on_agent_step_started(began())
+    adapter = EventEnvelopeAdapter(recorder, None, EXECUTION, clock=lambda: NOW)
+    adapter.on_agent_step_started(step_start())
     assert set(recorder.channels) == {adapter.channel} == {f"agent.execution.{EXECUTION}"}
     assert {envelope.session_id for envelope in recorder.sent} == {None}
 
 
 def test_ids_may_be_given_as_text() -> None:
     """7.1.2."""
-    adapter = AgentEventEnvelopeAdapter(Recorder(), str(SESSION), str(EXECUTION), clock=lambda: NOW)
+    adapter = EventEnvelopeAdapter(Recorder(), str(SESSION), str(EXECUTION), clock=lambda: NOW)
     assert (adapter.session_id, adapter.execution_id) == (SESSION, EXECUTION)
 
 
@@ -90,24 +90,24 @@ def test_ids_may_be_given_as_text() -> None:
 def test_a_value_that_is_neither_uuid_nor_text_is_no_id(wrong: Any) -> None:
     """7.1.1, 7.1.2."""
     with pytest.raises(InvalidInput, match="session_id"):
-        AgentEventEnvelopeAdapter(Recorder(), wrong, EXECUTION, clock=lambda: NOW)
+        EventEnvelopeAdapter(Recorder(), wrong, EXECUTION, clock=lambda: NOW)
     with pytest.raises(InvalidInput, match="execution_id"):
-        AgentEventEnvelopeAdapter(Recorder(), SESSION, wrong, clock=lambda: NOW)
+        EventEnvelopeAdapter(Recorder(), SESSION, wrong, clock=lambda: NOW)
 
 
-Method = Callable[[AgentEventEnvelopeAdapter, Any], None]
+Method = Callable[[EventEnvelopeAdapter, Any], None]
 
 
 @pytest.mark.parametrize(
     ("event", "method"),
     [
-        (began(), AgentEventEnvelopeAdapter.on_agent_step_started),
-        (wrote("Hi", last=True), AgentEventEnvelopeAdapter.on_stream_chunk),
-        (called(path="a"), AgentEventEnvelopeAdapter.on_tool_call_started),
-        (returned(), AgentEventEnvelopeAdapter.on_tool_call_completed),
-        (completed(), AgentEventEnvelopeAdapter.on_agent_step_completed),
-        (stopped(), AgentEventEnvelopeAdapter.on_continuation_evaluated),
-        (failed(), AgentEventEnvelopeAdapter.on_agent_failed),
+        (step_start(), EventEnvelopeAdapter.on_agent_step_started),
+        (text_event("Hi", last=True), EventEnvelopeAdapter.on_stream_chunk),
+        (call_start(path="a"), EventEnvelopeAdapter.on_tool_call_started),
+        (call_end(), EventEnvelopeAdapter.on_tool_call_completed),
+        (step_end(), EventEnvelopeAdapter.on_agent_step_completed),
+        (stop_evaluation(), EventEnvelopeAdapter.on_continuation_evaluated),
+        (agent_failure(), EventEnvelopeAdapter.on_agent_failed),
     ],
 )
 def test_a_wiretap_publishes_the_same_as_the_methods(event: Event, method: Method) -> None:
@@ -115,7 +115,7 @@ def test_a_wiretap_publishes_the_same_as_the_methods(event: Event, method: Metho
     adapter, recorder = an_adapter(DEBUG)
     method(adapter, event)
     assert recorder.sent
-    assert recorder.sent == heard([event], DEBUG).sent
+    assert recorder.sent == record_envelopes([event], DEBUG).sent
 
 
 @pytest.mark.parametrize(
@@ -128,24 +128,38 @@ def test_a_wiretap_publishes_the_same_as_the_methods(event: Event, method: Metho
 )
 def test_events_without_an_envelope_are_ignored(event: Event) -> None:
     """7.1.2, 7.2."""
-    assert heard([event], DEBUG).sent == []
+    assert record_envelopes([event], DEBUG).sent == []
 
 
 def test_the_same_events_give_the_same_ids_for_every_adapter() -> None:
     """7.1.1: so that a second write finds the first."""
-    events = [began(), wrote("Hi", last=True), called(), returned(), completed(), stopped()]
-    assert heard(events, DEBUG).sent == heard(events, DEBUG).sent
+    events = [
+        step_start(),
+        text_event("Hi", last=True),
+        call_start(),
+        call_end(),
+        step_end(),
+        stop_evaluation(),
+    ]
+    assert record_envelopes(events, DEBUG).sent == record_envelopes(events, DEBUG).sent
 
 
 def test_no_two_envelopes_of_an_execution_share_an_id() -> None:
     """7.1.1: nine in each step and two statuses, even if the model repeats the id of its call."""
     steps = [
-        [began(n), wrote("a", n), wrote("b", n, 2), wrote("", n, 2, last=True), called(), returned()]
+        [
+            step_start(n),
+            text_event("a", n),
+            text_event("b", n, 2),
+            text_event("", n, 2, last=True),
+            call_start(),
+            call_end(),
+        ]
         for n in (1, 2)
     ]
-    ends = [[completed(1), evaluated(1)], [completed(2), stopped(2)]]
+    ends = [[step_end(1), evaluation(1)], [step_end(2), stop_evaluation(2)]]
     events = [event for step, end in zip(steps, ends, strict=True) for event in (*step, *end)]
-    recorder = heard(events, DEBUG)
+    recorder = record_envelopes(events, DEBUG)
     assert len({envelope.id for envelope in recorder.sent}) == len(recorder.sent) == 2 * 9 + 2
 
 
@@ -154,7 +168,7 @@ def test_no_two_envelopes_of_an_execution_share_an_id() -> None:
 
 def test_the_start_of_a_step_contains_the_names_of_its_tools() -> None:
     """7.2."""
-    assert heard([began(2, ("look", "listen"))]).of("agent.step.started") == [
+    assert record_envelopes([step_start(2, ("look", "listen"))]).of("agent.step.started") == [
         {
             "step_number": 2,
             "message_count": 2,
@@ -184,7 +198,9 @@ def test_a_completed_step_contains_counts_usage_and_duration(
     config: BroadcastConfig, continuation: dict[str, Any]
 ) -> None:
     """7.2: with the trace on also the outcome."""
-    assert heard([completed(2, an_outcome(StopReason.GUARD))], config).of("agent.step.completed") == [
+    assert record_envelopes([step_end(2, an_outcome(StopReason.GUARD))], config).of(
+        "agent.step.completed"
+    ) == [
         {
             "step_number": 2,
             "has_tool_calls": True,
@@ -199,7 +215,7 @@ def test_a_completed_step_contains_counts_usage_and_duration(
 
 def test_a_step_without_an_evaluation_after_it_is_marked() -> None:
     """7.2: with the trace on; an exception followed the step."""
-    assert heard([completed(1, None)], DEBUG).of("agent.step.completed")[0]["continuation"] is None
+    assert record_envelopes([step_end(1, None)], DEBUG).of("agent.step.completed")[0]["continuation"] is None
 
 
 @pytest.mark.parametrize(
@@ -217,7 +233,9 @@ def test_a_tool_call_contains_its_arguments_only_on_request(
     config: BroadcastConfig, args: dict[str, Any]
 ) -> None:
     """7.2, 7.3.2, 7.5: cut to max_arg_length."""
-    assert heard([called(path="x" * 501, deep=["x" * 501])], config).of("agent.tool.started") == [
+    assert record_envelopes([call_start(path="x" * 501, deep=["x" * 501])], config).of(
+        "agent.tool.started"
+    ) == [
         {
             "tool_name": "look",
             "tool_call_id": "c1",
@@ -230,16 +248,16 @@ def test_a_tool_call_contains_its_arguments_only_on_request(
 @pytest.mark.parametrize(
     ("event", "success", "error", "summary"),
     [
-        (returned(result={"n": 1}), True, None, '{"n":1}'),
-        (returned(result="x" * 101), True, None, "x" * 97 + "..."),
-        (returned(result=None, error="broken"), False, "broken", None),
+        (call_end(result={"n": 1}), True, None, '{"n":1}'),
+        (call_end(result="x" * 101), True, None, "x" * 97 + "..."),
+        (call_end(result=None, error="broken"), False, "broken", None),
     ],
 )
 def test_a_tool_result_is_summarised(
     event: ToolCallCompleted, success: bool, error: str | None, summary: str | None
 ) -> None:
     """7.2, 7.3.3."""
-    assert heard([event]).of("agent.tool.completed") == [
+    assert record_envelopes([event]).of("agent.tool.completed") == [
         {
             "tool_name": "look",
             "tool_call_id": "c1",
@@ -253,7 +271,7 @@ def test_a_tool_result_is_summarised(
 
 def test_the_trace_contains_every_vote_by_short_name() -> None:
     """7.2."""
-    assert heard([evaluated(2)], DEBUG).of("agent.continuation") == [
+    assert record_envelopes([evaluation(2)], DEBUG).of("agent.continuation") == [
         {
             "step_number": 2,
             "should_continue": True,
@@ -266,9 +284,9 @@ def test_the_trace_contains_every_vote_by_short_name() -> None:
 
 def test_a_status_contains_the_previous_one_and_the_progress() -> None:
     """7.2, 1.2.1: it begins as `idle`, which is not sent by itself."""
-    events = [began(1), completed(1), evaluated(1), began(2), completed(2)]
-    end = evaluated(2, an_outcome(StopReason.STEPS_LIMIT), last_response="Almost")
-    assert heard([*events, end]).of("agent.status") == [
+    events = [step_start(1), step_end(1), evaluation(1), step_start(2), step_end(2)]
+    end = evaluation(2, an_outcome(StopReason.STEPS_LIMIT), last_response="Almost")
+    assert record_envelopes([*events, end]).of("agent.status") == [
         {
             "status": "processing",
             "previous_status": "idle",
@@ -290,11 +308,11 @@ def test_a_status_contains_the_previous_one_and_the_progress() -> None:
     ("events", "step_count"),
     [
         ([], 0),
-        ([began(1)], 0),
-        ([began(4)], 3),
-        ([began(4), completed(4)], 4),
-        ([evaluated(2)], 2),
-        ([failed(steps=3)], 3),
+        ([step_start(1)], 0),
+        ([step_start(4)], 3),
+        ([step_start(4), step_end(4)], 4),
+        ([evaluation(2)], 2),
+        ([agent_failure(steps=3)], 3),
     ],
 )
 def test_a_status_counts_completed_steps(events: Sequence[Event], step_count: int) -> None:
@@ -333,7 +351,7 @@ def test_the_default_is_standard() -> None:
     assert adapter.config == BroadcastConfig.standard()
 
 
-RUN = [began(), wrote("Hi", last=True), called(), returned(), completed(), stopped()]
+RUN = [step_start(), text_event("Hi", last=True), call_start(), call_end(), step_end(), stop_evaluation()]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +372,7 @@ def test_steps_tools_and_statuses_have_no_switch(config: BroadcastConfig, extra:
         "agent.tool.started",
         "agent.tool.completed",
     }
-    assert {envelope.type for envelope in heard(RUN, config).sent} == always | extra
+    assert {envelope.type for envelope in record_envelopes(RUN, config).sent} == always | extra
 
 
 @pytest.mark.parametrize(

@@ -12,22 +12,29 @@ from tests.agent_domain.state.broadcasts import (
     NOW,
     UNTRACKED,
     an_adapter,
-    began,
-    heard,
-    wrote,
+    record_envelopes,
+    step_start,
+    text_event,
 )
 
 
 def test_empty_content_is_dropped_and_not_counted() -> None:
     """7.6.1."""
-    events = [wrote(""), wrote("a"), wrote(""), wrote("b")]
-    assert heard(events).told() == ["1.1#0 a", "1.1#1 b"]
+    events = [text_event(""), text_event("a"), text_event(""), text_event("b")]
+    assert record_envelopes(events).summaries() == ["1.1#0 a", "1.1#1 b"]
 
 
 def test_chunks_are_numbered_from_zero_in_every_attempt_of_every_step() -> None:
     """7.6.1."""
-    events = [wrote("a"), wrote("b"), wrote("c", 1, 2), wrote("d", 1, 2), began(2), wrote("e", 2)]
-    assert [summary for summary in heard(events, UNTRACKED).told() if "#" in summary] == [
+    events = [
+        text_event("a"),
+        text_event("b"),
+        text_event("c", 1, 2),
+        text_event("d", 1, 2),
+        step_start(2),
+        text_event("e", 2),
+    ]
+    assert [summary for summary in record_envelopes(events, UNTRACKED).summaries() if "#" in summary] == [
         *("1.1#0 a", "1.1#1 b"),
         *("1.2#0 c", "1.2#1 d"),
         "2.1#0 e",
@@ -36,9 +43,9 @@ def test_chunks_are_numbered_from_zero_in_every_attempt_of_every_step() -> None:
 
 def test_a_stream_that_ends_well_is_closed_by_one_empty_chunk() -> None:
     """7.6.2: counted, and the only one that is complete."""
-    chunks = heard([wrote("a"), wrote("b"), wrote("", last=True), wrote("", last=True)]).of(
-        "agent.stream.chunk"
-    )
+    chunks = record_envelopes(
+        [text_event("a"), text_event("b"), text_event("", last=True), text_event("", last=True)]
+    ).of("agent.stream.chunk")
     assert [(c["content"], c["is_complete"], c["chunk_index"]) for c in chunks] == [
         ("a", False, 0),
         ("b", False, 1),
@@ -48,61 +55,64 @@ def test_a_stream_that_ends_well_is_closed_by_one_empty_chunk() -> None:
 
 def test_the_last_text_comes_before_the_closing_chunk() -> None:
     """7.6.2: the chunk that closes a stream is empty."""
-    assert heard([wrote("a", last=True)]).told() == ["1.1#0 a", "1.1#1 (end)"]
+    assert record_envelopes([text_event("a", last=True)]).summaries() == ["1.1#0 a", "1.1#1 (end)"]
 
 
 def test_a_stream_without_text_is_not_closed() -> None:
     """7.6.2."""
-    assert heard([wrote("", last=True)]).sent == []
+    assert record_envelopes([text_event("", last=True)]).sent == []
 
 
 def test_nothing_follows_the_closing_chunk() -> None:
     """7.6.2."""
-    assert heard([wrote("a", last=True), wrote("b")]).told() == ["1.1#0 a", "1.1#1 (end)"]
+    assert record_envelopes([text_event("a", last=True), text_event("b")]).summaries() == [
+        "1.1#0 a",
+        "1.1#1 (end)",
+    ]
 
 
 def test_a_chunk_does_not_contain_the_envelope_that_it_follows() -> None:
     """7.2, 7.1.1: numbers are assigned by the store."""
-    (chunk,) = heard([wrote("a")]).sent
+    (chunk,) = record_envelopes([text_event("a")]).sent
     assert chunk.payload["after_seq"] is None
     assert chunk.seq is None
 
 
 def test_an_attempt_superseded_after_chunks_is_announced_before_the_next_one_writes() -> None:
     """7.6.3."""
-    recorder = heard([wrote("a"), wrote("b", 1, 2), wrote("", 1, 2, last=True)])
-    assert recorder.told() == ["1.1#0 a", "superseded 1.1 by 2", "1.2#0 b", "1.2#1 (end)"]
+    recorder = record_envelopes([text_event("a"), text_event("b", 1, 2), text_event("", 1, 2, last=True)])
+    assert recorder.summaries() == ["1.1#0 a", "superseded 1.1 by 2", "1.2#0 b", "1.2#1 (end)"]
 
 
 def test_an_attempt_superseded_after_it_was_closed_is_announced_as_well() -> None:
     """7.6.3: its chunks were sent, and readers must drop them."""
-    recorder = heard([wrote("a", last=True), wrote("b", 1, 3)])
-    assert recorder.told() == ["1.1#0 a", "1.1#1 (end)", "superseded 1.1 by 3", "1.3#0 b"]
+    recorder = record_envelopes([text_event("a", last=True), text_event("b", 1, 3)])
+    assert recorder.summaries() == ["1.1#0 a", "1.1#1 (end)", "superseded 1.1 by 3", "1.3#0 b"]
 
 
 def test_an_attempt_superseded_without_chunks_is_not_announced() -> None:
     """7.6.3."""
-    assert heard([wrote(""), wrote("b", 1, 2)]).told() == ["1.2#0 b"]
+    assert record_envelopes([text_event(""), text_event("b", 1, 2)]).summaries() == ["1.2#0 b"]
 
 
 def test_nothing_of_an_attempt_is_sent_after_the_next_one_wrote() -> None:
     """7.6.3, and nothing of a step after the next has begun."""
-    late = [wrote("a"), wrote("b", 1, 2), wrote("late"), wrote("", last=True)]
-    assert heard(late).told() == ["1.1#0 a", "superseded 1.1 by 2", "1.2#0 b"]
-    assert heard([began(2), wrote("late", 1)], UNTRACKED).told() == ["step.started"]
+    late = [text_event("a"), text_event("b", 1, 2), text_event("late"), text_event("", last=True)]
+    assert record_envelopes(late).summaries() == ["1.1#0 a", "superseded 1.1 by 2", "1.2#0 b"]
+    assert record_envelopes([step_start(2), text_event("late", 1)], UNTRACKED).summaries() == ["step.started"]
 
 
 def test_an_attempt_can_be_superseded_manually() -> None:
     """7.6.3: announced if it wrote; the next begins at index 0."""
     adapter, recorder = an_adapter(UNTRACKED)
-    adapter.on_agent_step_started(began())
+    adapter.on_agent_step_started(step_start())
     adapter.on_attempt_superseded()
     adapter.on_stream_chunk("a")
     adapter.on_attempt_superseded()
     adapter.on_stream_chunk("b")
     adapter.on_attempt_superseded(7)
     adapter.on_stream_chunk("c", is_complete=True)
-    assert recorder.told() == [
+    assert recorder.summaries() == [
         "step.started",
         "1.2#0 a",
         "superseded 1.2 by 3",
@@ -125,13 +135,13 @@ def test_text_belongs_to_the_step_and_attempt_under_way_by_default() -> None:
     """7.1.2, 7.6.1."""
     adapter, recorder = an_adapter(UNTRACKED)
     adapter.on_stream_chunk("before any step")
-    adapter.on_agent_step_started(began(1))
+    adapter.on_agent_step_started(step_start(1))
     adapter.on_stream_chunk("a")
     adapter.on_stream_chunk("b", attempt=2)
     adapter.on_stream_chunk("c")
     adapter.on_stream_chunk("d", step_number=2)
     adapter.on_stream_chunk("e", step_number=3, attempt=4, is_complete=True)
-    assert recorder.told() == [
+    assert recorder.summaries() == [
         "1.1#0 before any step",
         "step.started",
         "1.1#1 a",
@@ -148,7 +158,7 @@ def test_text_belongs_to_the_step_and_attempt_under_way_by_default() -> None:
 def test_without_chunks_no_attempt_is_announced_either() -> None:
     """7.5, 7.6.3: readers received nothing that they would have to drop."""
     adapter, recorder = an_adapter(MINIMAL)
-    for event in (wrote("a"), wrote("b", 1, 2, last=True)):
+    for event in (text_event("a"), text_event("b", 1, 2, last=True)):
         adapter.on_stream_chunk(event)
     adapter.on_attempt_superseded()
     assert recorder.sent == []
@@ -156,7 +166,7 @@ def test_without_chunks_no_attempt_is_announced_either() -> None:
 
 STREAMS = st.lists(
     st.builds(
-        wrote,
+        text_event,
         st.sampled_from(["", "a", "漢", "🙂b"]),
         st.integers(1, 3),
         st.integers(1, 4),
@@ -169,7 +179,7 @@ STREAMS = st.lists(
 @given(STREAMS)
 def test_a_reader_can_follow_any_stream(events: list[StreamEventReceived]) -> None:
     """7.6.1, 7.6.2, 7.6.3: for any events, in any order."""
-    recorder = heard(events)
+    recorder = record_envelopes(events)
     next_index: dict[tuple[int, int], int] = {}
     over: set[tuple[int, int]] = set()
     for envelope in recorder.sent:

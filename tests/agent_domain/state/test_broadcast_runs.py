@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.drivers import OnText, Reply, StepDriver, unheard
+from everstep.agent_domain.agents.drivers import OnText, Reply, StepDriver, ignore_text
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.loop.continuation import (
@@ -58,7 +58,7 @@ def an_agent(builder: AgentBuilder, config: BroadcastConfig) -> tuple[Agent, Rec
     return Agent(builder.definition(), clock=Ticking()).wiretap(adapter.wiretap()), recorder
 
 
-def scripted(*steps: ScenarioStep) -> AgentBuilder:
+def a_scripted_builder(*steps: ScenarioStep) -> AgentBuilder:
     tools = [MockTool.returning("look", "Look around", "a tree"), MockTool("fall", "Fall", failing)]
     return AgentBuilder.base().with_driver(DeterministicAgentDriver.from_steps(*steps)).with_tools(tools)
 
@@ -73,7 +73,7 @@ ANSWER = ScenarioStep.final("A tree", Usage(output=2))
 
 def test_a_run_with_a_tool_call_sends_everything_in_order() -> None:
     """7.1.2, 7.2, 7.4.1, 7.4.2, 7.6.1, 7.6.2: an agent that looks and answers."""
-    agent, recorder = an_agent(scripted(LOOK, ANSWER), DEBUG)
+    agent, recorder = an_agent(a_scripted_builder(LOOK, ANSWER), DEBUG)
     agent.run("What is there?")
 
     assert [envelope.type for envelope in recorder.sent] == [
@@ -92,7 +92,7 @@ def test_a_run_with_a_tool_call_sends_everything_in_order() -> None:
         "agent.continuation",
         "agent.status",
     ]
-    assert recorder.told() == [
+    assert recorder.summaries() == [
         "status processing",
         "step.started",
         "1.1#0 Looking",
@@ -134,7 +134,7 @@ def test_a_run_with_fewer_envelopes_sends_them_in_the_same_order(
 ) -> None:
     """7.5."""
     (all_agent, everything), (agent, recorder) = (
-        an_agent(scripted(LOOK, ANSWER), each) for each in (DEBUG, config)
+        an_agent(a_scripted_builder(LOOK, ANSWER), each) for each in (DEBUG, config)
     )
     all_agent.run("What is there?")
     agent.run("What is there?")
@@ -145,9 +145,9 @@ def test_a_run_with_fewer_envelopes_sends_them_in_the_same_order(
 
 def test_a_failing_tool_ends_the_run_with_its_error() -> None:
     """7.4.1, 7.4.2: sent once, and last."""
-    agent, recorder = an_agent(scripted(ScenarioStep.tool_call("fall", {}, "")), TRACED)
+    agent, recorder = an_agent(a_scripted_builder(ScenarioStep.tool_call("fall", {}, "")), TRACED)
     agent.run("Fall!")
-    assert recorder.told() == [
+    assert recorder.summaries() == [
         "status processing",
         "step.started",
         "tool.started",
@@ -166,7 +166,7 @@ class CutOff(StepDriver):
     def __init__(self) -> None:
         self.answers = iter([False, True])
 
-    async def infer(self, state: AgentState, on_text: OnText = unheard) -> Reply:
+    async def infer(self, state: AgentState, on_text: OnText = ignore_text) -> Reply:
         on_text("A tr")
         if next(self.answers):
             on_text("ee")
@@ -182,7 +182,7 @@ def test_an_interrupted_stream_is_not_closed() -> None:
     builder = AgentBuilder.base().with_driver(CutOff()).with_error_policy(ErrorPolicy.retry_all(2))
     agent, recorder = an_agent(builder, STANDARD)
     agent.run("What is there?")
-    assert recorder.told() == [
+    assert recorder.summaries() == [
         "status processing",
         *("step.started", "1.1#0 A tr", "step.completed"),
         *("step.started", "2.1#0 A tr", "2.1#1 ee", "2.1#2 (end)", "step.completed"),
@@ -193,11 +193,11 @@ def test_an_interrupted_stream_is_not_closed() -> None:
 @pytest.mark.parametrize(("steps", "kinds"), [(0, []), (1, ["step.started", "step.completed"])])
 def test_a_run_at_its_limit_is_stopped(steps: int, kinds: list[str]) -> None:
     """7.4.1, 1.2.1: also before its first step, when nothing else is sent."""
-    script = scripted(ScenarioStep.tool_call("look", execute_tools=False)).with_max_steps(steps)
+    script = a_scripted_builder(ScenarioStep.tool_call("look", execute_tools=False)).with_max_steps(steps)
     agent, recorder = an_agent(script, STANDARD)
     agent.run("What is there?")
     began = ["status processing"] if steps else []
-    assert recorder.told() == [*began, *kinds, "status stopped"]
+    assert recorder.summaries() == [*began, *kinds, "status stopped"]
 
 
 class Cancelling(AgentHook):
@@ -209,9 +209,9 @@ class Cancelling(AgentHook):
 
 def test_a_run_that_a_person_ends_is_cancelled() -> None:
     """7.4.1, 1.2.1."""
-    agent, recorder = an_agent(scripted(LOOK).add_hook(Cancelling()), MINIMAL)
+    agent, recorder = an_agent(a_scripted_builder(LOOK).add_hook(Cancelling()), MINIMAL)
     agent.run("What is there?")
-    assert recorder.told()[-1] == "status cancelled"
+    assert recorder.summaries()[-1] == "status cancelled"
     assert recorder.of("agent.status")[-1]["error_message"] is None
 
 
@@ -230,10 +230,10 @@ def test_a_run_whose_criterion_raises_fails_once_at_its_end(
     criterion: Callable[[AgentState], ContinuationDecision], steps: int
 ) -> None:
     """7.4.2, 2.2.7: the failure step is sent before the status."""
-    builder = scripted(ANSWER).add_continuation_criteria(ContinuationCriteria.when(criterion))
+    builder = a_scripted_builder(ANSWER).add_continuation_criteria(ContinuationCriteria.when(criterion))
     agent, recorder = an_agent(builder, MINIMAL)
     agent.run("What is there?")
-    assert recorder.told() == [
+    assert recorder.summaries() == [
         "status processing",
         *["step.started", "step.completed"] * steps,
         "status failed",
@@ -243,11 +243,11 @@ def test_a_run_whose_criterion_raises_fails_once_at_its_end(
 
 def test_a_conversation_continues_through_the_same_adapter() -> None:
     """7.4.2: one execution after the other, each sent in full."""
-    agent, recorder = an_agent(scripted(ANSWER), DEBUG)
+    agent, recorder = an_agent(a_scripted_builder(ANSWER), DEBUG)
     state = agent.run("What is there?")
-    once = recorder.told()
+    once = recorder.summaries()
     agent.run(state.with_user_message("And now?"))
-    assert recorder.told() == [*once, *once]
+    assert recorder.summaries() == [*once, *once]
     assert len({envelope.id for envelope in recorder.sent}) == len(recorder.sent)
 
 
@@ -258,7 +258,7 @@ def test_an_adapter_in_a_process_uses_the_clock_of_the_machine() -> None:
     adapter.on_agent_status_changed("processing")
     agent = AgentBuilder.base().with_driver(DeterministicAgentDriver.from_responses("Hi")).build()
     agent.wiretap(adapter.wiretap()).run("Hello")
-    assert recorder.told() == ["status processing", "step.started", "step.completed", "status completed"]
+    assert recorder.summaries() == ["status processing", "step.started", "step.completed", "status completed"]
     assert recorder.sent[0].timestamp > AT
 
 

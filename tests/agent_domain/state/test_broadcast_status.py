@@ -20,23 +20,23 @@ from tests.agent_domain.state.broadcasts import (
     NOW,
     STANDARD,
     UNTRACKED,
+    agent_failure,
     an_adapter,
     an_outcome,
-    began,
-    called,
-    completed,
-    evaluated,
-    failed,
-    heard,
-    returned,
-    stopped,
-    wrote,
+    call_end,
+    call_start,
+    evaluation,
+    record_envelopes,
+    step_end,
+    step_start,
+    stop_evaluation,
+    text_event,
 )
 
 
 def test_the_start_of_a_step_means_processing_before_it_is_sent() -> None:
     """7.4.1."""
-    assert heard([began()]).told() == ["status processing", "step.started"]
+    assert record_envelopes([step_start()]).summaries() == ["status processing", "step.started"]
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_the_start_of_a_step_means_processing_before_it_is_sent() -> None:
 )
 def test_the_stop_reason_decides_the_status(reason: str, status: str) -> None:
     """7.4.1, 1.2.1."""
-    assert heard([stopped(1, StopReason(reason))]).told() == [f"status {status}"]
-    failure = evaluated(1, an_outcome(StopReason(reason)), AgentStatus.FAILED)
-    assert heard([failure]).told() == ["status failed"]
+    assert record_envelopes([stop_evaluation(1, StopReason(reason))]).summaries() == [f"status {status}"]
+    failure = evaluation(1, an_outcome(StopReason(reason)), AgentStatus.FAILED)
+    assert record_envelopes([failure]).summaries() == ["status failed"]
 
 
 def test_the_table_covers_all_reasons() -> None:
@@ -67,14 +67,14 @@ def test_the_table_covers_all_reasons() -> None:
 
 def test_an_evaluation_that_continues_changes_no_status() -> None:
     """7.4.1."""
-    assert heard([began(), completed(), evaluated()]).of("agent.status") == heard([began()]).of(
-        "agent.status"
-    )
+    assert record_envelopes([step_start(), step_end(), evaluation()]).of("agent.status") == record_envelopes(
+        [step_start()]
+    ).of("agent.status")
 
 
 def test_a_failure_is_sent_with_its_error() -> None:
     """7.4.1."""
-    (status,) = heard([failed("out of memory")]).of("agent.status")
+    (status,) = record_envelopes([agent_failure("out of memory")]).of("agent.status")
     assert (status["status"], status["error_message"]) == ("failed", "out of memory")
 
 
@@ -82,50 +82,50 @@ def test_a_failure_is_sent_with_its_error() -> None:
     ("end", "error"),
     [
         (
-            evaluated(1, an_outcome(StopReason.ERROR), AgentStatus.FAILED, ("no disk", "no net")),
+            evaluation(1, an_outcome(StopReason.ERROR), AgentStatus.FAILED, ("no disk", "no net")),
             "no disk\nno net",
         ),
-        (evaluated(1, an_outcome(StopReason.ERROR), AgentStatus.FAILED), "because"),
-        (evaluated(1, replace(an_outcome(StopReason.ERROR), evaluations=()), AgentStatus.FAILED), None),
-        (evaluated(1, an_outcome(StopReason.GUARD), AgentStatus.COMPLETED, ("forgiven",)), None),
+        (evaluation(1, an_outcome(StopReason.ERROR), AgentStatus.FAILED), "because"),
+        (evaluation(1, replace(an_outcome(StopReason.ERROR), evaluations=()), AgentStatus.FAILED), None),
+        (evaluation(1, an_outcome(StopReason.GUARD), AgentStatus.COMPLETED, ("forgiven",)), None),
     ],
 )
 def test_the_end_contains_its_error_if_there_is_one(end: ContinuationEvaluated, error: str | None) -> None:
     """7.4.1, 7.2: the failure, or the decider's reason to forbid another step; null if unknown."""
-    assert heard([end]).of("agent.status")[0]["error_message"] == error
+    assert record_envelopes([end]).of("agent.status")[0]["error_message"] == error
 
 
 def test_pause_and_resume_are_statuses_as_well() -> None:
     """7.4.1."""
     adapter, recorder = an_adapter()
-    adapter.on_agent_step_started(began())
+    adapter.on_agent_step_started(step_start())
     adapter.on_agent_paused()
     adapter.on_agent_resumed()
-    assert recorder.told() == ["status processing", "step.started", "status paused", "status processing"]
+    assert recorder.summaries() == ["status processing", "step.started", "status paused", "status processing"]
     assert [envelope.timestamp for envelope in recorder.sent[2:]] == [NOW, NOW]
 
 
 def test_a_status_is_sent_when_it_changes_and_only_then() -> None:
     """7.4.2: a failure is sent once, by the first event that reports it."""
     adapter, recorder = an_adapter()
-    for event in (began(1), began(2)):
+    for event in (step_start(1), step_start(2)):
         adapter.on_agent_step_started(event)
     adapter.on_agent_paused()
     adapter.on_agent_paused()
     adapter.on_agent_resumed()
     adapter.on_agent_resumed()
-    adapter.on_continuation_evaluated(stopped(2, StopReason.ERROR))
-    adapter.on_agent_failed(failed())
+    adapter.on_continuation_evaluated(stop_evaluation(2, StopReason.ERROR))
+    adapter.on_agent_failed(agent_failure())
     statuses = [payload["status"] for payload in recorder.of("agent.status")]
     assert statuses == ["processing", "paused", "processing", "failed"]
 
 
 def test_an_agent_may_continue_after_its_end_without_a_reset() -> None:
     """7.4.2: and its envelopes are not taken for earlier ones."""
-    run = [began(), wrote("Hi", last=True), called(), returned(), completed(), stopped()]
-    recorder = heard([*run, *run], DEBUG)
-    once = heard(run, DEBUG).told()
-    assert recorder.told() == [*once, *once]
+    run = [step_start(), text_event("Hi", last=True), call_start(), call_end(), step_end(), stop_evaluation()]
+    recorder = record_envelopes([*run, *run], DEBUG)
+    once = record_envelopes(run, DEBUG).summaries()
+    assert recorder.summaries() == [*once, *once]
     assert recorder.of("agent.status")[2]["previous_status"] == "completed"
     assert len({envelope.id for envelope in recorder.sent}) == len(recorder.sent)
 
@@ -133,30 +133,32 @@ def test_an_agent_may_continue_after_its_end_without_a_reset() -> None:
 @pytest.mark.parametrize(
     "cut_short",
     [
-        [began(1), completed(1), evaluated(1), began(2)],
-        [evaluated(0, an_outcome(StopReason.STEPS_LIMIT))],
-        [began(1), failed()],
+        [step_start(1), step_end(1), evaluation(1), step_start(2)],
+        [evaluation(0, an_outcome(StopReason.STEPS_LIMIT))],
+        [step_start(1), agent_failure()],
     ],
 )
 def test_a_restarted_run_is_not_taken_for_the_previous_one(cut_short: Sequence[Event]) -> None:
     """7.1.1, 7.4.2: ids stay unique for any end of the previous run."""
-    recorder = heard([*cut_short, *cut_short], DEBUG)
+    recorder = record_envelopes([*cut_short, *cut_short], DEBUG)
     assert len({envelope.id for envelope in recorder.sent}) == len(recorder.sent)
 
 
 def test_an_event_received_twice_is_the_same_envelope_twice() -> None:
     """7.1.1."""
-    first, second = (e for e in heard([began(), began()]).sent if e.type == "agent.step.started")
+    first, second = (
+        e for e in record_envelopes([step_start(), step_start()]).sent if e.type == "agent.step.started"
+    )
     assert first == second
 
 
 def test_a_run_that_continues_after_a_manual_end_is_the_same_run() -> None:
     """7.1.1, 7.4.3: its steps count on, so an event received twice gives the same envelope."""
     adapter, recorder = an_adapter(UNTRACKED)
-    adapter.on_agent_step_started(began(1))
+    adapter.on_agent_step_started(step_start(1))
     adapter.on_agent_status_changed("stopped")
     for _ in range(2):
-        adapter.on_agent_step_started(began(2))
+        adapter.on_agent_step_started(step_start(2))
     assert recorder.sent[-1] == recorder.sent[-2]
 
 
@@ -164,7 +166,7 @@ def test_a_run_that_restarts_after_a_manual_end_is_another_one() -> None:
     """7.1.1, 7.4.3."""
     adapter, recorder = an_adapter(UNTRACKED)
     for _ in range(2):
-        adapter.on_agent_step_started(began(1))
+        adapter.on_agent_step_started(step_start(1))
         adapter.on_agent_status_changed("stopped")
     assert len({envelope.id for envelope in recorder.sent}) == 4
 
@@ -174,22 +176,22 @@ def test_a_run_that_restarts_after_a_manual_end_is_another_one() -> None:
 )
 def test_the_trace_comes_before_the_end_and_the_end_is_last(reason: StopReason, status: str) -> None:
     """7.4.2."""
-    recorder = heard([began(), completed(), stopped(1, reason)], DEBUG)
-    assert recorder.told()[-2:] == ["continuation", f"status {status}"]
+    recorder = record_envelopes([step_start(), step_end(), stop_evaluation(1, reason)], DEBUG)
+    assert recorder.summaries()[-2:] == ["continuation", f"status {status}"]
 
 
 def test_a_criterion_that_raises_ends_the_execution_with_its_failure_step() -> None:
     """7.4.1, 7.4.2, 2.2.7: the status comes after that step, and once."""
     failure = StepError("no such key", exception="KeyError")
     outcome = an_outcome(StopReason.ERROR, stop_reason=StopReason.ERROR, error=failure)
-    end = evaluated(2, outcome, AgentStatus.FAILED, ("no such key",), "A tree")
-    recorder = heard(
+    end = evaluation(2, outcome, AgentStatus.FAILED, ("no such key",), "A tree")
+    recorder = record_envelopes(
         [
-            *(began(1), completed(1, outcome), evaluated(1, outcome, AgentStatus.FAILED)),
-            *(began(2), completed(2, outcome), end, failed("no such key", 2)),
+            *(step_start(1), step_end(1, outcome), evaluation(1, outcome, AgentStatus.FAILED)),
+            *(step_start(2), step_end(2, outcome), end, agent_failure("no such key", 2)),
         ]
     )
-    assert recorder.told() == [
+    assert recorder.summaries() == [
         "status processing",
         *("step.started", "step.completed"),
         *("step.started", "step.completed"),
@@ -229,10 +231,10 @@ def test_a_manual_status_counts_as_the_last() -> None:
     """7.4.3, 7.4.2."""
     adapter, recorder = an_adapter()
     adapter.on_agent_status_changed("processing")
-    adapter.on_agent_step_started(began())
+    adapter.on_agent_step_started(step_start())
     adapter.on_agent_status_changed("completed")
-    adapter.on_continuation_evaluated(stopped())
-    assert recorder.told() == ["status processing", "step.started", "status completed"]
+    adapter.on_continuation_evaluated(stop_evaluation())
+    assert recorder.summaries() == ["status processing", "step.started", "status completed"]
 
 
 def test_an_unknown_status_is_refused() -> None:
@@ -245,26 +247,26 @@ def test_an_unknown_status_is_refused() -> None:
 def test_without_tracking_no_status_is_sent_automatically() -> None:
     """7.4.1, 7.5."""
     adapter, recorder = an_adapter(UNTRACKED)
-    for event in (began(), completed(), stopped(), failed()):
+    for event in (step_start(), step_end(), stop_evaluation(), agent_failure()):
         adapter.wiretap()(event)
     adapter.on_agent_paused()
     adapter.on_agent_resumed()
-    assert recorder.told() == ["step.started", "step.completed"]
+    assert recorder.summaries() == ["step.started", "step.completed"]
 
 
 def test_a_reset_sends_nothing_and_starts_over() -> None:
     """7.4.3: `idle`, and the next chunk is the first."""
     adapter, recorder = an_adapter()
-    events = [began(), wrote("a"), wrote("b")]
+    events = [step_start(), text_event("a"), text_event("b")]
     for event in events:
         adapter.wiretap()(event)
-    first = recorder.told()
+    first = recorder.summaries()
     adapter.reset()
-    assert recorder.told() == first
+    assert recorder.summaries() == first
     for event in events:
         adapter.wiretap()(event)
     assert (
-        recorder.told()
+        recorder.summaries()
         == [*first, *first]
         == [
             *["status processing", "step.started", "1.1#0 a", "1.1#1 b"] * 2,
@@ -276,11 +278,11 @@ def test_a_reset_sends_nothing_and_starts_over() -> None:
 
 ANYTHING = st.lists(
     st.one_of(
-        st.builds(began, st.integers(1, 3)),
-        st.builds(completed, st.integers(1, 3)),
-        st.builds(stopped, st.integers(0, 3), st.sampled_from(StopReason)),
-        st.builds(evaluated, st.integers(1, 3)),
-        st.builds(failed),
+        st.builds(step_start, st.integers(1, 3)),
+        st.builds(step_end, st.integers(1, 3)),
+        st.builds(stop_evaluation, st.integers(0, 3), st.sampled_from(StopReason)),
+        st.builds(evaluation, st.integers(1, 3)),
+        st.builds(agent_failure),
     ),
     max_size=30,
 )
@@ -289,7 +291,7 @@ ANYTHING = st.lists(
 @given(ANYTHING)
 def test_every_status_follows_from_the_previous_one(events: list[Event]) -> None:
     """7.4.2, 7.2: a change each time, and never back to `idle`."""
-    statuses = heard(events).of("agent.status")
+    statuses = record_envelopes(events).of("agent.status")
     chain = ["idle", *(status["status"] for status in statuses)]
     assert [status["previous_status"] for status in statuses] == chain[:-1]
     assert all(before != after for before, after in pairwise(chain))

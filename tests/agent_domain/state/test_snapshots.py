@@ -32,19 +32,19 @@ from everstep.agent_domain.state.snapshots import (
     slim_step,
 )
 from everstep.agent_domain.state.state import AgentState
-from everstep.agent_domain.values import MAX_DEPTH, cut, freeze, frozen_map, json_text
+from everstep.agent_domain.values import MAX_DEPTH, freeze, frozen_map, json_text, truncate
 from tests.agent_domain.state_words import (
     AGENT,
     AT,
     PARENT,
     STOPS,
     a_call,
+    a_failure,
     a_state,
     a_step,
-    answered,
+    a_success,
+    after_steps,
     conversations,
-    failing,
-    having_taken,
     later,
     messages,
     states,
@@ -67,7 +67,7 @@ def slim_message(message: Message, config: SlimSerializationConfig = STANDARD, *
     return written
 
 
-def restored(snapshot: dict[str, Any]) -> AgentState:
+def restore(snapshot: dict[str, Any]) -> AgentState:
     return SlimAgentStateSerializer().deserialize(snapshot)
 
 
@@ -110,10 +110,10 @@ def test_a_limit_is_a_whole_number(field: str, value: Any) -> None:
 def test_the_slim_form() -> None:
     """6.2, 0.5: every key; times without fractions."""
     asked = replace(a_state("Hello"), parent_agent_id=PARENT).with_metadata("tasks", [1]).at(AT)
-    step = a_step("Hi", answered(a_call("look", "c1", at="x")), tokens=100, seconds=1.5)
+    step = a_step("Hi", a_success(a_call("look", "c1", at="x")), tokens=100, seconds=1.5)
     response = step.inference_response and replace(step.inference_response, finish_reason="stop")
     step = replace(step, inference_response=response)
-    state = having_taken(step, state=asked).ended(STOPS, ErrorPolicy(), later(1)).at(later(2))
+    state = after_steps(step, state=asked).ended(STOPS, ErrorPolicy(), later(1)).at(later(2))
     entry = {
         "step_number": 1,
         "type": "tool_execution",
@@ -152,7 +152,7 @@ def test_the_slim_form() -> None:
 def test_keys_are_present_even_when_they_are_empty() -> None:
     """6.2: an omitted value is [] or null."""
     empty = slim(AgentState.empty(), MINIMAL)
-    assert set(empty) == set(slim(having_taken(a_step("Hi")), FULL))
+    assert set(empty) == set(slim(after_steps(a_step("Hi")), FULL))
     assert empty | {"schema_version": 1} == {
         "schema_version": 1,
         "agent_id": None,
@@ -189,8 +189,8 @@ def test_the_last_continuation_is_included_where_traces_are(
 
 def test_the_current_step_is_included_while_it_is_under_way() -> None:
     """6.2: under its number; its duration is not known yet."""
-    step = a_step("", failing(a_call()), calls=(a_call("find", "c2"),), number=2)
-    state = having_taken(a_step("one")).with_step_started(later(1)).with_current_step(step)
+    step = a_step("", a_failure(a_call()), calls=(a_call("find", "c2"),), number=2)
+    state = after_steps(a_step("one")).with_step_started(later(1)).with_current_step(step)
     current = slim(state)["current_step"]
     assert (current["step_number"], current["duration_ms"], current["errors"]) == (2, None, 1)
     assert [entry["step_number"] for entry in slim(state)["steps"]] == [1]
@@ -198,9 +198,7 @@ def test_the_current_step_is_included_while_it_is_under_way() -> None:
 
 def test_an_entry_of_steps_counts_errors() -> None:
     """6.2."""
-    record = having_taken(a_step("", own_errors=(StepError("a"), StepError("b")))).execution.step_executions[
-        0
-    ]
+    record = after_steps(a_step("", own_errors=(StepError("a"), StepError("b")))).execution.step_executions[0]
     assert slim_step(record)["errors"] == 2
 
 
@@ -221,7 +219,7 @@ def test_missing_fields_of_a_message_are_empty_text_or_the_user() -> None:
     assert slim(AgentState.empty().with_messages([{}]))["messages"] == [
         {"role": "user", "content": "", "metadata": {}}
     ]
-    assert restored({"messages": [{}]}).messages == (user(""),)
+    assert restore({"messages": [{}]}).messages == (user(""),)
 
 
 PICTURE = {"type": "image", "url": "x" * 30}
@@ -323,7 +321,7 @@ def test_without_metadata_a_message_keeps_the_link_between_calls_and_results() -
 @pytest.mark.parametrize(("limit", "numbers"), [(None, [1, 2]), (5, [1, 2]), (1, [2]), (0, []), (-1, [])])
 def test_the_last_steps_keep_their_numbers(limit: int | None, numbers: list[int]) -> None:
     """6.3.5: two steps, max_steps 1: one entry with `step_number` 2."""
-    state = having_taken(a_step("one"), a_step("two", number=2))
+    state = after_steps(a_step("one"), a_step("two", number=2))
     assert [entry["step_number"] for entry in slim(state, max_steps=limit)["steps"]] == numbers
     assert slim(state, max_steps=limit, include_steps=False)["steps"] == []
 
@@ -335,9 +333,9 @@ def test_a_snapshot_restores_all_but_steps_starts_and_cached_context() -> None:
     """6.3.7."""
     state = replace(a_state("Hello"), parent_agent_id=PARENT).with_metadata("tasks", [1]).entered(AT)
     state = state.with_cached_context(CachedContext((system("Be brief"),)))
-    state = having_taken(a_step("Hi", tokens=7, seconds=1.5), state=state)
+    state = after_steps(a_step("Hi", tokens=7, seconds=1.5), state=state)
     state = state.ended(STOPS, ErrorPolicy(), later(1))
-    read = restored(slim(state, UNLIMITED))
+    read = restore(slim(state, UNLIMITED))
     assert (read.agent_id, read.parent_agent_id) == (AGENT, PARENT)
     assert (read.status, read.usage, read.metadata) == (AgentStatus.COMPLETED, Usage(input=7), {"tasks": [1]})
     start, end = AT.replace(microsecond=0), later(1).replace(microsecond=0)
@@ -353,20 +351,20 @@ def test_a_snapshot_restores_all_but_steps_starts_and_cached_context() -> None:
 @pytest.mark.parametrize("execution", [{}, None, {"cumulative_seconds": None}])
 def test_seconds_that_are_missing_in_a_snapshot_are_zero(execution: Any) -> None:
     """6.3.7."""
-    assert restored({"execution": execution}).state_info == StateInfo()
+    assert restore({"execution": execution}).state_info == StateInfo()
 
 
 def test_restored_usage_counts_until_a_new_execution_begins() -> None:
     """6.3.7."""
     limit = TokenUsageLimit(7)
-    read = restored(slim(having_taken(a_step("Hi", tokens=7))))
+    read = restore(slim(after_steps(a_step("Hi", tokens=7))))
     assert limit.decide(read) == "forbid"
     assert limit.decide(read.with_user_message("Go on")) == "allow"
 
 
 def test_an_empty_snapshot_is_an_empty_state() -> None:
     """0.6, 6.3.7: and unknown keys are ignored."""
-    assert restored({}) == AgentState.empty()
+    assert restore({}) == AgentState.empty()
     snapshot = slim(a_state("Hello"))
     later_version = {
         **snapshot,
@@ -375,7 +373,7 @@ def test_an_empty_snapshot_is_an_empty_state() -> None:
         "usage": {**snapshot["usage"], "new": 1},
         "messages": [{**message, "new": 1} for message in snapshot["messages"]],
     }
-    assert restored(later_version) == restored(snapshot)
+    assert restore(later_version) == restore(snapshot)
 
 
 def keeping(state: AgentState) -> AgentState:
@@ -404,8 +402,8 @@ def test_any_state_fits_into_any_snapshot(state: AgentState) -> None:
         snapshot = slim(state, config)
         assert len(snapshot["messages"]) <= (config.max_messages or 0)
         assert len(snapshot["steps"]) <= (config.max_steps or 0)
-        assert restored(snapshot).agent_id == state.agent_id
-    whole = restored(slim(state, UNLIMITED))
+        assert restore(snapshot).agent_id == state.agent_id
+    whole = restore(slim(state, UNLIMITED))
     assert whole == keeping(state)
     assert whole.usage.total == state.usage.total
 
@@ -418,7 +416,7 @@ def test_a_cut_conversation_is_made_of_the_last_messages(
     state = AgentState.empty().with_messages(conversation)
     written = slim(state, max_messages=count, max_content_length=length)["messages"]
     texts = [
-        m.content if length <= 0 else cut(m.content, length)
+        m.content if length <= 0 else truncate(m.content, length)
         for m in conversation
         if isinstance(m.content, str)
     ]
@@ -448,14 +446,14 @@ def test_a_cut_conversation_is_made_of_the_last_messages(
 def test_an_invalid_snapshot_is_refused_in_one_way(data: Any, complaint: str) -> None:
     """6.3.7: with the reason."""
     with pytest.raises(InvalidInput, match=complaint) as refused:
-        restored(data)
+        restore(data)
     assert str(refused.value).startswith("the snapshot cannot be read: ")
 
 
 # The form to continue from.
 
 
-def continued(state: AgentState) -> AgentState:
+def continue_state(state: AgentState) -> AgentState:
     serializer = ContinuationAgentStateSerializer()
     return serializer.deserialize(json.loads(json_text(serializer.serialize(state))))
 
@@ -464,7 +462,7 @@ def test_the_form_to_continue_from() -> None:
     """6.3.8: version, ids, sections and metadata; no usage, no steps."""
     store = MessageStore().with_section("notes", [user("later")]).with_section("messages", [user("Hello")])
     state = replace(a_state(), parent_agent_id=PARENT).with_message_store(store).with_metadata("a", 1)
-    state = having_taken(a_step("", tokens=7), state=state)
+    state = after_steps(a_step("", tokens=7), state=state)
     assert ContinuationAgentStateSerializer().serialize(state) == {
         "version": 1,
         "agent_id": str(AGENT),
@@ -489,9 +487,9 @@ def test_a_continued_state_is_in_progress_with_nothing_done() -> None:
             Role.TOOL, "found", frozen_map({"tool_call_id": "c1", "tool_name": "look", "result": {"n": 1}})
         ),
     ]
-    state = having_taken(a_step("", answered(call), tokens=7), state=a_state(*spoken))
+    state = after_steps(a_step("", a_success(call), tokens=7), state=a_state(*spoken))
     state = state.ended(STOPS, ErrorPolicy(), later(1))
-    read = continued(state)
+    read = continue_state(state)
     assert (read.status, read.usage) == (AgentStatus.IN_PROGRESS, Usage())
     assert (read.step_count, read.steps, read.execution_started_at) == (0, (), None)
     assert read.messages == tuple(spoken)
@@ -503,7 +501,7 @@ def test_every_section_keeps_fifty_messages_of_two_thousand_characters() -> None
     long = [user(f"{number:02}" + "é" * 1999) for number in range(51)]
     parts = Message(Role.TOOL, freeze([{"type": "text", "text": "é" * 2001}]))
     store = MessageStore().with_section("messages", long).with_section("notes", [*long, parts])
-    read = continued(a_state().with_message_store(store))
+    read = continue_state(a_state().with_message_store(store))
     kept = read.messages
     assert len(kept) == len(read.message_store.section("notes")) == 50
     assert kept[0].content == "01" + "é" * 1998 + "..."
@@ -512,7 +510,7 @@ def test_every_section_keeps_fifty_messages_of_two_thousand_characters() -> None
 
 def test_empty_messages_take_no_place() -> None:
     """5.1.2, 6.3.8."""
-    read = continued(a_state(user("first"), *[user("")] * 50))
+    read = continue_state(a_state(user("first"), *[user("")] * 50))
     assert read.messages == (user("first"),)
 
 
@@ -527,7 +525,7 @@ def test_flat_messages_are_continued_from() -> None:
 @given(states())
 def test_any_state_is_continued_from(state: AgentState) -> None:
     """6.3.8: with its conversations, metadata and ids."""
-    read = continued(state)
+    read = continue_state(state)
     assert (read.agent_id, read.parent_agent_id) == (state.agent_id, state.parent_agent_id)
     assert read.metadata == state.metadata
     assert [name for name, _ in read.message_store.sections] == [n for n, _ in state.message_store.sections]
@@ -538,8 +536,8 @@ def test_any_state_is_continued_from(state: AgentState) -> None:
 @given(conversations)
 def test_continuing_twice_is_continuing_once(conversation: list[Message]) -> None:
     """6.3.8."""
-    once = continued(AgentState.empty().with_messages(conversation))
-    assert continued(once) == once
+    once = continue_state(AgentState.empty().with_messages(conversation))
+    assert continue_state(once) == once
 
 
 NOT_TO_CONTINUE_FROM: list[tuple[Any, str]] = [
@@ -566,5 +564,5 @@ def test_snapshots_can_hold_any_content_of_a_state() -> None:
     for _ in range(MAX_DEPTH - 2):
         deep = [deep]
     state = a_state(Message(Role.USER, "Hi", frozen_map({"deep": deep}))).with_metadata("deep", deep)
-    assert restored(slim(state, UNLIMITED)).metadata == state.metadata
-    assert continued(state).messages == state.messages
+    assert restore(slim(state, UNLIMITED)).metadata == state.metadata
+    assert continue_state(state).messages == state.messages

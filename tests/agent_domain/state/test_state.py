@@ -39,11 +39,11 @@ from tests.agent_domain.state_words import (
     PARENT,
     STOPS,
     a_call,
+    a_failure,
     a_state,
     a_step,
-    answered,
-    failing,
-    having_taken,
+    a_success,
+    after_steps,
     later,
 )
 
@@ -58,7 +58,7 @@ def results(step: AgentStep) -> Messages:
     return (said, *(tool_message(e.text, e.call.id, e.call.name) for e in step.tool_executions))
 
 
-def a_criticised(approved: bool, **metadata: Any) -> AgentState:
+def a_state_with_critique(approved: bool, **metadata: Any) -> AgentState:
     return a_state().with_metadata({"self_critic_result": {"approved": approved}, **metadata})
 
 
@@ -83,7 +83,7 @@ def test_an_empty_state_has_nothing_and_has_not_started() -> None:
 def test_a_step_is_found_by_its_place_counted_from_zero() -> None:
     """4.1.1."""
     first, second = a_step("one"), a_step("two", number=2)
-    state = having_taken(first, second)
+    state = after_steps(first, second)
     assert (state.step_count, state.steps) == (2, (first, second))
     assert [state.step_at(index) for index in (0, 1, 2, -1)] == [first, second, None, None]
 
@@ -166,7 +166,7 @@ def test_given_ids_stay() -> None:
 )
 def test_the_final_response_is_the_last_text_for_people(conversation: Messages, response: str | None) -> None:
     """4.3.5: no tool call, and not the arguments of one."""
-    state = having_taken(a_step("", answered(CALL)), state=a_state()).with_messages(conversation)
+    state = after_steps(a_step("", a_success(CALL)), state=a_state()).with_messages(conversation)
     assert state.final_response == response
 
 
@@ -175,10 +175,13 @@ def test_the_final_response_is_the_last_text_for_people(conversation: Messages, 
     [
         (AgentState.empty(), None),
         (AgentState.empty().with_metadata("self_critic_result", "odd"), None),
-        (a_criticised(True, self_critic_iteration=1), CritiqueFacts(CritiqueVerdict.APPROVED, 1)),
-        (a_criticised(False), CritiqueFacts(CritiqueVerdict.REJECTED, 0)),
-        (a_criticised(False, self_critic_iteration=2), CritiqueFacts(CritiqueVerdict.REJECTED, 2)),
-        (a_criticised(False, self_critic_iteration="two"), CritiqueFacts(CritiqueVerdict.REJECTED, 0)),
+        (a_state_with_critique(True, self_critic_iteration=1), CritiqueFacts(CritiqueVerdict.APPROVED, 1)),
+        (a_state_with_critique(False), CritiqueFacts(CritiqueVerdict.REJECTED, 0)),
+        (a_state_with_critique(False, self_critic_iteration=2), CritiqueFacts(CritiqueVerdict.REJECTED, 2)),
+        (
+            a_state_with_critique(False, self_critic_iteration="two"),
+            CritiqueFacts(CritiqueVerdict.REJECTED, 0),
+        ),
     ],
 )
 def test_the_latest_critique_is_read_from_the_metadata(
@@ -190,11 +193,11 @@ def test_the_latest_critique_is_read_from_the_metadata(
 
 def test_a_failure_is_reported_with_its_message() -> None:
     """3.4.1, 3.4.3: counted within the execution."""
-    fine, broken = a_step("fine"), a_step("", failing(CALL, "broken"))
-    state = having_taken(broken, fine, replace(broken, id=UUID(int=7)))
+    fine, broken = a_step("fine"), a_step("", a_failure(CALL, "broken"))
+    state = after_steps(broken, fine, replace(broken, id=UUID(int=7)))
     assert state.error_context == ErrorContext(ErrorType.TOOL, 1, 2, "broken", "look")
     assert state.trailing_failures == 1
-    assert having_taken(fine).error_context == ErrorContext.none()
+    assert after_steps(fine).error_context == ErrorContext.none()
 
 
 # A new execution.
@@ -206,8 +209,8 @@ def an_ended_execution() -> AgentState:
         {"kept": 1, "self_critic_result": {}}
     )
     state = state.with_cached_context(CachedContext((system("Be brief"),))).entered(AT)
-    step = a_step("Hi", answered(CALL), tokens=9, seconds=4.0)
-    state = having_taken(step, state=state).with_stop_signal(SIGNAL).with_continuation_requested()
+    step = a_step("Hi", a_success(CALL), tokens=9, seconds=4.0)
+    state = after_steps(step, state=state).with_stop_signal(SIGNAL).with_continuation_requested()
     return state.ended(STOPS, ErrorPolicy(), later(5))
 
 
@@ -280,12 +283,12 @@ def test_recording_appends_and_clears_what_belonged_to_the_step() -> None:
 
 def test_the_number_of_a_step_follows_from_the_recorded_ones() -> None:
     """4.4.1: count + 1, also while the step is under way."""
-    state = having_taken(a_step("one"))
+    state = after_steps(a_step("one"))
     assert state.next_step_number == 2
     under_way = state.with_step_started(AT).with_current_step(a_step("", calls=(CALL,), number=2))
     assert (under_way.next_step_number, under_way.step_count) == (2, 1)
     assert [
-        record.number for record in having_taken(a_step("one"), a_step("two")).execution.step_executions
+        record.number for record in after_steps(a_step("one"), a_step("two")).execution.step_executions
     ] == [
         1,
         2,
@@ -298,7 +301,7 @@ def test_a_step_joins_the_conversation_once_its_last_call_is_answered() -> None:
     assert [call.id for call in waiting.pending] == ["c1"]
     assert not waiting.is_applied
     assert (waiting.messages, waiting.usage, waiting.steps) == ((user("Hello"),), Usage(), ())
-    done = a_step("Hi", answered(CALL), tokens=5, seconds=2.0)
+    done = a_step("Hi", a_success(CALL), tokens=5, seconds=2.0)
     state = waiting.with_current_step(done)
     state = state.with_current_step(done)
     assert state.is_applied
@@ -317,7 +320,7 @@ def test_work_beside_the_calls_counts_for_the_step_and_its_execution() -> None:
 
 def test_an_exception_becomes_the_step_under_way() -> None:
     """4.3.4: messages in, nothing out, no usage, type error."""
-    begun = having_taken(a_step("one", tokens=5)).with_step_started(later(1))
+    begun = after_steps(a_step("one", tokens=5)).with_step_started(later(1))
     state = begun.failed(StepError("boom"), later(2), seconds=1.0).recorded(GOES_ON, later(3))
     step = state.current_step
     assert step is not None
@@ -346,7 +349,7 @@ def test_steps_have_their_own_ids() -> None:
     """4.3.1, 4.4.3: that follow from execution and number."""
     state = a_state().with_step_started(AT)
     assert state.new_step_id() == step_id(EXECUTION, 1)
-    later_on = having_taken(a_step("one")).with_step_started(AT)
+    later_on = after_steps(a_step("one")).with_step_started(AT)
     assert state.new_step_id() == state.with_metadata("a", 1).new_step_id() != later_on.new_step_id()
     with pytest.raises(InvalidInput, match="call identified"):
         AgentState.empty().new_step_id()
@@ -354,7 +357,7 @@ def test_steps_have_their_own_ids() -> None:
 
 def test_a_step_that_is_cut_short_leaves_no_call_without_a_result() -> None:
     """1.1.5: each unanswered call gets one text; existing results stay."""
-    step = a_step("", answered(CALL), calls=(OTHER,))
+    step = a_step("", a_success(CALL), calls=(OTHER,))
     waiting = a_state("Hello").with_step_started(AT).with_current_step(step)
     state = waiting.abandoned(later(1), results)
     assert [message.text for message in state.messages if message.is_tool] == [
@@ -367,7 +370,7 @@ def test_a_step_that_is_cut_short_leaves_no_call_without_a_result() -> None:
 
 def test_failures_in_a_step_that_is_cut_short_are_no_errors_of_the_run() -> None:
     """8.2.1, 1.1.5: the model reads them all the same."""
-    step = a_step("", failing(CALL, "broken"), calls=(OTHER,))
+    step = a_step("", a_failure(CALL, "broken"), calls=(OTHER,))
     state = a_state().with_step_started(AT).with_current_step(step).abandoned(later(1), results)
     assert next(message.text for message in state.messages if message.is_tool) == "Error: broken"
     assert state.error_context == ErrorContext.none()
@@ -379,8 +382,8 @@ def test_failures_in_a_step_that_is_cut_short_are_no_errors_of_the_run() -> None
     [
         a_state("Hello"),
         a_state("Hello").with_step_started(AT),
-        having_taken(a_step("Hi", answered(CALL))),
-        a_state("Hello").with_step_started(AT).with_current_step(a_step("Hi", answered(CALL))),
+        after_steps(a_step("Hi", a_success(CALL))),
+        a_state("Hello").with_step_started(AT).with_current_step(a_step("Hi", a_success(CALL))),
     ],
 )
 def test_without_waiting_calls_no_result_is_added(state: AgentState) -> None:
@@ -398,13 +401,13 @@ def test_a_step_that_is_given_up_before_the_reply_leaves_nothing() -> None:
 
 def test_recording_without_a_step_changes_nothing() -> None:
     """4.4.2."""
-    for state in (a_state(), having_taken(a_step("one"))):
+    for state in (a_state(), after_steps(a_step("one"))):
         assert state.recorded(STOPS, later(9)) == state
 
 
 def test_an_execution_that_ends_has_its_status_its_outcome_and_the_time() -> None:
     """4.5.1, 4.4."""
-    state = having_taken(a_step("one")).ended(STOPS, ErrorPolicy(), later(4))
+    state = after_steps(a_step("one")).ended(STOPS, ErrorPolicy(), later(4))
     assert (state.status, state.last_outcome) == (AgentStatus.COMPLETED, STOPS)
     assert state.execution.completed_at == state.state_info.updated_at == later(4)
     assert state.ended(GOES_ON, ErrorPolicy(), later(5)) == state
@@ -427,7 +430,7 @@ def test_a_criterion_that_raised_leaves_a_failure_step() -> None:
         stop_reason=StopReason.ERROR,
     )
     outcome = ContinuationOutcome(ContinuationDecision.FORBID, False, "Criterion", StopReason.ERROR, (vote,))
-    state = having_taken(a_step("one")).ended(outcome, ErrorPolicy(), later(4))
+    state = after_steps(a_step("one")).ended(outcome, ErrorPolicy(), later(4))
     assert state.status is AgentStatus.FAILED
     assert state.step_count == len(state.steps) == 2
     assert state.steps[1].errors == (StepError("boom"),)
@@ -478,7 +481,7 @@ def test_a_hand_made_step_counts_although_its_calls_have_no_results() -> None:
 
 def test_a_record_without_a_step_start_counts_as_well() -> None:
     """4.4.2: each step once, and its usage."""
-    step = a_step("one", failing(CALL), tokens=5)
+    step = a_step("one", a_failure(CALL), tokens=5)
     state = a_state().with_step_recorded(StepExecution(1, step, GOES_ON, AT, later(1)))
     assert (state.step_count, state.steps, state.usage) == (1, (step,), Usage(input=5))
     assert (state.trailing_failures, state.last_outcome) == (1, GOES_ON)

@@ -31,8 +31,8 @@ from tests.agent_domain.state_words import (
     a_call,
     a_state,
     a_step,
-    answered,
-    having_taken,
+    a_success,
+    after_steps,
     states,
 )
 
@@ -40,14 +40,14 @@ SIGNAL = StopSignal(StopReason.GUARD, "enough")
 CALL = a_call("look", "c1", at="x")
 
 
-def nested(depth: int) -> Any:
+def deep_list(depth: int) -> Any:
     value: list[Any] = []
     for _ in range(depth - 1):
         value = [value]
     return value
 
 
-def as_stored(state: AgentState) -> Any:
+def stored_json(state: AgentState) -> Any:
     """The state through JSON, as any store would return it."""
     return json.loads(json.dumps(state.to_dict(), ensure_ascii=False))
 
@@ -72,17 +72,17 @@ def without_transients(state: AgentState) -> AgentState:
 @given(states())
 def test_any_state_survives_being_written_and_read(state: AgentState) -> None:
     """4.1.7, 4.4.2, 5.1.2: all but transients and empty messages, any number of times."""
-    written = as_stored(state)
+    written = stored_json(state)
     read = AgentState.from_dict(written)
     assert read == without_transients(state)
-    assert as_stored(read) == written
+    assert stored_json(read) == written
 
 
 def test_the_keys_of_the_full_state() -> None:
     """4.1.7, 0.7: camelCase; the start of the execution and of the step are no part of it."""
     state = replace(a_state("Hi"), parent_agent_id=PARENT).with_metadata("a", 1)
-    state = having_taken(a_step("Hello", tokens=2), state=state).with_continuation_outcome(STOPS)
-    written = as_stored(state)
+    state = after_steps(a_step("Hello", tokens=2), state=state).with_continuation_outcome(STOPS)
+    written = stored_json(state)
     steps, info = written.pop("steps"), written.pop("stateInfo")
     assert written == {
         "agentId": str(AGENT),
@@ -123,10 +123,10 @@ def test_the_task_is_the_last_message_of_people_before_the_first_step() -> None:
     """9.7.1: steering and earlier messages do not change it; it survives being written."""
     asked = a_state("Book a train").heard(assistant("Done"), user("And a room"))
     began = asked.entered(AT)
-    steered = having_taken(a_step("Which?"), state=began).heard(user("By the harbour"))
+    steered = after_steps(a_step("Which?"), state=began).heard(user("By the harbour"))
 
     assert (asked.task, began.task, steered.task) == ("And a room",) * 3
-    assert AgentState.from_dict(as_stored(steered)).task == "And a room"
+    assert AgentState.from_dict(stored_json(steered)).task == "And a room"
     again = steered.with_user_message("Cancel both")
     assert again.task == again.entered(AT).task == "Cancel both"
     assert AgentState.empty().task == ""
@@ -135,17 +135,19 @@ def test_the_task_is_the_last_message_of_people_before_the_first_step() -> None:
 def test_a_step_that_waits_is_written_separately() -> None:
     """4.4: only while it is under way; afterwards it is in its record."""
     waiting = a_state().with_step_started(AT).with_current_step(a_step("", calls=(CALL,)))
-    assert as_stored(waiting)["currentStep"]["inferenceResponse"]["toolCalls"][0]["id"] == "c1"
-    read = AgentState.from_dict(as_stored(waiting))
+    assert stored_json(waiting)["currentStep"]["inferenceResponse"]["toolCalls"][0]["id"] == "c1"
+    read = AgentState.from_dict(stored_json(waiting))
     assert [call.id for call in read.pending] == ["c1"]
     assert (read.step_count, read.next_step_number) == (0, 1)
-    assert as_stored(having_taken(a_step("one")))["currentStep"] is None
+    assert stored_json(after_steps(a_step("one")))["currentStep"] is None
 
 
 def test_transients_are_gone_after_a_round_trip() -> None:
     """4.4.2, 4.1.7: the execution's start is ignored even if it was written."""
     state = a_state().entered(AT).with_step_started(AT).with_hook_context({"a": 1}).with_stop_signal(SIGNAL)
-    written = as_stored(state.with_continuation_requested()) | {"executionStartedAt": "2020-01-01T00:00:00Z"}
+    written = stored_json(state.with_continuation_requested()) | {
+        "executionStartedAt": "2020-01-01T00:00:00Z"
+    }
     read = AgentState.from_dict(written)
     assert (read.execution_started_at, read.current_step_started_at) == (None, None)
     assert (read.stop_signal, read.continuation_requested) == (None, False)
@@ -198,22 +200,22 @@ def with_unknown_fields(written: dict[str, Any]) -> dict[str, Any]:
 
 def test_unknown_fields_are_ignored() -> None:
     """0.6, 4.1.7: at every level."""
-    state = having_taken(a_step("Hi", answered(CALL)))
-    assert AgentState.from_dict(with_unknown_fields(as_stored(state))) == without_transients(state)
+    state = after_steps(a_step("Hi", a_success(CALL)))
+    assert AgentState.from_dict(with_unknown_fields(stored_json(state))) == without_transients(state)
 
 
 @pytest.mark.parametrize("depth", [1, MAX_DEPTH - 1])
 def test_a_state_can_read_back_any_content(depth: int) -> None:
     """4.1.7: also the deepest permitted nesting."""
-    call = a_call("look", "c1", deep=nested(depth))
-    state = having_taken(a_step("", answered(call, nested(depth)))).with_metadata("deep", nested(depth))
-    message = Message(Role.USER, freeze([nested(depth)]), frozen_map({"deep": nested(depth)}))
+    call = a_call("look", "c1", deep=deep_list(depth))
+    state = after_steps(a_step("", a_success(call, deep_list(depth)))).with_metadata("deep", deep_list(depth))
+    message = Message(Role.USER, freeze([deep_list(depth)]), frozen_map({"deep": deep_list(depth)}))
     state = state.heard(message)
-    assert AgentState.from_dict(as_stored(state)) == without_transients(state)
+    assert AgentState.from_dict(stored_json(state)) == without_transients(state)
 
 
 def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    written = as_stored(having_taken(a_step("Hi", answered(CALL))))
+    written = stored_json(after_steps(a_step("Hi", a_success(CALL))))
     change(written)
     return written
 
@@ -267,19 +269,19 @@ def test_text_that_cannot_be_stored_does_not_get_in(
 def test_an_exception_whose_text_cannot_be_stored_can_be_recorded() -> None:
     """4.3.4, 4.1.7: such as one that names an undecodable file."""
     state = a_state().fail_with(OSError("no file a\udc80\x00b"), AT)
-    (read,) = AgentState.from_dict(as_stored(state)).steps
+    (read,) = AgentState.from_dict(stored_json(state)).steps
     assert read.errors_as_text.startswith("no file a")
     assert read.errors_as_text.endswith("b")
 
 
 def test_a_paused_state_is_paused_when_it_is_read() -> None:
     """8.4.1: no later call resumes it automatically."""
-    assert AgentState.from_dict(as_stored(a_state("Hello").paused())).is_paused
+    assert AgentState.from_dict(stored_json(a_state("Hello").paused())).is_paused
 
 
 def test_a_large_state_is_shown_in_a_line() -> None:
     """4.1.1: debuggers and event loops request it on their own."""
-    state = having_taken(a_step("Hi" * 1000), state=a_state("Hello" * 1000))
+    state = after_steps(a_step("Hi" * 1000), state=a_state("Hello" * 1000))
     assert repr(state) == f"<AgentState {AGENT} in_progress, 1 steps>"
     assert repr(state.execution) == f"<ExecutionData {EXECUTION}, 1 steps recorded>"
 
@@ -300,4 +302,4 @@ def test_failures_in_a_row_are_counted_alike_when_they_are_read(history: list[st
                 state = begun.with_current_step(step).recorded(GOES_ON, AT)
             case _:
                 state = state.record_step(step)
-    assert AgentState.from_dict(as_stored(state)).facts == without_transients(state).facts
+    assert AgentState.from_dict(stored_json(state)).facts == without_transients(state).facts

@@ -19,9 +19,9 @@ from tests.agent_domain.state_words import (
     AT,
     STOPS,
     a_call,
+    a_failure,
     a_step,
-    answered,
-    failing,
+    a_success,
     later,
     moments,
     outcomes,
@@ -31,16 +31,16 @@ from tests.agent_domain.state_words import (
 
 FIRST, SECOND = a_call("look", "c1", at="x"), a_call("find", "c2")
 BARE = AgentStep(UUID(int=1), AT)
-PSEUDO = failing(a_call("decision_extraction", "pseudo"), "no decision", ErrorType.VALIDATION)
+PSEUDO = a_failure(a_call("decision_extraction", "pseudo"), "no decision", ErrorType.VALIDATION)
 
 
 def test_a_step_contains_the_reply_of_the_model() -> None:
     """4.3.1."""
     response = InferenceResponse("Hi", (FIRST,), "tool_calls", Usage(3, 4))
-    step = AgentStep(UUID(int=1), AT, (user("Hello"),), (assistant("Hi"),), response, (answered(FIRST),))
+    step = AgentStep(UUID(int=1), AT, (user("Hello"),), (assistant("Hi"),), response, (a_success(FIRST),))
     assert (step.id, step.created_at) == (UUID(int=1), AT)
     assert (step.input_messages, step.output_messages) == ((user("Hello"),), (assistant("Hi"),))
-    assert (step.tool_calls, step.tool_executions) == ((FIRST,), (answered(FIRST),))
+    assert (step.tool_calls, step.tool_executions) == ((FIRST,), (a_success(FIRST),))
     assert (step.usage, step.finish_reason) == (Usage(3, 4), "tool_calls")
     assert step.inference_response is response
     assert (step.errors, step.has_tool_calls, step.has_errors) == ((), True, False)
@@ -63,11 +63,11 @@ def test_a_step_may_have_its_own_usage() -> None:
     [
         (a_step("Hi"), StepType.FINAL),
         (a_step("", calls=(FIRST,)), StepType.TOOL_EXECUTION),
-        (a_step("", answered(FIRST)), StepType.TOOL_EXECUTION),
-        (a_step("", answered(FIRST), failing(SECOND)), StepType.ERROR),
+        (a_step("", a_success(FIRST)), StepType.TOOL_EXECUTION),
+        (a_step("", a_success(FIRST), a_failure(SECOND)), StepType.ERROR),
         (replace(BARE, tool_executions=(PSEUDO,)), StepType.ERROR),
         (a_step("Hi", own_errors=(StepError("odd"),)), StepType.FINAL),
-        (a_step("", failing(FIRST), own_type=StepType.TOOL_EXECUTION), StepType.TOOL_EXECUTION),
+        (a_step("", a_failure(FIRST), own_type=StepType.TOOL_EXECUTION), StepType.TOOL_EXECUTION),
         (a_step("Hi", own_type=StepType.ERROR), StepType.ERROR),
     ],
 )
@@ -87,9 +87,9 @@ def test_an_older_word_for_final_is_read() -> None:
     ("step", "text"),
     [
         (a_step("Hi"), ""),
-        (a_step("", answered(FIRST), failing(SECOND, "broken")), "broken"),
-        (a_step("", failing(FIRST, "one"), failing(SECOND, "two")), "one\ntwo"),
-        (a_step("", failing(FIRST, "one"), own_errors=(StepError("a"), StepError("b"))), "a\nb"),
+        (a_step("", a_success(FIRST), a_failure(SECOND, "broken")), "broken"),
+        (a_step("", a_failure(FIRST, "one"), a_failure(SECOND, "two")), "one\ntwo"),
+        (a_step("", a_failure(FIRST, "one"), own_errors=(StepError("a"), StepError("b"))), "a\nb"),
     ],
 )
 def test_the_errors_of_a_step_are_its_own_or_else_those_of_its_calls(step: AgentStep, text: str) -> None:
@@ -100,7 +100,7 @@ def test_the_errors_of_a_step_are_its_own_or_else_those_of_its_calls(step: Agent
 
 def test_the_error_of_a_call_names_its_tool() -> None:
     """3.4.1, 4.3.3."""
-    assert a_step("", failing(SECOND, "broken")).errors == (StepError("broken", tool_name="find"),)
+    assert a_step("", a_failure(SECOND, "broken")).errors == (StepError("broken", tool_name="find"),)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_calls_wait_until_each_has_a_result() -> None:
     """1.1.5, 4.4.1: in response order."""
     step = a_step("", calls=(FIRST, SECOND))
     assert (step.pending_calls, step.is_complete) == ((FIRST, SECOND), False)
-    assert step.observed([answered(SECOND)]).seconds == 0.0
-    half = step.observed([answered(SECOND)], seconds=1.5)
+    assert step.observed([a_success(SECOND)]).seconds == 0.0
+    half = step.observed([a_success(SECOND)], seconds=1.5)
     assert (half.pending_calls, half.seconds) == ((FIRST,), 1.5)
-    whole = half.observed([answered(FIRST)], seconds=0.5)
-    assert (whole.tool_executions, whole.is_complete) == ((answered(FIRST), answered(SECOND)), True)
+    whole = half.observed([a_success(FIRST)], seconds=0.5)
+    assert (whole.tool_executions, whole.is_complete) == ((a_success(FIRST), a_success(SECOND)), True)
     assert whole.seconds == 2.0
 
 
@@ -137,20 +137,20 @@ def test_described_calls_wait_for_nothing() -> None:
 
 def test_a_call_keeps_its_first_result() -> None:
     """1.1.3: exactly one."""
-    step = a_step("", calls=(FIRST,)).observed([answered(FIRST, "first")])
-    assert step.observed([answered(FIRST, "second")]).tool_executions == (answered(FIRST, "first"),)
+    step = a_step("", calls=(FIRST,)).observed([a_success(FIRST, "first")])
+    assert step.observed([a_success(FIRST, "second")]).tool_executions == (a_success(FIRST, "first"),)
 
 
 def test_results_without_a_call_of_the_model_come_first() -> None:
     """12.2: pseudo executions."""
     step = a_step("", PSEUDO, calls=(FIRST,))
     step = replace(step, inference_response=InferenceResponse("", (FIRST,)))
-    assert step.observed([answered(FIRST)]).tool_executions == (PSEUDO, answered(FIRST))
+    assert step.observed([a_success(FIRST)]).tool_executions == (PSEUDO, a_success(FIRST))
 
 
 def test_errors_can_be_made_void_while_the_model_still_reads_them() -> None:
     """1.1.5, 8.2.1: of a step that was cut short."""
-    step = a_step("", answered(FIRST), failing(SECOND, "broken"), own_errors=(StepError("odd"),))
+    step = a_step("", a_success(FIRST), a_failure(SECOND, "broken"), own_errors=(StepError("odd"),))
     void = step.without_errors()
     assert not void.has_errors
     assert [execution.text for execution in void.tool_executions] == ["done", "Error: broken"]
@@ -160,8 +160,8 @@ def test_the_facts_of_a_step_hold_no_bodies() -> None:
     """1.1.2: counts, names and kinds, but no text, argument, result or message of an error."""
     step = a_step(
         "secret",
-        answered(FIRST, "secret"),
-        failing(SECOND, "secret", ErrorType.TIMEOUT),
+        a_success(FIRST, "secret"),
+        a_failure(SECOND, "secret", ErrorType.TIMEOUT),
         calls=(a_call("ask", "c3", q="secret"),),
         tokens=7,
         own_errors=(StepError("secret", ErrorType.MODEL, "find", "ValueError"),),
@@ -239,7 +239,7 @@ def test_any_record_survives_being_written_and_read(record: StepExecution) -> No
 
 def test_a_result_with_a_text_form_is_read_back_as_its_text() -> None:
     """5.4.2: objects are written as the text for the model."""
-    step = a_step("", answered(FIRST, UUID(int=5)))
+    step = a_step("", a_success(FIRST, UUID(int=5)))
     (execution,) = AgentStep.from_dict(json.loads(json.dumps(step.to_dict()))).tool_executions
     assert execution.result == execution.text == str(UUID(int=5))
 

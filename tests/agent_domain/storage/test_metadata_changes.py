@@ -8,7 +8,12 @@ from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.hook_requests import NO_WISHES, Wishes
 from everstep.agent_domain.loop.status import StopReason
 from everstep.agent_domain.loop.stop_signal import StopSignal
-from everstep.agent_domain.storage.metadata_changes import NO_NOTES, Notes, of_next_execution, summed
+from everstep.agent_domain.storage.metadata_changes import (
+    NO_METADATA_CHANGES,
+    MetadataChanges,
+    apply_changes,
+    inherited_metadata,
+)
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 maps = st.dictionaries(st.sampled_from("abcd"), st.integers() | st.none()).map(frozen_map)
@@ -17,32 +22,32 @@ maps = st.dictionaries(st.sampled_from("abcd"), st.integers() | st.none()).map(f
 @given(maps, maps)
 def test_changes_lead_from_one_map_to_the_other(before: FrozenDict, after: FrozenDict) -> None:
     """4.4.4: in the order of the keys."""
-    notes = Notes.between(before, after)
+    notes = MetadataChanges.between(before, after)
 
-    assert notes.added_to(before) == after
-    assert Notes.from_dict(notes.to_dict()) == notes
+    assert notes.apply_to(before) == after
+    assert MetadataChanges.from_dict(notes.to_dict()) == notes
     assert bool(notes) is (before != after)
 
 
 @given(maps, maps, maps)
 def test_two_changes_are_one(before: FrozenDict, between: FrozenDict, after: FrozenDict) -> None:
     """4.4.4"""
-    first, second = Notes.between(before, between), Notes.between(between, after)
+    first, second = MetadataChanges.between(before, between), MetadataChanges.between(between, after)
 
-    assert first.and_then(second).added_to(before) == after == summed(before, [first, second])
+    assert first.followed_by(second).apply_to(before) == after == apply_changes(before, [first, second])
 
 
 def test_no_changes_have_no_effect() -> None:
     metadata = frozen_map({"a": 1})
-    assert NO_NOTES.added_to(metadata) is metadata
-    assert not NO_NOTES
+    assert NO_METADATA_CHANGES.apply_to(metadata) is metadata
+    assert not NO_METADATA_CHANGES
 
 
 def test_a_critique_ends_with_its_execution() -> None:
     """9.7.2"""
     metadata: dict[str, Any] = {"tasks": [], "self_critic_result": {}, "self_critic_iteration": 1}
-    assert of_next_execution(frozen_map(metadata)) == {"tasks": []}
-    assert of_next_execution(EMPTY) == {}
+    assert inherited_metadata(frozen_map(metadata)) == {"tasks": []}
+    assert inherited_metadata(EMPTY) == {}
 
 
 SIGNAL = StopSignal(StopReason.GUARD, "Enough of it", frozen_map({"why": "secret"}), "a hook")

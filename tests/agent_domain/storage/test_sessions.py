@@ -15,10 +15,10 @@ from everstep.agent_domain.storage.sessions import (
     Route,
     SessionBusy,
     SessionChanges,
-    merged_metadata,
-    route,
+    choose_route,
+    merge_metadata,
 )
-from everstep.agent_domain.stream.session_messages import Context, bounded, ended
+from everstep.agent_domain.stream.session_messages import Context, ended_announcement, limited_text
 from everstep.agent_domain.values import frozen_map
 
 
@@ -37,13 +37,13 @@ from everstep.agent_domain.values import frozen_map
 )
 def test_the_effects_of_a_message(busy: bool, asked: bool, on_busy: OnBusy, taken: Route) -> None:
     """8.2.4, 8.3.1, 8.5.3"""
-    assert route(busy=busy, asked=asked, on_busy=on_busy) is taken
+    assert choose_route(is_busy=busy, has_question=asked, on_busy=on_busy) is taken
 
 
 def test_a_message_that_may_not_wait_is_refused() -> None:
     """8.3.1"""
     with pytest.raises(SessionBusy, match=r"^Session is busy$"):
-        route(busy=True, asked=False, on_busy=OnBusy.REJECT)
+        choose_route(is_busy=True, has_question=False, on_busy=OnBusy.REJECT)
 
 
 def test_a_scope_covers_a_tenant_or_a_user() -> None:
@@ -79,11 +79,11 @@ def test_titles_are_bounded() -> None:
     for made in (lambda: NewSession(uuid4(), "t", "u", title=long), lambda: SessionChanges(title=long)):
         with pytest.raises(InvalidInput, match="title has 201 characters; send at most 200"):
             made()
-    assert bounded("title", "x", 1) == "x"
+    assert limited_text("title", "x", 1) == "x"
 
 
 def test_a_null_removes_a_key() -> None:
-    kept = merged_metadata(frozen_map({"a": 1, "b": 2}), {"a": None, "c": None, "b": 3})
+    kept = merge_metadata(frozen_map({"a": 1, "b": 2}), {"a": None, "c": None, "b": 3})
 
     assert kept == {"b": 3}
 
@@ -125,6 +125,6 @@ def test_an_end_is_published(
     published: tuple[str, str, str],
 ) -> None:
     """7.7.1"""
-    message = ended(status, reason, response, error)
+    message = ended_announcement(status, reason, response, error)
 
     assert (message.event_type, message.role, message.content) == published

@@ -6,7 +6,7 @@ from uuid import UUID
 from hypothesis import given, strategies as st
 
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.stream.bus import NOBODY, Chunk, Frame, Outbox
+from everstep.agent_domain.stream.bus import NULL_BUS, Frame, SendQueue, TextChunk
 from everstep.agent_domain.stream.envelopes import Attempt
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY
@@ -16,17 +16,17 @@ REF = ExecutionRef(UUID(int=2), session_id=UUID(int=1))
 LIMIT = 4
 
 
-def stored(seq: int) -> StoredEnvelope:
+def an_entry(seq: int) -> StoredEnvelope:
     return StoredEnvelope(REF.stream_id, seq, UUID(int=seq), "agent.status", REF.execution_id, EMPTY, AT)
 
 
-def wrote(index: int, content: str = "Hi") -> Chunk:
-    return Chunk(REF, Attempt(3, 2), index, 2 * index, content, 7, AT)
+def a_chunk(index: int, content: str = "Hi") -> TextChunk:
+    return TextChunk(REF, Attempt(3, 2), index, 2 * index, content, 7, AT)
 
 
 def test_a_chunk_is_published_like_any_envelope_and_has_no_number() -> None:
     """7.1.1, 7.2, 7.6.2: the last one is empty."""
-    envelope = wrote(1).envelope
+    envelope = a_chunk(1).envelope
     assert (envelope.type, envelope.session_id, envelope.seq) == ("agent.stream.chunk", REF.session_id, None)
     assert envelope.payload == {
         "content": "Hi",
@@ -36,22 +36,22 @@ def test_a_chunk_is_published_like_any_envelope_and_has_no_number() -> None:
         "attempt": 2,
         "after_seq": 7,
     }
-    assert wrote(2, "").envelope.payload["is_complete"]
+    assert a_chunk(2, "").envelope.payload["is_complete"]
 
 
 def test_without_viewers_nothing_is_wanted() -> None:
-    NOBODY.publish(REF.stream_id, [stored(1)])
-    NOBODY.chunk(REF.stream_id, wrote(0))
-    assert not NOBODY.wants(REF.stream_id)
+    NULL_BUS.publish(REF.stream_id, [an_entry(1)])
+    NULL_BUS.publish_chunk(REF.stream_id, a_chunk(0))
+    assert not NULL_BUS.has_subscribers(REF.stream_id)
 
 
-def put(outbox: Outbox[Frame], frame: Frame) -> None:
-    outbox.put(frame, is_chunk=isinstance(frame, Chunk))
+def put(outbox: SendQueue[Frame], frame: Frame) -> None:
+    outbox.put(frame, is_chunk=isinstance(frame, TextChunk))
 
 
 class TestOutbox:
     def test_envelopes_are_taken_once_and_in_order(self) -> None:
-        outbox, frames = Outbox[Frame](LIMIT), (stored(1), wrote(0), wrote(1), stored(2))
+        outbox, frames = SendQueue[Frame](LIMIT), (an_entry(1), a_chunk(0), a_chunk(1), an_entry(2))
         for frame in frames:
             put(outbox, frame)
 
@@ -60,38 +60,38 @@ class TestOutbox:
 
     def test_a_chunk_that_does_not_fit_is_dropped(self) -> None:
         """Follows rule 7.8.4: a viewer that misses a chunk gets the text so far."""
-        outbox = Outbox[Frame](LIMIT)
+        outbox = SendQueue[Frame](LIMIT)
         for index in range(LIMIT + 1):
-            put(outbox, wrote(index))
+            put(outbox, a_chunk(index))
 
-        assert outbox.take() == tuple(map(wrote, range(LIMIT)))
+        assert outbox.take() == tuple(map(a_chunk, range(LIMIT)))
 
     def test_chunks_give_way_to_envelopes(self) -> None:
-        outbox = Outbox[Frame](LIMIT)
-        for frame in (stored(1), wrote(0), stored(2), wrote(1), stored(3)):
+        outbox = SendQueue[Frame](LIMIT)
+        for frame in (an_entry(1), a_chunk(0), an_entry(2), a_chunk(1), an_entry(3)):
             put(outbox, frame)
 
-        assert outbox.take() == (stored(1), stored(2), stored(3))
+        assert outbox.take() == (an_entry(1), an_entry(2), an_entry(3))
 
     def test_a_writer_with_too_many_waiting_envelopes_is_too_late(self) -> None:
         """Follows rule 7.8.2: the link is closed, and the table has them all."""
-        outbox = Outbox[Frame](LIMIT)
+        outbox = SendQueue[Frame](LIMIT)
         for seq in range(LIMIT):
-            put(outbox, stored(seq + 1))
+            put(outbox, an_entry(seq + 1))
         assert not outbox.is_overrun
 
-        put(outbox, stored(LIMIT + 1))
+        put(outbox, an_entry(LIMIT + 1))
         assert outbox.is_overrun
         assert len(outbox) == LIMIT + 1
 
     @given(st.lists(st.sampled_from(["envelope", "chunk", "take"]), max_size=60))
     def test_no_envelope_is_ever_dropped_and_waiting_chunks_are_limited(self, acts: list[str]) -> None:
-        outbox, taken, given = Outbox[Frame](LIMIT), list[Frame](), list[Frame]()
+        outbox, taken, given = SendQueue[Frame](LIMIT), list[Frame](), list[Frame]()
         for number, act in enumerate(acts, 1):
             if act == "take":
                 taken += outbox.take()
             else:
-                given.append(stored(number) if act == "envelope" else wrote(number))
+                given.append(an_entry(number) if act == "envelope" else a_chunk(number))
                 put(outbox, given[-1])
             envelopes = sum(isinstance(frame, StoredEnvelope) for frame in given)
             assert len(outbox) <= max(LIMIT, envelopes)

@@ -21,7 +21,7 @@ from everstep.agent_domain.loop.continuation import (
 from everstep.agent_domain.loop.status import StopReason, WireStatus
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.stream import envelopes
-from everstep.agent_domain.stream.envelopes import Attempt, Envelope, EnvelopeType, InputSource, channel_of
+from everstep.agent_domain.stream.envelopes import Attempt, Envelope, EnvelopeType, InputSource, channel_name
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import FrozenDict, frozen_map
 
@@ -123,12 +123,12 @@ def test_an_execution_without_a_session_is_its_own_stream() -> None:
     """7.1.1."""
     envelope = an_envelope(session_id=None)
     assert envelope.to_dict()["session_id"] is None
-    assert envelope.channel == channel_of(None, EXECUTION) == f"agent.execution.{EXECUTION}"
+    assert envelope.channel == channel_name(None, EXECUTION) == f"agent.execution.{EXECUTION}"
 
 
 def test_an_envelope_is_sent_to_the_channel_of_its_session() -> None:
     """7.1.2: transports add `private-`, not this code."""
-    assert an_envelope().channel == channel_of(SESSION, EXECUTION) == f"agent.{SESSION}"
+    assert an_envelope().channel == channel_name(SESSION, EXECUTION) == f"agent.{SESSION}"
 
 
 def test_an_envelope_has_no_number_until_it_is_stored() -> None:
@@ -210,7 +210,7 @@ def test_an_envelope_cannot_be_changed() -> None:
 
 def test_the_same_event_has_the_same_id_for_every_writer_at_any_time() -> None:
     """7.1.1: so that a second write finds the first."""
-    record = envelopes.step_started(3, 1, ())
+    record = envelopes.step_started_record(3, 1, ())
     first, second = (Envelope.of(record, SESSION, EXECUTION, AT + timedelta(hours=h)) for h in (0, 1))
     assert first.id == second.id == envelope_id(EXECUTION, "step/3/started")
     assert Envelope.of(record, SESSION, UUID(int=8), AT).id != first.id
@@ -227,8 +227,8 @@ def test_sealing_adds_source_and_time() -> None:
 
 # Payloads.
 
-STATUS = envelopes.status_changed(WireStatus.PROCESSING, WireStatus.IDLE, change=1, step_count=0)
-STEP_STARTED = envelopes.step_started(2, 5, ("bash", "read"))
+STATUS = envelopes.status_changed_record(WireStatus.PROCESSING, WireStatus.IDLE, change=1, step_count=0)
+STEP_STARTED = envelopes.step_started_record(2, 5, ("bash", "read"))
 STEP: dict[str, Any] = {
     "has_tool_calls": True,
     "errors": 1,
@@ -236,7 +236,7 @@ STEP: dict[str, Any] = {
     "usage": USAGE,
     "duration_ms": 12.5,
 }
-TOOL_STARTED = envelopes.tool_started("c1", "bash", {"command": "ls"}, step_number=2)
+TOOL_STARTED = envelopes.tool_started_record("c1", "bash", {"command": "ls"}, step_number=2)
 APPROVAL = ApprovalDecision.parse({"decision": "deny", "args_digest": DIGEST, "reason": "too risky"})
 
 PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
@@ -253,7 +253,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.status_changed(
+        envelopes.status_changed_record(
             WireStatus.FAILED,
             WireStatus.PROCESSING,
             change="end",
@@ -287,7 +287,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.step_completed(2, **STEP),
+        envelopes.step_completed_record(2, **STEP),
         "agent.step.completed",
         "step/2/completed",
         {
@@ -306,7 +306,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         {"tool_name": "bash", "tool_call_id": "c1", "args_summary": "command: 'ls'"},
     ),
     (
-        envelopes.tool_started(
+        envelopes.tool_started_record(
             "c1", "bash", {"command": "ls -la", "deep": ["ls -la"]}, step_number=2, max_arg_length=2
         ),
         "agent.tool.started",
@@ -319,7 +319,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.tool_completed(
+        envelopes.tool_completed_record(
             "c1", "bash", step_number=2, success=True, error=None, duration_ms=3, result={"a": 1}
         ),
         "agent.tool.completed",
@@ -334,7 +334,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.tool_completed(
+        envelopes.tool_completed_record(
             "c1", "bash", step_number=2, success=False, error="broken", duration_ms=3.5, result=None
         ),
         "agent.tool.completed",
@@ -349,7 +349,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.stream_chunk(Attempt(2, 3), 4, "Hel", after_seq=17),
+        envelopes.stream_chunk_record(Attempt(2, 3), 4, "Hel", after_seq=17),
         "agent.stream.chunk",
         "step/2/attempt/3/chunk/4",
         {
@@ -362,7 +362,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.stream_chunk(Attempt(2), 5, "", is_complete=True),
+        envelopes.stream_chunk_record(Attempt(2), 5, "", is_complete=True),
         "agent.stream.chunk",
         "step/2/attempt/1/chunk/5",
         {
@@ -375,13 +375,13 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.stream_snapshot(Attempt(2, 3), 5, "Hello", 17),
+        envelopes.stream_snapshot_record(Attempt(2, 3), 5, "Hello", 17),
         "agent.stream.snapshot",
         "step/2/attempt/3/snapshot/5",
         {"content": "Hello", "next_index": 5, "step_number": 2, "attempt": 3, "after_seq": 17},
     ),
     (
-        envelopes.continuation_evaluated(2, STOPPED),
+        envelopes.continuation_record(2, STOPPED),
         "agent.continuation",
         "step/2/continuation",
         {
@@ -394,7 +394,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.input_requested(REQUEST, "c1", 2, QUESTION, AT),
+        envelopes.input_requested_record(REQUEST, "c1", 2, QUESTION, AT),
         "agent.input.requested",
         f"request/{REQUEST}/requested",
         {
@@ -408,7 +408,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.input_requested(REQUEST, "c1", 2, FORM, None),
+        envelopes.input_requested_record(REQUEST, "c1", 2, FORM, None),
         "agent.input.requested",
         f"request/{REQUEST}/requested",
         {
@@ -422,7 +422,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.input_received(REQUEST, "c1", 2, InputSource.USER, MESSAGE),
+        envelopes.input_received_record(REQUEST, "c1", 2, InputSource.USER, MESSAGE),
         "agent.input.received",
         f"request/{REQUEST}/received",
         {
@@ -434,7 +434,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.input_received(REQUEST, "c1", 2, InputSource.DEFAULT, None),
+        envelopes.input_received_record(REQUEST, "c1", 2, InputSource.DEFAULT, None),
         "agent.input.received",
         f"request/{REQUEST}/received",
         {
@@ -446,7 +446,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.approval_requested(REQUEST, "c1", 2, "rm", {"path": "notes.txt"}),
+        envelopes.approval_requested_record(REQUEST, "c1", 2, "rm", {"path": "notes.txt"}),
         "agent.approval.requested",
         f"request/{REQUEST}/requested",
         {
@@ -459,7 +459,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.approval_resolved(REQUEST, "c1", APPROVAL),
+        envelopes.approval_resolved_record(REQUEST, "c1", APPROVAL),
         "agent.approval.resolved",
         f"request/{REQUEST}/resolved",
         {
@@ -471,7 +471,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.attempt_superseded(Attempt(2, 3), 4),
+        envelopes.attempt_superseded_record(Attempt(2, 3), 4),
         "agent.attempt.superseded",
         "step/2/attempt/3/superseded",
         {"step_number": 2, "attempt": 3, "next_attempt": 4},
@@ -517,21 +517,21 @@ def test_a_completed_step_contains_the_verdict_with_the_trace_on(
     trace: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """7.2."""
-    plain = envelopes.step_completed(2, **STEP)
-    assert envelopes.step_completed(2, **STEP, **trace).payload == {**plain.payload, **expected}
+    plain = envelopes.step_completed_record(2, **STEP)
+    assert envelopes.step_completed_record(2, **STEP, **trace).payload == {**plain.payload, **expected}
 
 
 def test_the_verdict_is_absent_with_the_trace_off_and_null_where_there_is_none() -> None:
     """7.2."""
-    assert "continuation" not in envelopes.step_completed(2, **STEP, outcome=STOPPED).payload
-    assert envelopes.step_completed(2, **STEP, trace=True).payload["continuation"] is None
+    assert "continuation" not in envelopes.step_completed_record(2, **STEP, outcome=STOPPED).payload
+    assert envelopes.step_completed_record(2, **STEP, trace=True).payload["continuation"] is None
 
 
 @pytest.mark.parametrize("duration", [3, 3.0])
 def test_durations_are_floats(duration: Any) -> None:
     """7.2: also integral ones."""
-    step = envelopes.step_completed(2, **(STEP | {"duration_ms": duration}))
-    tool = envelopes.tool_completed(
+    step = envelopes.step_completed_record(2, **(STEP | {"duration_ms": duration}))
+    tool = envelopes.tool_completed_record(
         "c1", "t", step_number=1, success=True, error=None, duration_ms=duration, result=None
     )
     for record in (step, tool):
@@ -549,30 +549,30 @@ def test_attempts_count_from_one(number: Any) -> None:
 def test_an_attempt_is_superseded_by_a_later_one(next_attempt: int) -> None:
     """7.6.3."""
     with pytest.raises(InvalidInput, match="next_attempt"):
-        envelopes.attempt_superseded(Attempt(1, 2), next_attempt)
+        envelopes.attempt_superseded_record(Attempt(1, 2), next_attempt)
 
 
 @pytest.mark.parametrize("index", [-1, 0.5, True])
 def test_chunks_count_from_zero(index: Any) -> None:
     """7.6.1."""
     with pytest.raises(InvalidInput, match="chunk_index"):
-        envelopes.stream_chunk(Attempt(1), index, "x")
+        envelopes.stream_chunk_record(Attempt(1), index, "x")
     with pytest.raises(InvalidInput, match="next_index"):
-        envelopes.stream_snapshot(Attempt(1), index, "x", None)
+        envelopes.stream_snapshot_record(Attempt(1), index, "x", None)
 
 
 @pytest.mark.parametrize(("content", "is_complete"), [("", False), ("x", True)])
 def test_only_the_closing_chunk_is_empty(content: str, is_complete: bool) -> None:
     """7.6.1, 7.6.2."""
     with pytest.raises(InvalidInput, match="has content, or it is empty"):
-        envelopes.stream_chunk(Attempt(1), 0, content, is_complete=is_complete)
+        envelopes.stream_chunk_record(Attempt(1), 0, content, is_complete=is_complete)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=300))
 def test_any_arguments_and_results_can_be_published(text: str) -> None:
     """7.2: every payload is JSON that comes back as it was."""
-    started = envelopes.tool_started("c", "t", {"q": text}, step_number=1, max_arg_length=10)
-    completed = envelopes.tool_completed(
+    started = envelopes.tool_started_record("c", "t", {"q": text}, step_number=1, max_arg_length=10)
+    completed = envelopes.tool_completed_record(
         "c", "t", step_number=1, success=True, error=None, duration_ms=1, result=text
     )
     for record in (started, completed):

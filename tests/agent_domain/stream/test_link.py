@@ -13,16 +13,16 @@ from hypothesis import given, strategies as st
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.stream import link
-from everstep.agent_domain.stream.bus import Chunk, Frame, envelope_of
+from everstep.agent_domain.stream.bus import Frame, TextChunk, envelope_from
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope
 from everstep.agent_domain.stream.link import (
-    Interest,
-    Pushed,
-    Told,
-    interests,
-    messages,
-    read_gateway,
-    read_writer,
+    EpochMessage,
+    InterestMessage,
+    PushMessage,
+    interest_messages,
+    pack_lines,
+    parse_gateway_message,
+    parse_writer_message,
 )
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import frozen_map
@@ -33,46 +33,46 @@ STREAM = REF.stream_id
 TEXTS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
 
 
-def stored(seq: int, text: str) -> StoredEnvelope:
+def an_entry(seq: int, text: str) -> StoredEnvelope:
     payload = frozen_map({"text": text})
     return StoredEnvelope(STREAM, seq, UUID(int=seq), "agent.status", REF.execution_id, payload, AT)
 
 
-def wrote(index: int, text: str) -> Chunk:
-    return Chunk(REF, Attempt(1), index, 0, text, 7, AT)
+def a_chunk(index: int, text: str) -> TextChunk:
+    return TextChunk(REF, Attempt(1), index, 0, text, 7, AT)
 
 
-FRAMES = st.builds(stored, st.integers(1, 2**63), TEXTS) | st.builds(wrote, st.integers(0, 2**31), TEXTS)
+FRAMES = st.builds(an_entry, st.integers(1, 2**63), TEXTS) | st.builds(a_chunk, st.integers(0, 2**31), TEXTS)
 
 
 def read_back(message: bytes) -> list[tuple[UUID, Envelope]]:
-    pushed = read_writer(message)
-    assert isinstance(pushed, Pushed)
+    pushed = parse_writer_message(message)
+    assert isinstance(pushed, PushMessage)
     return [(stream_id, Envelope.from_dict(json.loads(body))) for stream_id, body in pushed.lines]
 
 
 @given(st.lists(FRAMES))
 def test_a_pushed_message_reads_back_unchanged(frames: list[Frame]) -> None:
     """7.1.1: any payload, in its order."""
-    pushed = [(STREAM, envelope_of(frame)) for frame in frames]
-    together = messages(link.line(*each) for each in pushed)
+    pushed = [(STREAM, envelope_from(frame)) for frame in frames]
+    together = pack_lines(link.encode_line(*each) for each in pushed)
 
     assert [each for message in together for each in read_back(message)] == pushed
-    assert len(together) <= 1 or sum(map(len, together)) >= link.MOST_BYTES
+    assert len(together) <= 1 or sum(map(len, together)) >= link.MAX_LINK_MESSAGE_BYTES
 
 
 @given(st.lists(st.integers(1, 150_000)))
 def test_a_message_is_of_bounded_size_or_holds_one_line(sizes: list[int]) -> None:
     lines = [b"x" * size for size in sizes]
-    together = messages(lines)
+    together = pack_lines(lines)
 
     assert b"\n".join(together) == b"\n".join(lines)
-    assert all(len(message) < link.MOST_BYTES or b"\n" not in message for message in together)
+    assert all(len(message) < link.MAX_LINK_MESSAGE_BYTES or b"\n" not in message for message in together)
 
 
 def test_a_line_too_long_for_a_message_is_sent_alone() -> None:
-    long = b"x" * 2 * link.MOST_BYTES
-    assert messages([b"a", b"b", long, b"c"]) == [b"a\nb", long, b"c"]
+    long = b"x" * 2 * link.MAX_LINK_MESSAGE_BYTES
+    assert pack_lines([b"a", b"b", long, b"c"]) == [b"a\nb", long, b"c"]
 
 
 def test_an_execution_without_a_session_is_its_own_stream() -> None:
@@ -80,38 +80,42 @@ def test_an_execution_without_a_session_is_its_own_stream() -> None:
     alone = StoredEnvelope(
         REF.execution_id, 1, UUID(int=9), "agent.status", REF.execution_id, frozen_map({}), AT
     )
-    assert envelope_of(alone).session_id is None
-    assert envelope_of(stored(1, "")).session_id == REF.session_id
+    assert envelope_from(alone).session_id is None
+    assert envelope_from(an_entry(1, "")).session_id == REF.session_id
 
 
 def test_a_writer_first_names_its_history() -> None:
-    assert link.told("of-now") == '{"epoch":"of-now"}'
-    assert read_writer(link.told("of-now")) == Told("of-now")
+    assert link.epoch_message("of-now") == '{"epoch":"of-now"}'
+    assert parse_writer_message(link.epoch_message("of-now")) == EpochMessage("of-now")
 
 
 @given(st.sets(st.uuids()), st.sets(st.uuids()))
 def test_a_gateway_sends_the_wanted_streams_and_those_no_longer_wanted(
     want: set[UUID], unwant: set[UUID]
 ) -> None:
-    said = list(map(read_gateway, interests(want, unwant)))
+    said = list(map(parse_gateway_message, interest_messages(want, unwant)))
 
     assert frozenset[UUID]().union(*(each.want for each in said)) == want
     assert frozenset[UUID]().union(*(each.unwant for each in said)) == unwant
 
 
 def test_many_wanted_streams_take_several_messages() -> None:
-    want = {UUID(int=number) for number in range(2 * link.MOST_NAMED)}
-    said = interests(want)
+    want = {UUID(int=number) for number in range(2 * link.MAX_STREAMS_PER_MESSAGE)}
+    said = interest_messages(want)
 
     assert len(said) == 2
-    assert all(len(each) < link.MOST_BYTES for each in said)
-    assert frozenset[UUID]().union(*(read_gateway(each).want for each in said)) == want
+    assert all(len(each) < link.MAX_LINK_MESSAGE_BYTES for each in said)
+    assert frozenset[UUID]().union(*(parse_gateway_message(each).want for each in said)) == want
 
 
 def test_either_part_may_be_missing() -> None:
-    assert read_gateway(f'{{"want":["{STREAM}"],"later":1}}') == Interest(want=frozenset({STREAM}))
-    assert read_gateway(f'{{"unwant":["{STREAM}"]}}'.encode()) == Interest(unwant=frozenset({STREAM}))
-    assert read_gateway("{}") == Interest()
+    assert parse_gateway_message(f'{{"want":["{STREAM}"],"later":1}}') == InterestMessage(
+        want=frozenset({STREAM})
+    )
+    assert parse_gateway_message(f'{{"unwant":["{STREAM}"]}}'.encode()) == InterestMessage(
+        unwant=frozenset({STREAM})
+    )
+    assert parse_gateway_message("{}") == InterestMessage()
 
 
 def test_the_token_follows_from_the_secret() -> None:
@@ -138,7 +142,7 @@ def test_the_token_follows_from_the_secret() -> None:
 )
 def test_an_invalid_message_of_a_writer_is_refused(message: str | bytes) -> None:
     with pytest.raises(InvalidInput, match="the writer's message cannot be read"):
-        read_writer(message)
+        parse_writer_message(message)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +150,11 @@ def test_an_invalid_message_of_a_writer_is_refused(message: str | bytes) -> None
 )
 def test_an_invalid_message_of_a_gateway_is_refused(message: str | bytes) -> None:
     with pytest.raises(InvalidInput, match="the gateway's message cannot be read"):
-        read_gateway(message)
+        parse_gateway_message(message)
 
 
 @given(st.text() | st.binary())
 def test_no_input_raises_anything_else(message: str | bytes) -> None:
-    for read in (read_writer, read_gateway):
+    for read in (parse_writer_message, parse_gateway_message):
         with suppress(InvalidInput):
             read(message)

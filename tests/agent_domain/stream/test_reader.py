@@ -18,55 +18,55 @@ from everstep.agent_domain.stream.reader import (
     MAX_DRAFTS,
     MAX_EPOCH,
     MAX_NUMBER,
-    REMEMBERED_ENDS,
+    MAX_REMEMBERED_ENDS,
     Draft,
     Place,
     Position,
     Reader,
-    Taken,
+    ReadOutcome,
 )
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import FrozenDict
 
 SESSION, EXECUTION, OTHER = (UUID(int=number) for number in range(1, 4))
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
-APPLIED, DROPPED, RESYNC = Taken
+APPLIED, DROPPED, RESYNC = ReadOutcome
 
 
-def told(record: EventRecord, seq: int | None = None, execution_id: UUID = EXECUTION) -> Envelope:
+def an_envelope(record: EventRecord, seq: int | None = None, execution_id: UUID = EXECUTION) -> Envelope:
     envelope = Envelope.of(record, SESSION, execution_id, AT)
     return envelope if seq is None else envelope.numbered(seq)
 
 
-def stored(seq: int) -> Envelope:
-    return told(envelopes.tool_started("call_1", "add", {}, step_number=1), seq)
+def a_stored_envelope(seq: int) -> Envelope:
+    return an_envelope(envelopes.tool_started_record("call_1", "add", {}, step_number=1), seq)
 
 
-def completed(seq: int, step: int = 1) -> Envelope:
-    record = envelopes.step_completed(
+def step_end(seq: int, step: int = 1) -> Envelope:
+    record = envelopes.step_completed_record(
         step, has_tool_calls=False, errors=0, finish_reason=None, usage=Usage(), duration_ms=1.0
     )
-    return told(record, seq)
+    return an_envelope(record, seq)
 
 
 def status(seq: int, now: WireStatus, execution_id: UUID = EXECUTION) -> Envelope:
-    record = envelopes.status_changed(now, WireStatus.PROCESSING, change=seq, step_count=1)
-    return told(record, seq, execution_id)
+    record = envelopes.status_changed_record(now, WireStatus.PROCESSING, change=seq, step_count=1)
+    return an_envelope(record, seq, execution_id)
 
 
-def superseded(seq: int, attempt: int = 1) -> Envelope:
-    return told(envelopes.attempt_superseded(Attempt(1, attempt), attempt + 1), seq)
+def attempt_end(seq: int, attempt: int = 1) -> Envelope:
+    return an_envelope(envelopes.attempt_superseded_record(Attempt(1, attempt), attempt + 1), seq)
 
 
 def chunk(
     index: int, content: str = "x", *, step: int = 1, attempt: int = 1, of: UUID = EXECUTION
 ) -> Envelope:
-    record = envelopes.stream_chunk(Attempt(step, attempt), index, content, is_complete=not content)
-    return told(record, execution_id=of)
+    record = envelopes.stream_chunk_record(Attempt(step, attempt), index, content, is_complete=not content)
+    return an_envelope(record, execution_id=of)
 
 
 def snapshot(next_index: int, content: str, *, step: int = 1, attempt: int = 1) -> Envelope:
-    return told(envelopes.stream_snapshot(Attempt(step, attempt), next_index, content, None))
+    return an_envelope(envelopes.stream_snapshot_record(Attempt(step, attempt), next_index, content, None))
 
 
 def text(reader: Reader, execution_id: UUID = EXECUTION) -> str:
@@ -79,7 +79,7 @@ def text(reader: Reader, execution_id: UUID = EXECUTION) -> str:
 def test_stored_envelopes_are_applied_in_order_and_once() -> None:
     """7.8.3: the next is applied, any up to the last dropped, anything higher asks to resync."""
     reader = Reader()
-    taken = [reader.take(stored(seq)) for seq in (1, 2, 2, 1, 4, 3, 4)]
+    taken = [reader.take(a_stored_envelope(seq)) for seq in (1, 2, 2, 1, 4, 3, 4)]
     assert taken == [APPLIED, APPLIED, DROPPED, DROPPED, RESYNC, APPLIED, APPLIED]
     assert reader.position == Position(4)
 
@@ -88,7 +88,7 @@ def test_stored_envelopes_are_applied_in_order_and_once() -> None:
 def test_applied_envelopes_are_consecutive_for_any_input(numbers: list[int]) -> None:
     """7.8.3"""
     reader = Reader()
-    applied = [seq for seq in numbers if reader.take(stored(seq)) is APPLIED]
+    applied = [seq for seq in numbers if reader.take(a_stored_envelope(seq)) is APPLIED]
     assert applied == list(range(1, len(applied) + 1))
 
 
@@ -96,7 +96,7 @@ def test_a_reader_who_resumes_continues_from_its_position() -> None:
     """7.8.4"""
     reader = Reader(Position(5, "of-now"))
     reader.joined("of-now", 5, recovered=True)
-    assert reader.take(stored(6)) is APPLIED
+    assert reader.take(a_stored_envelope(6)) is APPLIED
     assert reader.position == Position(6, "of-now")
 
 
@@ -137,7 +137,7 @@ def test_a_later_attempt_starts_over_and_an_earlier_one_is_ignored() -> None:
     reader.take(chunk(0, "first"))
     assert reader.take(chunk(0, "second", attempt=2)) is APPLIED
     assert reader.take(chunk(1, "late")) is DROPPED
-    assert reader.take(superseded(1)) is APPLIED
+    assert reader.take(attempt_end(1)) is APPLIED
     assert text(reader) == "second"
 
 
@@ -155,7 +155,7 @@ def test_a_superseded_attempt_has_no_text() -> None:
     """7.6.3: readers drop its text as soon as they learn of it."""
     reader = Reader()
     reader.take(chunk(0, "first"))
-    reader.take(superseded(1))
+    reader.take(attempt_end(1))
     assert text(reader) == ""
     assert reader.take(chunk(1, "late")) is DROPPED
     assert reader.position.drafts == {EXECUTION: Place(1, 2, 0)}
@@ -188,7 +188,7 @@ def test_nothing_is_added_to_a_completed_step() -> None:
     """7.8.4: the text stays until its stored message is there."""
     reader = Reader()
     reader.take(chunk(0, "said"))
-    reader.take(completed(1))
+    reader.take(step_end(1))
     assert reader.take(chunk(1, "late")) is DROPPED
     assert reader.take(snapshot(5, "late")) is DROPPED
     assert text(reader) == "said"
@@ -204,7 +204,7 @@ def test_the_stored_message_wins_over_the_text() -> None:
         reader = Reader()
         reader.take(chunk(0, "sa"))
         if first:
-            reader.take(completed(1))
+            reader.take(step_end(1))
         reader.settle(EXECUTION, 1, "said")
         assert text(reader) == "said"
         assert reader.drafts[EXECUTION].is_complete
@@ -225,7 +225,7 @@ def test_a_step_may_write_before_the_end_of_the_previous_one_arrives() -> None:
     """The end of a step and the beginning of the next are stored together, a moment later."""
     reader = Reader()
     reader.take(chunk(0, "next", step=2))
-    assert reader.take(completed(1, step=1)) is APPLIED
+    assert reader.take(step_end(1, step=1)) is APPLIED
     assert text(reader) == "next"
 
 
@@ -234,7 +234,7 @@ def test_executions_of_one_session_write_side_by_side() -> None:
     reader = Reader()
     reader.take(chunk(0, "mine"))
     reader.take(chunk(0, "yours", of=OTHER))
-    reader.take(completed(1))
+    reader.take(step_end(1))
     assert reader.take(chunk(1, ", too", of=OTHER)) is APPLIED
     assert (text(reader), text(reader, OTHER)) == ("mine", "yours, too")
     assert reader.position.drafts == {OTHER: Place(1, 1, 2)}
@@ -262,7 +262,7 @@ def test_an_execution_that_has_ended_writes_no_more() -> None:
 
 def test_the_number_of_remembered_ends_is_limited() -> None:
     reader = Reader()
-    for number in range(REMEMBERED_ENDS + 1):
+    for number in range(MAX_REMEMBERED_ENDS + 1):
         reader.take(status(number + 1, WireStatus.COMPLETED, UUID(int=number + 10)))
     assert reader.take(chunk(0, of=UUID(int=11))) is DROPPED
     assert reader.take(chunk(0, of=UUID(int=10))) is APPLIED

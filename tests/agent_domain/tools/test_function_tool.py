@@ -16,7 +16,15 @@ from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.tools.function_tool import BaseTool, FunctionTool, tool, valid_tool_name
 from everstep.agent_domain.tools.tools import Tool, Toolbox, ToolContext, ToolOptions, tool_schema
 from everstep.agent_domain.values import FrozenDict
-from tests.agent_domain.scripted_model import EXECUTION_ID, ScriptedModel, a_call, begun, calling, run, runner
+from tests.agent_domain.scripted_model import (
+    EXECUTION_ID,
+    ScriptedModel,
+    a_call,
+    a_state_in_its_first_step,
+    calling,
+    run,
+    runner,
+)
 
 CONTEXT = ToolContext(EXECUTION_ID, "c1", 1)
 
@@ -332,7 +340,7 @@ async def test_the_context_names_the_call_that_the_tool_answers() -> None:
         contexts.append(context)
 
     driver = ToolCallingDriver(ScriptedModel(calling(a_call("c7", "listen")), "Done"))
-    state = begun().with_metadata("mood", "calm")
+    state = a_state_in_its_first_step().with_metadata("mood", "calm")
     await runner(driver, [FunctionTool.from_function(listen)]).run(state)
 
     assert contexts == [ToolContext(EXECUTION_ID, "c7", 1, state.metadata)]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.errors import InvalidInput, ToolFailed, UnknownName
 from everstep.agent_domain.loop.step_error import StepError
@@ -449,7 +449,7 @@ async def test_a_result_that_cannot_be_stored_is_a_failure() -> None:
 async def test_failing_tools_throw_only_on_request(handler: Any) -> None:
     """5.4.3: the exception escapes the executor and becomes a failure step."""
 
-    def build(builder: AgentBuilder) -> None:
+    def build(builder: DefinitionBuilder) -> None:
         builder.with_throw_on_tool_failure()
 
     tool = MockTool("weather", handler=handler, schema=NEEDS_CITY if handler is None else None)

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agents.files import MAX_BYTES, AgentRegistry, Skipped
+from everstep.agents.files import MAX_BYTES, AgentRegistry, SkippedFile
 from everstep.plain_yaml import load_yaml
 
 
@@ -27,11 +27,15 @@ def an_agent(path: Path, name: str | None = None, description: str = "Helps") ->
     return path
 
 
-def skipped(caplog: pytest.LogCaptureFixture) -> list[str]:
+def files_with_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The names of the files for which a warning was logged."""
     given = [record.args for record in caplog.records if record.levelno == logging.WARNING]
     return [
-        arg.path.name for args in given if isinstance(args, tuple) for arg in args if isinstance(arg, Skipped)
+        arg.path.name
+        for args in given
+        if isinstance(args, tuple)
+        for arg in args
+        if isinstance(arg, SkippedFile)
     ]
 
 
@@ -118,7 +122,7 @@ def test_a_path_that_is_not_a_directory_causes_a_warning(
     registry = AgentRegistry()
     registry.load_from_directory(an_agent(tmp_path / "a.md"))
     assert registry.count() == 0
-    assert skipped(caplog) == ["a.md"]
+    assert files_with_warnings(caplog) == ["a.md"]
 
 
 def test_an_invalid_file_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -133,7 +137,7 @@ def test_an_invalid_file_does_not_affect_the_others(tmp_path: Path, caplog: pyte
     registry = AgentRegistry()
     registry.load_from_directory(str(tmp_path))
     assert registry.names() == ["a", "c", "z"]
-    assert skipped(caplog) == ["b.md", "d.md", "e.json", "f.md"]
+    assert files_with_warnings(caplog) == ["b.md", "d.md", "e.json", "f.md"]
     assert caplog.messages[0].startswith(f"skipped an agent definition: {tmp_path / 'b.md'}: The text has no")
 
 

@@ -42,7 +42,7 @@ def results(state: AgentState) -> list[str]:
     return [execution.text for step in state.steps for execution in step.tool_executions]
 
 
-def said_to(model: ScriptedModel, turn: int) -> list[Message]:
+def messages_of_request(model: ScriptedModel, turn: int) -> list[Message]:
     """The messages of one request."""
     return list(model.requests[turn].messages)
 
@@ -54,7 +54,7 @@ class Presets:
         self.models = models
         self.wanted: list[ModelChoice] = []
 
-    def __call__(self, wanted: ModelChoice) -> Model:
-        self.wanted.append(wanted)
-        name: Any = wanted if wanted is None or isinstance(wanted, str) else wanted.get("preset")
+    def __call__(self, choice: ModelChoice) -> Model:
+        self.wanted.append(choice)
+        name: Any = choice if choice is None or isinstance(choice, str) else choice.get("preset")
         return self.models[name or "default"]

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
-from everstep.agent_domain.agents.builder import AgentBuilder
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.builder import DefinitionBuilder
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities import bash, critique, extraction, files, scratchpad, subagents, tasks
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.tools.tools import Effect, Tool, options_of
 from everstep.agent_domain.values import json_text
 from everstep.capabilities.bash import process, profile, watch
-from everstep.capabilities.catalogue import Entry, Surroundings
+from everstep.capabilities.catalogue import AgentLocation, CatalogueEntry
 from everstep.capabilities.files import reading, writing
-from everstep.capabilities.mcp.sections import Section, from_section
+from everstep.capabilities.mcp.sections import McpSection, from_section
 from everstep.capabilities.skills import library
 from everstep.capabilities.standard import STANDARD
 
@@ -39,22 +39,22 @@ def rows(section: str, header: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def tools_of(entry: Entry, folder: Path) -> list[Tool]:
-    other = AgentRegistry([AgentSpec("other", "Helps", "You help.")])
-    here = Surroundings(folder, folder, colleagues=other, servers={"time": {"command": ["serve"]}})
-    builder = AgentBuilder.base()
+def tools_of(entry: CatalogueEntry, folder: Path) -> list[Tool]:
+    other = AgentSpecRegistry([AgentSpec("other", "Helps", "You help.")])
+    here = AgentLocation(folder, folder, other_agents=other, servers={"time": {"command": ["serve"]}})
+    builder = DefinitionBuilder.base()
     entry.install(builder, entry.example, here)
     return list(builder.definition().tools)
 
 
-def told(tool: Tool) -> list[str]:
+def effects_of(tool: Tool) -> list[str]:
     options = options_of(tool)
     if options.need in RUNS:
         return [f"`{tool.name}`", RUNS[options.need], "goes on"]
     return [f"`{tool.name}`", "quick" if options.quick else "activity", EFFECTS[options.effect]]
 
 
-def default(entry: Entry, option: str) -> str:
+def default_text(entry: CatalogueEntry, option: str) -> str:
     value = entry.default(option)
     if value is Parameter.empty:
         return "needed"
@@ -67,16 +67,20 @@ def test_the_page_has_a_section_for_each_capability() -> None:
 
 
 @pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
-def test_each_section_lists_its_tools_with_the_effect_of_a_lost_worker(entry: Entry, tmp_path: Path) -> None:
+def test_each_section_lists_its_tools_with_the_effect_of_a_lost_worker(
+    entry: CatalogueEntry, tmp_path: Path
+) -> None:
     """1.1.3"""
-    assert rows(SECTIONS[entry.name], "tool") == [told(tool) for tool in tools_of(entry, tmp_path)]
+    assert rows(SECTIONS[entry.name], "tool") == [effects_of(tool) for tool in tools_of(entry, tmp_path)]
 
 
 @pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
-def test_each_section_explains_its_options_and_their_defaults(entry: Entry) -> None:
+def test_each_section_explains_its_options_and_their_defaults(entry: CatalogueEntry) -> None:
     """10.1.3"""
     written = rows(SECTIONS[entry.name], "option")
-    assert [row[:2] for row in written] == [[f"`{name}`", default(entry, name)] for name in entry.options]
+    assert [row[:2] for row in written] == [
+        [f"`{name}`", default_text(entry, name)] for name in entry.options
+    ]
     assert all(meaning for *_, meaning in written)
 
 
@@ -86,8 +90,8 @@ SAID: Mapping[str, list[object]] = {
         f"{bash.MAX_MEMORY // 2**30} GiB",
         f"{profile.PROCESSES} processes",
         f"{profile.OPEN_FILES:,} open files",
-        f"{watch.SOCKETS} sockets",
-        f"more than {process.FLOOD // MIB} MiB",
+        f"{watch.MAX_SOCKETS} sockets",
+        f"more than {process.MAX_OUTPUT_BYTES // MIB} MiB",
         f"{bash.ExecutionPolicy.for_bash('.').stdout_cap // MIB} MiB of stdout",
         f"{bash.ExecutionPolicy.for_bash('.').stderr_cap // MIB} MiB of stderr",
         *(f"`{name}`" for name in [*bash.KEPT_VARIABLES, "LC_*"]),
@@ -106,10 +110,10 @@ SAID: Mapping[str, list[object]] = {
         f"{subagents.CHILD_MAX_STEPS} steps",
         f"{subagents.CHILD_MAX_TOKENS:,} tokens",
         f"{subagents.CHILD_TIMEOUT_SECONDS} seconds",
-        subagents.failed("{name}", "..."),
+        subagents.failure_text("{name}", "..."),
     ],
     "critique": [f"{critique.MAX_EVIDENCE:,} characters"],
-    "structured_output": [extraction.not_extracted("{schema}", "{reason}")],
+    "structured_output": [extraction.extraction_error("{schema}", "{reason}")],
 }
 
 
@@ -127,9 +131,9 @@ def test_the_pages_example_of_servers_is_valid() -> None:
     servers: dict[str, dict[str, Any]] = tomllib.loads(written)["mcp"]
     assert [from_section(name, server).toolset.name for name, server in servers.items()] == ["time", "crm"]
 
-    assert [key for key in Section.model_fields if f"`{key}`" not in section] == []
+    assert [key for key in McpSection.model_fields if f"`{key}`" not in section] == []
     for key in ("timeout_seconds", "connect_seconds", "idle_seconds", "max_result_chars"):
-        assert f"`{key}` ({Section.model_fields[key].default:,})" in section
+        assert f"`{key}` ({McpSection.model_fields[key].default:,})" in section
 
 
 def test_both_ways_to_install_have_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +144,8 @@ def test_both_ways_to_install_have_the_same_result(tmp_path: Path, monkeypatch: 
     exec(compile(code, "a page", "exec"), namespace)  # noqa: S102 -- our own page
     built = namespace["agent"].definition()
 
-    builder = AgentBuilder.base()
+    builder = DefinitionBuilder.base()
     for name, options in yaml.safe_load(keys)["capabilities"].items():
-        STANDARD.get(name).install(builder, options, Surroundings(tmp_path, Path()))
+        STANDARD.get(name).install(builder, options, AgentLocation(tmp_path, Path()))
     assert builder.definition().tools.names == built.tools.names
     assert list(built.descriptor.capabilities) == ["bash", "tasks"]

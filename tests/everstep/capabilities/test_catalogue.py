@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from everstep.agent_domain.agents.builder import AgentBuilder, AgentCapability
+from everstep.agent_domain.agents.builder import AgentCapability, DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.questions import UserInputPolicy
@@ -18,8 +18,8 @@ from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.testing import MockTool
 from everstep.agent_domain.tools.tools import Tool
 from everstep.capabilities.approval import UseApproval
-from everstep.capabilities.assembly import assembled
-from everstep.capabilities.catalogue import Catalogue, Entry, Several, Surroundings
+from everstep.capabilities.assembly import assemble_agent
+from everstep.capabilities.catalogue import AgentLocation, CapabilityGroup, Catalogue, CatalogueEntry
 from everstep.capabilities.standard import STANDARD
 from everstep.capabilities.user_input import UserInputTool
 from everstep.inference.presets import Presets
@@ -27,73 +27,75 @@ from everstep.inference.presets import Presets
 PRESETS = Presets.read({"fast": {"driver": "openai", "model": "small"}}, {})
 
 
-class Recording:
+class RecordingCapability:
     """A capability that records its options."""
 
     def __init__(self, *tools: str, **given: Any) -> None:
         self.tools = tools
         self.given = given
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         return builder.with_tools([MockTool(name) for name in self.tools])
 
 
-made: list[Recording] = []
+made: list[RecordingCapability] = []
 
 
 def _shell(
-    here: Surroundings, *, timeout: int = 120, base_dir: str = ".", paths: list[str] | None = None
+    here: AgentLocation, *, timeout: int = 120, base_dir: str = ".", paths: list[str] | None = None
 ) -> AgentCapability:
-    made.append(Recording("bash", timeout=timeout, base_dir=here.workplace / base_dir, paths=paths))
+    made.append(
+        RecordingCapability("bash", timeout=timeout, base_dir=here.working_dir / base_dir, paths=paths)
+    )
     return made[-1]
 
 
-def _disk(here: Surroundings) -> AgentCapability:
+def _disk(here: AgentLocation) -> AgentCapability:
     del here
-    return Several(Recording("read_file", "write_file"), MockTool("list_dir"))
+    return CapabilityGroup(RecordingCapability("read_file", "write_file"), MockTool("list_dir"))
 
 
-def _library(here: Surroundings, *, path: str = "skills") -> AgentCapability:
-    made.append(Recording("load_skill", path=here.folder / path, skills=here.skills))
+def _library(here: AgentLocation, *, path: str = "skills") -> AgentCapability:
+    made.append(RecordingCapability("load_skill", path=here.folder / path, skills=here.skills))
     return made[-1]
 
 
-def _server(here: Surroundings, *, command: str) -> AgentCapability:
+def _server(here: AgentLocation, *, command: str) -> AgentCapability:
     del here
     if not command:
         raise FileNotFoundError("there is no program ''")
-    return Recording("server_time")
+    return RecordingCapability("server_time")
 
 
-def _critic(here: Surroundings) -> AgentCapability:
+def _critic(here: AgentLocation) -> AgentCapability:
     del here
-    return Recording()
+    return RecordingCapability()
 
 
 CATALOGUE = Catalogue(
     [
         STANDARD.get("user_input"),
         STANDARD.get("approval"),
-        Entry("bash", "Runs commands.", ("bash",), _shell),
-        Entry("files", "Reads and writes files.", ("read_file", "write_file", "list_dir"), _disk),
-        Entry("skills", "Loads skills.", ("load_skill",), _library),
-        Entry("server", "Asks a server.", ("server_time",), _server, {"command": "serve"}),
-        Entry("critique", "Looks at answers again.", (), _critic),
+        CatalogueEntry("bash", "Runs commands.", ("bash",), _shell),
+        CatalogueEntry("files", "Reads and writes files.", ("read_file", "write_file", "list_dir"), _disk),
+        CatalogueEntry("skills", "Loads skills.", ("load_skill",), _library),
+        CatalogueEntry("server", "Asks a server.", ("server_time",), _server, {"command": "serve"}),
+        CatalogueEntry("critique", "Looks at answers again.", (), _critic),
     ]
 )
 
 
-def here(folder: Path = Path("agents"), **given: Any) -> Surroundings:
-    return Surroundings(folder, Path("/desk"), **given)
+def here(folder: Path = Path("agents"), **given: Any) -> AgentLocation:
+    return AgentLocation(folder, Path("/desk"), **given)
 
 
-def an_agent(around: Surroundings | None = None, /, **keys: Any) -> AgentDefinition:
+def an_agent(around: AgentLocation | None = None, /, **keys: Any) -> AgentDefinition:
     spec = AgentSpec("helper", "Helps", "You help.", **keys)
     skills = None if spec.skills is None else tuple(spec.skills)
-    return assembled(spec, around or here(skills=skills), CATALOGUE, PRESETS.resolve)
+    return assemble_agent(spec, around or here(skills=skills), CATALOGUE, PRESETS.resolve)
 
 
-def has(definition: AgentDefinition) -> tuple[list[str], list[str]]:
+def capabilities_and_tools(definition: AgentDefinition) -> tuple[list[str], list[str]]:
     """Its capabilities and its tools, in the public description and in the agent."""
     assert list(definition.descriptor.tools) == list(definition.tools.names)
     assert [tool.name for tool in definition.base_plan.tools] == list(definition.tools.names)
@@ -104,15 +106,15 @@ def has(definition: AgentDefinition) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("entry", [*CATALOGUE], ids=lambda entry: entry.name)
-def test_each_capability_can_be_built_and_has_its_listed_tools(entry: Entry, tmp_path: Path) -> None:
+def test_each_capability_can_be_built_and_has_its_listed_tools(entry: CatalogueEntry, tmp_path: Path) -> None:
     """10.1.3"""
-    builder = AgentBuilder.base()
-    entry.install(builder, entry.example, Surroundings(tmp_path))
+    builder = DefinitionBuilder.base()
+    entry.install(builder, entry.example, AgentLocation(tmp_path))
     assert builder.definition().tools.names == entry.tools
 
 
 @pytest.mark.parametrize("entry", [*STANDARD], ids=lambda entry: entry.name)
-def test_each_capability_has_a_one_sentence_description(entry: Entry) -> None:
+def test_each_capability_has_a_one_sentence_description(entry: CatalogueEntry) -> None:
     assert re.fullmatch(r"[A-Z][^.\n]+\.", entry.about)
 
 
@@ -156,7 +158,7 @@ def test_a_name_and_a_tool_belong_to_one_capability() -> None:
     with pytest.raises(InvalidInput, match="two capabilities are named 'user_input'; rename one"):
         Catalogue([entry, entry])
     with pytest.raises(InvalidInput, match="'user_input' and 'ask' both bring the tool 'user_input'"):
-        Catalogue([entry, Entry("ask", "Asks.", ("user_input",), entry.make)])
+        Catalogue([entry, CatalogueEntry("ask", "Asks.", ("user_input",), entry.make)])
 
 
 # Agents.
@@ -164,7 +166,7 @@ def test_a_name_and_a_tool_belong_to_one_capability() -> None:
 
 def test_without_capabilities_there_are_no_tools() -> None:
     """10.1.3"""
-    assert has(an_agent()) == ([], [])
+    assert capabilities_and_tools(an_agent()) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_capabilities_bring_tools_and_tools_bring_their_capability(
     keys: dict[str, Any], capabilities: list[str], tools: list[str]
 ) -> None:
     """10.1.3"""
-    assert has(an_agent(**keys)) == (capabilities, tools)
+    assert capabilities_and_tools(an_agent(**keys)) == (capabilities, tools)
 
 
 def test_it_uses_the_working_directory_and_the_skills_beside_its_file() -> None:
@@ -231,7 +233,7 @@ def test_a_capability_without_any_of_its_tools_is_an_error() -> None:
 
 def test_limits_and_approvals_are_those_of_the_file_or_the_default() -> None:
     """10.1.3, 11"""
-    usual = AgentBuilder.base().definition().base_plan
+    usual = DefinitionBuilder.base().definition().base_plan
     plan = an_agent().base_plan
     assert (plan.max_steps, plan.max_tokens, plan.timeout_seconds) == (
         usual.max_steps,
@@ -252,7 +254,7 @@ def test_approvals_are_a_capability_by_their_key_or_by_name() -> None:
     rules = [{"tool": "bash", "args": {"command": "git *"}, "approval": "never"}]
     by_key = an_agent(tools="bash", approval={"bash": rules})
     by_name = an_agent(tools="bash", capabilities={"approval": {"tools": {"bash": rules}}})
-    by_hand = AgentBuilder.base().with_tools([MockTool("bash")]).with_capability(UseApproval(bash=rules))
+    by_hand = DefinitionBuilder.base().with_tools([MockTool("bash")]).with_capability(UseApproval(bash=rules))
     assert by_key.approvals == by_name.approvals == by_hand.definition().approvals
     assert by_key.descriptor.capabilities == by_name.descriptor.capabilities == ["approval", "bash"]
     assert by_hand.definition().descriptor.capabilities == ["approval"]
@@ -334,10 +336,13 @@ def test_any_file_is_an_agent_or_refused(keys: dict[str, Any]) -> None:
     front = {"name": "helper", "description": "Helps", **keys}
     with suppress(InvalidInput):
         spec = AgentSpec.from_mapping(front, "You help.")
-        definition = assembled(spec, here(), CATALOGUE, PRESETS.resolve)
+        definition = assemble_agent(spec, here(), CATALOGUE, PRESETS.resolve)
         assert len(definition.spec().definition_hash) == 64
 
 
 def test_a_tool_and_its_capability_have_one_name() -> None:
-    parts: list[AgentCapability | Tool] = [Recording("a"), MockTool("b")]
-    assert AgentBuilder.base().with_capability(Several(*parts)).definition().tools.names == ("a", "b")
+    parts: list[AgentCapability | Tool] = [RecordingCapability("a"), MockTool("b")]
+    assert DefinitionBuilder.base().with_capability(CapabilityGroup(*parts)).definition().tools.names == (
+        "a",
+        "b",
+    )

@@ -267,7 +267,7 @@ async def test_a_failed_agent_is_not_criticised() -> None:
     assert (len(model.requests), dict(state.metadata)) == (1, {})
 
 
-class Slow:
+class SlowCritic:
     """Answers once all requests have arrived."""
 
     def __init__(self, script: list[str], together: asyncio.Barrier) -> None:
@@ -282,7 +282,9 @@ class Slow:
 async def test_two_runs_of_one_agent_are_criticised_separately() -> None:
     """9.7.2: each run keeps its critique."""
     together = asyncio.Barrier(2)
-    agent = an_agent(Slow(["Ulm", "Ulm", NO, NO, "Ulm!", "Ulm!", YES, YES], together), UseSelfCritique())
+    agent = an_agent(
+        SlowCritic(["Ulm", "Ulm", NO, NO, "Ulm!", "Ulm!", YES, YES], together), UseSelfCritique()
+    )
 
     async with asyncio.timeout(10):
         states = await asyncio.gather(agent.arun("One"), agent.arun("Two"))

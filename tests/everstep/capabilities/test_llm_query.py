@@ -16,7 +16,7 @@ from everstep.local.agent import AgentBuilder
 from tests.everstep.capabilities.agent_words import Presets, results
 
 
-async def asking(
+async def run_query(
     answer: InferenceResponse | str | Exception, query: Any = "Why?", tool: LlmQueryTool | None = None
 ) -> tuple[AgentState, ScriptedModel]:
     """A run of one call, and the model that gives both responses."""
@@ -27,7 +27,7 @@ async def asking(
 
 async def test_a_model_answers_a_single_question() -> None:
     """9.9.1: it sees nothing of the conversation, and its usage belongs to the execution."""
-    state, model = await asking(says(" Because. ", Usage(input=3)))
+    state, model = await run_query(says(" Because. ", Usage(input=3)))
     assert results(state) == [" Because. "]
     assert [message.text for message in model.requests[1].messages] == ["Why?"]
     assert model.requests[1].tools == ()
@@ -53,7 +53,7 @@ async def test_another_model_may_be_called() -> None:
 )
 async def test_problems_are_texts_and_not_failures(query: str, answer: str | Exception, text: str) -> None:
     """9.9.1"""
-    state, model = await asking(answer, query)
+    state, model = await run_query(answer, query)
     assert results(state) == [text]
     assert not state.steps[0].has_errors
     assert len(model.requests) == (1 if "empty" in text else 2)
@@ -73,12 +73,12 @@ async def test_a_retryable_error_is_retried_before_the_model_reads_it() -> None:
 
 async def test_a_question_that_is_not_text_fails_with_a_message() -> None:
     """9.9.1: the result says what to send."""
-    state, _ = await asking("unasked", ["Why?"])
+    state, _ = await run_query("unasked", ["Why?"])
     assert results(state) == ["Error: query must be text, not list"]
 
 
 async def test_an_unknown_preset_says_what_to_do() -> None:
     """9.9.1, 5.4.3: an exception in a tool is a failure with its message."""
-    state, _ = await asking("unasked", tool=LlmQueryTool.using("fast"))
+    state, _ = await run_query("unasked", tool=LlmQueryTool.using("fast"))
     assert "pass them: builder.build(models=...)" in results(state)[0]
     assert state.status is AgentStatus.FAILED

@@ -14,19 +14,19 @@ from tests.everstep.capabilities.agent_words import builder_of, results, run
 SMALL = UseMetadataTools(MetadataPolicy(max_keys=2, max_value_size_bytes=10))
 
 
-def writes(**values: Any) -> InferenceResponse:
+def write_call(**values: Any) -> InferenceResponse:
     return calls(*(("metadata_write", {"key": key, "value": value}) for key, value in values.items()))
 
 
-def reads(*keys: Any) -> InferenceResponse:
+def read_call(*keys: Any) -> InferenceResponse:
     return calls(*(("metadata_read", {"key": key}) for key in keys))
 
 
 async def test_a_written_value_can_be_read_from_the_next_step_on() -> None:
     """9.4.2, 9.4.3, 9.4.4"""
     state, _ = await run(
-        writes(colour="blue", seats=[1, "ä"], fare={"a/b": None}, paid=True, rest=None),
-        reads("colour", "seats", "fare", "paid", "rest", "x"),
+        write_call(colour="blue", seats=[1, "ä"], fare={"a/b": None}, paid=True, rest=None),
+        read_call("colour", "seats", "fare", "paid", "rest", "x"),
         calls(("metadata_list", {})),
         "Done",
         having=[UseMetadataTools()],
@@ -65,7 +65,7 @@ async def test_a_read_in_the_same_step_sees_the_old_value(parallel: bool) -> Non
         ("metadata_list", {}),
         ("metadata_write", {"key": "a", "value": 3}),
     )
-    model = ScriptedModel(writes(a="one"), both, reads("a"), "Done")
+    model = ScriptedModel(write_call(a="one"), both, read_call("a"), "Done")
     builder = builder_of(UseMetadataTools()).with_driver(ToolCallingDriver(model))
 
     state = await builder.with_parallel_tools(parallel).build().arun("Note it")
@@ -81,7 +81,7 @@ async def test_a_read_in_the_same_step_sees_the_old_value(parallel: bool) -> Non
 
 async def test_an_empty_scratchpad_says_how_to_fill_it() -> None:
     """9.4.3, 9.4.4"""
-    state, _ = await run(calls(("metadata_list", {})), reads("x"), "Done", having=[UseMetadataTools()])
+    state, _ = await run(calls(("metadata_list", {})), read_call("x"), "Done", having=[UseMetadataTools()])
     assert results(state) == [
         "There are no keys yet, metadata_write(key, value) adds one",
         "Error: Nothing is stored under 'x'. There are no keys yet",
@@ -91,7 +91,7 @@ async def test_an_empty_scratchpad_says_how_to_fill_it() -> None:
 @pytest.mark.parametrize("parallel", [True, False])
 async def test_keys_written_earlier_in_the_step_count(parallel: bool) -> None:
     """9.4.2: refused ones do not count, and reserved ones never do."""
-    model = ScriptedModel(writes(a=1, tasks=1, big="x" * 10, b=2, c=3), writes(a=4, d=5), "Done")
+    model = ScriptedModel(write_call(a=1, tasks=1, big="x" * 10, b=2, c=3), write_call(a=4, d=5), "Done")
     builder = builder_of(SMALL).with_driver(ToolCallingDriver(model))
 
     state = await builder.with_parallel_tools(parallel).build().arun("Note it")
@@ -110,7 +110,7 @@ async def test_keys_written_earlier_in_the_step_count(parallel: bool) -> None:
 
 async def test_refusals_are_texts_and_not_failures() -> None:
     """9.4.2: the run continues."""
-    state, _ = await run(writes(**{" ": 1}), "Done", having=[UseMetadataTools()])
+    state, _ = await run(write_call(**{" ": 1}), "Done", having=[UseMetadataTools()])
     assert results(state) == ["Error: Metadata not stored: The key is empty"]
     assert not state.steps[0].has_errors
 
@@ -135,7 +135,7 @@ async def test_arguments_of_the_wrong_type_fail_with_a_message(call: Any, failur
 async def test_previews_are_cut_and_values_kept_whole() -> None:
     """9.4.2: strings to 50, any preview to 100."""
     state, _ = await run(
-        writes(text="ü" * 51, many=["🧳" * 200]), "Done", having=[UseMetadataTools()], max_steps=2
+        write_call(text="ü" * 51, many=["🧳" * 200]), "Done", having=[UseMetadataTools()], max_steps=2
     )
     assert results(state) == [f"Stored 'text': {'ü' * 50}...", f"Stored 'many': [\"{'🧳' * 98}..."]
     assert state.metadata == {"text": "ü" * 51, "many": ["🧳" * 200]}
@@ -145,7 +145,7 @@ async def test_the_size_is_that_of_the_json_text_in_utf_8() -> None:
     """9.4.2: quotes and escapes count, characters count by their bytes."""
     policy = MetadataPolicy(max_value_size_bytes=6)
     state, _ = await run(
-        writes(a="ää", b="äää", c='"""'), "Done", having=[UseMetadataTools(policy)], max_steps=2
+        write_call(a="ää", b="äää", c='"""'), "Done", having=[UseMetadataTools(policy)], max_steps=2
     )
     assert results(state) == [
         "Stored 'a': ää",
@@ -156,7 +156,7 @@ async def test_the_size_is_that_of_the_json_text_in_utf_8() -> None:
 
 async def test_metadata_stay_in_the_next_execution_of_the_conversation() -> None:
     """4.1.4: metadata stay."""
-    model = ScriptedModel(writes(a=1), "Done", reads("a"), "Done")
+    model = ScriptedModel(write_call(a=1), "Done", read_call("a"), "Done")
     agent = builder_of(UseMetadataTools()).with_driver(ToolCallingDriver(model)).build()
 
     state = await agent.arun("Note it")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.tasks import TodoPolicy
 from everstep.agent_domain.errors import InvalidInput
@@ -23,11 +23,11 @@ from everstep.local.agent import AgentBuilder
 from tests.everstep.capabilities.agent_words import Presets, builder_of, results
 
 
-def decides(tool: str, **args: Any) -> str:
+def decision_json(tool: str, **args: Any) -> str:
     return json.dumps({"thought": "next", "type": "call_tool", "tool": tool, "args": args})
 
 
-def answers(text: str) -> str:
+def answer_json(text: str) -> str:
     return json.dumps({"thought": "done", "type": "final_answer", "answer": text})
 
 
@@ -37,7 +37,7 @@ def texts(messages: tuple[Message, ...]) -> list[str]:
 
 async def test_the_model_of_the_preset_decides() -> None:
     """12.2: in JSON, with the tools described in the prompt."""
-    model = ScriptedModel(decides("look"), answers("Ulm"))
+    model = ScriptedModel(decision_json("look"), answer_json("Ulm"))
     presets = Presets(small=model)
     agent = builder_of(UseReAct()).with_llm_preset("small").build(models=presets)
 
@@ -66,7 +66,7 @@ async def test_without_presets_the_step_fails() -> None:
 
 async def test_the_answer_may_be_written_by_a_second_call() -> None:
     """12.2: final_via_inference"""
-    presets = Presets(default=ScriptedModel(answers("Ulm"), "It is Ulm."))
+    presets = Presets(default=ScriptedModel(answer_json("Ulm"), "It is Ulm."))
     state = await builder_of(UseReAct(final_via_inference=True)).build(models=presets).arun("Where?")
     assert state.final_response == "It is Ulm."
 
@@ -81,10 +81,10 @@ async def test_tools_may_write_metadata() -> None:
     """12.2, 9.3.2, 9.4.2: the values are there from the next step on."""
     task = {"content": "Find", "status": "pending", "activeForm": "Finding"}
     model = ScriptedModel(
-        decides("metadata_write", key="city", value={"name": "Ulm"}),
-        decides("todo_write", todos=[task]),
-        decides("metadata_read", key="city"),
-        answers("Ulm"),
+        decision_json("metadata_write", key="city", value={"name": "Ulm"}),
+        decision_json("todo_write", todos=[task]),
+        decision_json("metadata_read", key="city"),
+        answer_json("Ulm"),
     )
     capabilities = (UseReAct(), UseMetadataTools(), UseTaskPlanning(TodoPolicy(20, 1, 0, 0)))
     state = await builder_of(*capabilities).build(models=Presets(default=model)).arun("Where?")
@@ -100,7 +100,7 @@ async def test_tools_may_write_metadata() -> None:
 
 async def test_a_null_argument_is_dropped() -> None:
     """12.2: a metadata value of null needs another representation."""
-    model = ScriptedModel(decides("metadata_write", key="city", value=None), answers("Ulm"))
+    model = ScriptedModel(decision_json("metadata_write", key="city", value=None), answer_json("Ulm"))
     agent = builder_of(UseReAct(), UseMetadataTools()).with_error_policy(ErrorPolicy.retry_tool_errors())
     state = await agent.build(models=Presets(default=model)).arun("Where?")
     assert results(state) == ["Error: Required arguments are missing: value"]
@@ -110,7 +110,7 @@ async def test_a_null_argument_is_dropped() -> None:
 async def test_a_critic_gets_the_answer_and_its_evidence() -> None:
     """12.2, 9.7.1: the critic uses its own prompt."""
     approves = json.dumps({"approved": True, "summary": "Fine"})
-    model = ScriptedModel(decides("look"), answers("Ulm"), approves)
+    model = ScriptedModel(decision_json("look"), answer_json("Ulm"), approves)
     agent = builder_of(UseReAct(), UseSelfCritique()).build(models=Presets(default=model))
 
     state = await agent.arun("Where?")
@@ -123,7 +123,7 @@ async def test_a_critic_gets_the_answer_and_its_evidence() -> None:
 
 async def test_a_tool_calls_the_model_that_decides() -> None:
     """12.2, 9.9.1: the preset's."""
-    model = ScriptedModel(decides("llm_query", query="Why?"), "Because.", answers("Ulm"))
+    model = ScriptedModel(decision_json("llm_query", query="Why?"), "Because.", answer_json("Ulm"))
     builder = AgentBuilder.base().with_capability(UseReAct()).with_tools(LlmQueryTool())
     state = await builder.build(models=Presets(default=model)).arun("Where?")
     assert results(state) == ["Because."]
@@ -132,13 +132,13 @@ async def test_a_tool_calls_the_model_that_decides() -> None:
 @pytest.mark.parametrize("model", [None, "inherit", "other", {"preset": "other", "temperature": 0}])
 async def test_subagents_decide_like_their_parent(model: Any) -> None:
     """12.2, 9.6.5: also with their own model."""
-    script = [decides("spawn_subagent", subagent="scout", prompt="Look"), answers("Done")]
-    child = [decides("look"), answers("Seen")]
+    script = [decision_json("spawn_subagent", subagent="scout", prompt="Look"), answer_json("Done")]
+    child = [decision_json("look"), answer_json("Seen")]
     mine = model in (None, "inherit")
     presets = Presets(
         default=ScriptedModel(script[0], *(child if mine else []), script[1]), other=ScriptedModel(*child)
     )
-    registry = AgentRegistry([AgentSpec("scout", "Looks", "You look.", model=model)])
+    registry = AgentSpecRegistry([AgentSpec("scout", "Looks", "You look.", model=model)])
 
     state = await builder_of(UseReAct(), UseSubagents(registry)).build(models=presets).arun("Where?")
 

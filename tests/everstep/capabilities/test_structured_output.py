@@ -39,11 +39,11 @@ ADA = json.dumps({"value": {"name": "Ada", "age": 36}})
 STORED = 'Extracted person: {"name":"Ada","age":36}'
 
 
-def extracts(**args: Any) -> InferenceResponse:
+def extract_call(**args: Any) -> InferenceResponse:
     return calls(("extract_data", {"input": "Ada is 36", "schema": "person", **args}))
 
 
-async def extracting(
+async def run_extraction(
     *answers: InferenceResponse | str | Exception,
     call: InferenceResponse | None = None,
     policy: StructuredOutputPolicy | None = None,
@@ -54,7 +54,7 @@ async def extracting(
     extractor = ScriptedModel(*answers)
     use = UseStructuredOutputs(schemas, policy or StructuredOutputPolicy(llm_preset="extractor"))
     builder = builder_of(use, *([UseMetadataTools(notes)] if notes else []), max_steps=1)
-    builder.with_driver(ToolCallingDriver(ScriptedModel(call or extracts())))
+    builder.with_driver(ToolCallingDriver(ScriptedModel(call or extract_call())))
     return await builder.build(models=Presets(extractor=extractor)).arun("Who?"), extractor
 
 
@@ -64,7 +64,7 @@ def prompt(request: InferenceRequest) -> str:
 
 async def test_data_are_extracted() -> None:
     """9.8.1, 9.8.2"""
-    state, model = await extracting(ADA)
+    state, model = await run_extraction(ADA)
 
     assert results(state) == [STORED]
     assert dict(state.metadata) == {}
@@ -79,7 +79,7 @@ async def test_data_are_extracted() -> None:
 
 async def test_data_are_stored_after_the_step() -> None:
     """9.8.2, 9.8.3: under the key, which is trimmed."""
-    state, _ = await extracting(ADA, call=extracts(store_as=" who "))
+    state, _ = await run_extraction(ADA, call=extract_call(store_as=" who "))
     assert results(state) == ['Extracted person into \'who\': {"name":"Ada","age":36}']
     assert state.metadata == {"who": {"name": "Ada", "age": 36}}
 
@@ -87,7 +87,7 @@ async def test_data_are_stored_after_the_step() -> None:
 @pytest.mark.parametrize("store_as", [None, "", " "])
 async def test_a_blank_key_means_none(store_as: str | None) -> None:
     """9.8.1: store_as may be left out."""
-    state, _ = await extracting(ADA, call=extracts(store_as=store_as))
+    state, _ = await run_extraction(ADA, call=extract_call(store_as=store_as))
     assert (results(state), dict(state.metadata)) == ([STORED], {})
 
 
@@ -113,7 +113,7 @@ async def test_a_blank_key_means_none(store_as: str | None) -> None:
 )
 async def test_invalid_arguments_are_reported_without_a_model_call(args: dict[str, Any], text: str) -> None:
     """9.8.2, 9.8.3"""
-    state, model = await extracting(ADA, call=extracts(**args))
+    state, model = await run_extraction(ADA, call=extract_call(**args))
     assert results(state) == [text]
     assert model.requests == []
 
@@ -128,7 +128,7 @@ async def test_invalid_arguments_are_reported_without_a_model_call(args: dict[st
 )
 async def test_without_a_result_nothing_is_stored(answer: str | Exception, reason: str) -> None:
     """9.8.2, 9.8.3: on success only; the call is not a failure."""
-    state, model = await extracting(answer, call=extracts(store_as="who"))
+    state, model = await run_extraction(answer, call=extract_call(store_as="who"))
     assert results(state) == [f"Error: Nothing extracted (person): {reason}"]
     assert not state.steps[0].has_errors
     assert (dict(state.metadata), len(model.requests)) == ({}, 1)
@@ -149,7 +149,7 @@ async def test_retries_are_those_of_the_call_the_schema_or_the_policy(
     args: dict[str, Any], asked: int
 ) -> None:
     """9.8.1: and there is a limit to those that a model may request."""
-    state, model = await extracting('{"value": {"age": 3}}', call=extracts(**args))
+    state, model = await run_extraction('{"value": {"age": 3}}', call=extract_call(**args))
     assert len(model.requests) == asked
     name = args.get("schema", "person")
     assert results(state)[0].startswith(f"Error: Nothing extracted ({name}): value.")
@@ -157,7 +157,7 @@ async def test_retries_are_those_of_the_call_the_schema_or_the_policy(
 
 async def test_the_model_gets_the_validation_error() -> None:
     """9.8.2: its own answer precedes it."""
-    state, model = await extracting("I think Ada", ADA)
+    state, model = await run_extraction("I think Ada", ADA)
     *_, own, again = model.requests[1].messages
     assert own.text == "I think Ada"
     assert again.text.startswith("That does not fit: the answer is not valid JSON")
@@ -167,14 +167,14 @@ async def test_the_model_gets_the_validation_error() -> None:
 @pytest.mark.parametrize("fence", ["```json\n{}\n```", "```\n{}\n```", "\n {} \n"])
 async def test_a_code_fence_around_the_answer_is_removed(fence: str) -> None:
     """9.8.2"""
-    state, _ = await extracting(fence.format(ADA))
+    state, _ = await run_extraction(fence.format(ADA))
     assert results(state) == [STORED]
 
 
 async def test_without_maybe_the_schema_itself_is_requested() -> None:
     """9.8.1: use_maybe"""
     policy = StructuredOutputPolicy(use_maybe=False, llm_preset="extractor")
-    state, model = await extracting('{"name": "Ada", "age": 36}', policy=policy)
+    state, model = await run_extraction('{"name": "Ada", "age": 36}', policy=policy)
     assert results(state) == [STORED]
     assert "answer with value null" not in prompt(model.requests[0])
     assert model.requests[0].response_format is not None
@@ -187,7 +187,7 @@ async def test_without_maybe_the_schema_itself_is_requested() -> None:
 async def test_the_mode_selects_the_request_to_the_provider(mode: str | None, kind: str | None) -> None:
     """9.8.1: output_mode; the schema is described in the prompt in every mode."""
     policy = StructuredOutputPolicy(llm_preset="extractor", output_mode=mode)
-    state, model = await extracting(ADA, policy=policy)
+    state, model = await run_extraction(ADA, policy=policy)
     wanted = model.requests[0].response_format
     assert (wanted and wanted.type) == kind
     assert '"properties"' in prompt(model.requests[0])
@@ -198,7 +198,7 @@ async def test_the_prompt_contains_the_whole_definition() -> None:
     """9.8.1: description, prompt and examples; the policy's system_prompt instead of ours."""
     definition = SchemaDefinition(Person, "A person", "Take the full name", examples=(Person(name="Bo"),))
     policy = StructuredOutputPolicy(llm_preset="extractor", system_prompt="Read closely.")
-    _, model = await extracting(ADA, policy=policy, schemas={"person": definition})
+    _, model = await run_extraction(ADA, policy=policy, schemas={"person": definition})
     parts = prompt(model.requests[0]).split("\n\n")
     assert parts[0] == "Read closely."
     assert parts[2:4] == ["A person", "Take the full name"]
@@ -223,7 +223,7 @@ async def test_the_model_is_selected_by_policy_and_schema(
     """9.8.1: llm_preset, model, llm_options."""
     presets = Presets(fast=ScriptedModel(ADA), default=ScriptedModel(ADA))
     use = UseStructuredOutputs({"person": SchemaDefinition(Person, llm_options=frozen_map(options))}, policy)
-    builder = builder_of(use, max_steps=1).with_driver(ToolCallingDriver(ScriptedModel(extracts())))
+    builder = builder_of(use, max_steps=1).with_driver(ToolCallingDriver(ScriptedModel(extract_call())))
 
     state = await builder.build(models=presets).arun("Who?")
 
@@ -233,7 +233,7 @@ async def test_the_model_is_selected_by_policy_and_schema(
 
 async def test_without_a_preset_the_agents_model_extracts() -> None:
     """9.8.1: llm_preset None."""
-    model = ScriptedModel(extracts(), says(ADA, Usage(input=7)))
+    model = ScriptedModel(extract_call(), says(ADA, Usage(input=7)))
     builder = builder_of(UseStructuredOutputs(SCHEMAS), max_steps=1)
     state = await builder.with_driver(ToolCallingDriver(model)).build().arun("Who?")
     assert (results(state), state.usage) == ([STORED], Usage(input=7))
@@ -250,7 +250,7 @@ def test_the_schema_is_an_enum_of_names() -> None:
 async def test_names_that_providers_refuse_are_replaced() -> None:
     """9.8.1: the registered name is any text."""
     schemas = {"contact info ä": Person}
-    state, model = await extracting(ADA, call=extracts(schema="contact info ä"), schemas=schemas)
+    state, model = await run_extraction(ADA, call=extract_call(schema="contact info ä"), schemas=schemas)
     assert model.requests[0].response_format is not None
     assert model.requests[0].response_format.name == "contact_info__"
     assert results(state) == ['Extracted contact info ä: {"name":"Ada","age":36}']
@@ -268,7 +268,7 @@ async def test_the_limits_of_the_scratchpad_apply() -> None:
         ("metadata_write", {"key": "d", "value": 1}),
         ("extract_data", {"input": "Ada", "schema": "person", "store_as": "b"}),
     )
-    state, model = await extracting(ADA, call=call, notes=MetadataPolicy(max_keys=2))
+    state, model = await run_extraction(ADA, call=call, notes=MetadataPolicy(max_keys=2))
     into_b = 'Extracted person into \'b\': {"name":"Ada","age":36}'
     assert results(state) == [
         "Stored 'a': 1",
@@ -283,7 +283,7 @@ async def test_the_limits_of_the_scratchpad_apply() -> None:
 async def test_data_that_are_too_large_are_not_stored() -> None:
     """9.8.3, 9.4.2: the size is known once there are data."""
     notes = MetadataPolicy(max_value_size_bytes=20)
-    state, _ = await extracting(ADA, call=extracts(store_as="who"), notes=notes)
+    state, _ = await run_extraction(ADA, call=extract_call(store_as="who"), notes=notes)
     assert results(state) == ["Error: Nothing extracted (person): The value is larger than 20 bytes"]
     assert dict(state.metadata) == {}
 
@@ -291,13 +291,15 @@ async def test_data_that_are_too_large_are_not_stored() -> None:
 async def test_without_a_scratchpad_its_default_limits_apply() -> None:
     """9.8.3, 9.4.1: 65536 bytes."""
     huge = json.dumps({"value": {"name": "ä" * 40_000}})
-    state, _ = await extracting(huge, call=extracts(store_as="who"))
+    state, _ = await run_extraction(huge, call=extract_call(store_as="who"))
     assert results(state) == ["Error: Nothing extracted (person): The value is larger than 65536 bytes"]
 
 
 async def test_the_shown_data_are_cut() -> None:
     """9.8.2: JSON text cut to 200."""
-    state, _ = await extracting(json.dumps({"value": {"name": "🧳" * 300}}), call=extracts(store_as="who"))
+    state, _ = await run_extraction(
+        json.dumps({"value": {"name": "🧳" * 300}}), call=extract_call(store_as="who")
+    )
     shown = '{"name":"' + "🧳" * 191
     assert results(state) == [f"Extracted person into 'who': {shown}..."]
     assert state.metadata["who"]["name"] == "🧳" * 300

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder as DefinitionBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.agents.processors import AgentHook
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spawning import Spawn
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.approvals import ApprovalMode
@@ -32,11 +32,11 @@ from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
 from everstep.agent_domain.tools.tools import ToolContext, ToolOptions
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.skills import SkillLibrary
-from everstep.capabilities.subagents import Some, SpawnSubagentTool, UseSubagents
+from everstep.capabilities.subagents import SelectedTools, SpawnSubagentTool, UseSubagents
 from everstep.local.agent import Agent, AgentBuilder
 from everstep.local.children import PAUSED
 from tests.everstep.capabilities.agent_words import LOOK, LOOKS, Presets, results
-from tests.toolsets import Shelf
+from tests.toolsets import FakeToolset
 
 BURN = MockTool.returning("burn", "Burns things", "ashes")
 
@@ -45,16 +45,16 @@ def a_spec(name: str = "scout", **fields: Any) -> AgentSpec:
     return AgentSpec(name, f"Is a {name}", f"You are a {name}.", **fields)
 
 
-def spawns(name: Any = "scout", prompt: Any = "Look around", **more: Any) -> InferenceResponse:
+def spawn_call(name: Any = "scout", prompt: Any = "Look around", **more: Any) -> InferenceResponse:
     return calls(("spawn_subagent", {"subagent": name, "prompt": prompt}), **more)
 
 
 def a_builder(*specs: AgentSpec, **use: Any) -> AgentBuilder:
     builder = AgentBuilder.base().with_tools([LOOK, BURN])
-    return builder.with_capability(UseSubagents(AgentRegistry(specs), **use))
+    return builder.with_capability(UseSubagents(AgentSpecRegistry(specs), **use))
 
 
-def of_model(
+def agent_with_model(
     builder: AgentBuilder, *script: InferenceResponse | str | Exception
 ) -> tuple[Agent, ScriptedModel]:
     """The agent with a model, also for all agents that inherit it, that gives these responses."""
@@ -76,8 +76,8 @@ def child_of(definition: AgentDefinition, *names: str) -> AgentDefinition:
 
 async def test_the_child_gets_its_prompt_and_the_task_and_the_parent_only_its_text() -> None:
     """9.6.2, 9.6.3"""
-    agent, model = of_model(
-        a_builder(a_spec()).with_system_prompt("You lead."), spawns(), LOOKS, " Three. ", "Done"
+    agent, model = agent_with_model(
+        a_builder(a_spec()).with_system_prompt("You lead."), spawn_call(), LOOKS, " Three. ", "Done"
     )
 
     state = await agent.arun("Find the exit")
@@ -98,7 +98,7 @@ async def test_a_child_begins_with_its_skills_loaded(tmp_path: Path) -> None:
         (tmp_path / f"{name}.md").write_text(f"---\ndescription: About {name}\n---\nAll about {name}")
     library = SkillLibrary(tmp_path)
     builder = a_builder(a_spec(skills=["maps", "birds"]), skill_library=library)
-    agent, model = of_model(builder, spawns(), "Three.", "Done")
+    agent, model = agent_with_model(builder, spawn_call(), "Three.", "Done")
 
     await agent.arun("Find the exit")
 
@@ -160,7 +160,7 @@ def test_the_parents_definition_is_in_the_hash_of_a_subagent() -> None:
 async def test_a_child_that_never_ends_is_stopped() -> None:
     """9.6.2, 9.6.3: it has no final response, which is not a failure."""
     builder = a_builder(a_spec(model="child"))
-    presets = Presets(default=ScriptedModel(spawns(), "Done"), child=ScriptedModel(LOOKS))
+    presets = Presets(default=ScriptedModel(spawn_call(), "Done"), child=ScriptedModel(LOOKS))
     state = await builder.build(models=presets).arun("Go")
     assert results(state) == ["[Subagent: scout] (no response)"]
     assert len(presets.models["child"].requests) == 20  # type: ignore[attr-defined]
@@ -190,7 +190,7 @@ async def test_a_child_that_cannot_be_started_is_a_text_and_not_a_failure(
 ) -> None:
     """9.6.3"""
     call = calls(("spawn_subagent", args))
-    agent, model = of_model(a_builder(a_spec(), a_spec("guard")), call, "Done")
+    agent, model = agent_with_model(a_builder(a_spec(), a_spec("guard")), call, "Done")
     state = await agent.arun("Go")
     assert results(state) == [text]
     assert (state.status, len(model.requests)) == (AgentStatus.COMPLETED, 2)
@@ -198,7 +198,7 @@ async def test_a_child_that_cannot_be_started_is_a_text_and_not_a_failure(
 
 async def test_a_task_that_is_not_text_is_passed_on_as_json() -> None:
     """9.6.2: models also send objects."""
-    agent, model = of_model(a_builder(a_spec()), spawns(prompt={"find": "ä"}), "Three.", "Done")
+    agent, model = agent_with_model(a_builder(a_spec()), spawn_call(prompt={"find": "ä"}), "Three.", "Done")
     await agent.arun("Go")
     assert model.requests[1].messages[-1].text == '{"find":"ä"}'
 
@@ -215,7 +215,7 @@ async def test_a_task_that_is_not_text_is_passed_on_as_json() -> None:
 async def test_the_result_that_the_parent_reads(answer: str | Exception, text: str) -> None:
     """9.6.3: the failure of a child is not a failure of its parent."""
     builder = a_builder(a_spec(), policy=SubagentPolicy(summary_max_chars=6))
-    agent, _ = of_model(builder, spawns(), answer, "Done")
+    agent, _ = agent_with_model(builder, spawn_call(), answer, "Done")
     state = await agent.arun("Go")
     assert results(state) == [text]
     assert state.status is AgentStatus.COMPLETED
@@ -223,7 +223,7 @@ async def test_the_result_that_the_parent_reads(answer: str | Exception, text: s
 
 async def test_a_missing_argument_is_refused_as_for_any_tool() -> None:
     """5.4.3"""
-    agent, _ = of_model(a_builder(a_spec()), calls(("spawn_subagent", {"subagent": "scout"})))
+    agent, _ = agent_with_model(a_builder(a_spec()), calls(("spawn_subagent", {"subagent": "scout"})))
     state = await agent.arun("Go")
     assert results(state) == ["Error: Required arguments are missing: prompt"]
 
@@ -233,8 +233,8 @@ async def test_a_missing_skill_is_named(tmp_path: Path) -> None:
     text = "Error: Subagent 'scout' failed: It needs skills that are not there: maps, birds"
     specs = (a_spec(skills=["maps", "birds"]), a_spec("guard"))
     for library in (None, SkillLibrary(tmp_path)):
-        agent, _ = of_model(
-            a_builder(*specs, skill_library=library), spawns(), spawns("guard"), "Fine", "Done"
+        agent, _ = agent_with_model(
+            a_builder(*specs, skill_library=library), spawn_call(), spawn_call("guard"), "Fine", "Done"
         )
         assert results(await agent.arun("Go")) == [text, "[Subagent: guard] Fine"]
 
@@ -242,7 +242,7 @@ async def test_a_missing_skill_is_named(tmp_path: Path) -> None:
 async def test_an_agent_file_cannot_name_an_address_for_secrets() -> None:
     """9.6.5, 9.6.3: other agents can still be started."""
     specs = (a_spec(model={"base_url": "https://evil.example", "api_key_env": "KEY"}), a_spec("guard"))
-    agent, _ = of_model(a_builder(*specs), spawns(), spawns("guard"), "Fine", "Done")
+    agent, _ = agent_with_model(a_builder(*specs), spawn_call(), spawn_call("guard"), "Fine", "Done")
     text = (
         "Error: Subagent 'scout' failed: Its 'model' must not hold base_url, api_key_env; "
         "name a preset of everstep.toml instead"
@@ -254,7 +254,7 @@ async def test_an_agent_file_cannot_name_an_address_for_secrets() -> None:
 
 async def test_an_unknown_preset_is_a_text() -> None:
     """9.6.3: the parent continues."""
-    agent, _ = of_model(a_builder(a_spec(model="fast")), spawns(), "Done")
+    agent, _ = agent_with_model(a_builder(a_spec(model="fast")), spawn_call(), "Done")
     state = await agent.arun("Go")
     assert results(state)[0].endswith("or presets whose models it can ask: build(models=...)")
     assert (state.final_response, state.status) == ("Done", AgentStatus.COMPLETED)
@@ -265,7 +265,9 @@ async def test_an_unknown_preset_is_a_text() -> None:
 
 def test_the_tool_describes_the_agents() -> None:
     """9.6.1"""
-    registry = AgentRegistry([a_spec(), a_spec("guard", tools=["look", "burn"]), a_spec("monk", tools=[])])
+    registry = AgentSpecRegistry(
+        [a_spec(), a_spec("guard", tools=["look", "burn"]), a_spec("monk", tools=[])]
+    )
     tool = (
         AgentBuilder.base()
         .with_capability(UseSubagents.with_depth(2, registry, 9))
@@ -284,9 +286,9 @@ def test_the_tool_describes_the_agents() -> None:
 
 async def test_a_later_change_of_the_registry_does_not_affect_built_agents() -> None:
     """9.6.1: the enum that a model has seen stays; agents built later get the new one."""
-    registry = AgentRegistry([a_spec()])
+    registry = AgentSpecRegistry([a_spec()])
     builder = AgentBuilder.base().with_tools([LOOK]).with_capability(UseSubagents(registry))
-    agent, model = of_model(builder, spawns(), "Three.", spawns("guard"), "Done")
+    agent, model = agent_with_model(builder, spawn_call(), "Three.", spawn_call("guard"), "Done")
 
     registry.register(a_spec("guard"))
     registry.remove("scout")
@@ -304,7 +306,7 @@ async def test_a_later_change_of_the_registry_does_not_affect_built_agents() -> 
 
 def test_a_tool_without_an_agent_cannot_start_one() -> None:
     """9.6.5: there is nothing to inherit from."""
-    tool = SpawnSubagentTool(AgentRegistry([a_spec()]), SubagentPolicy())
+    tool = SpawnSubagentTool(AgentSpecRegistry([a_spec()]), SubagentPolicy())
     with pytest.raises(InvalidInput, match="belongs to no agent yet; build the agent first"):
         _ = tool.subagents
     with pytest.raises(InvalidInput, match="this runner cannot do"):
@@ -317,8 +319,8 @@ def test_a_tool_without_an_agent_cannot_start_one() -> None:
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 async def test_subagents_nest_up_to_the_limit(depth: int) -> None:
     """9.6.4: depth is 0 at the top; a call at a depth of max_depth or more is refused."""
-    agent, model = of_model(
-        a_builder(a_spec(), policy=SubagentPolicy(depth)), *[spawns()] * (depth + 1), "End"
+    agent, model = agent_with_model(
+        a_builder(a_spec(), policy=SubagentPolicy(depth)), *[spawn_call()] * (depth + 1), "End"
     )
 
     state = await agent.arun("Go")
@@ -394,9 +396,9 @@ def test_the_model_is_the_parents_or_the_named_one(model: Any, expected: Any) ->
 
 async def test_a_custom_model_is_inherited_by_the_next_level() -> None:
     """9.6.5: inherit means the parent's."""
-    fast = ScriptedModel(spawns("guard"), "Deep.", "Middle.")
+    fast = ScriptedModel(spawn_call("guard"), "Deep.", "Middle.")
     builder = a_builder(a_spec(model="fast"), a_spec("guard"))
-    builder.with_driver(ToolCallingDriver(ScriptedModel(spawns(), "Done")))
+    builder.with_driver(ToolCallingDriver(ScriptedModel(spawn_call(), "Done")))
     state = await builder.build(models=Presets(fast=fast)).arun("Go")
     assert results(state) == ["[Subagent: scout] Middle."]
     assert len(fast.requests) == 3
@@ -413,10 +415,10 @@ async def test_error_policy_and_order_of_calls_are_inherited() -> None:
 
 async def test_toolset_tools_are_inherited_or_filtered() -> None:
     """9.6.5: a list may name them as well."""
-    shelf = Shelf({"dig": lambda _args, _context: "dug", "fly": lambda _args, _context: "flown"})
+    shelf = FakeToolset({"dig": lambda _args, _context: "dug", "fly": lambda _args, _context: "flown"})
     builder = a_builder(a_spec(), a_spec("mole", tools=["dig"])).with_toolset(shelf)
-    agent, model = of_model(
-        builder, spawns(), calls(("fly", {})), "Flew", spawns("mole"), calls(("fly", {})), "Done"
+    agent, model = agent_with_model(
+        builder, spawn_call(), calls(("fly", {})), "Flew", spawn_call("mole"), calls(("fly", {})), "Done"
     )
 
     state = await agent.arun("Go")
@@ -428,7 +430,7 @@ async def test_toolset_tools_are_inherited_or_filtered() -> None:
         "[Subagent: scout] Flew",
         "Error: Subagent 'mole' failed: No tool named 'fly'. Choose from: dig",
     ]
-    some = Some(shelf, ("dig",))
+    some = SelectedTools(shelf, ("dig",))
     assert some.name == "shelf"
 
 
@@ -438,13 +440,13 @@ async def test_toolset_tools_are_inherited_or_filtered() -> None:
 async def test_usage_of_children_is_charged_to_the_tree() -> None:
     """9.6.2, 2.6.2: to the parent's limit, and a child gets at most the remainder."""
     script = (
-        spawns(usage=Usage(input=100)),
+        spawn_call(usage=Usage(input=100)),
         says("Three.", Usage(input=700)),
-        spawns(usage=Usage(input=50)),
+        spawn_call(usage=Usage(input=50)),
         calls(("look", {}), usage=Usage(input=200)),
         says("unasked"),
     )
-    agent, model = of_model(a_builder(a_spec()).with_max_tokens(1000), *script)
+    agent, model = agent_with_model(a_builder(a_spec()).with_max_tokens(1000), *script)
 
     state = await agent.arun("Go")
 
@@ -457,7 +459,7 @@ async def test_usage_of_children_is_charged_to_the_tree() -> None:
 
 async def test_the_events_of_a_child_name_its_parent() -> None:
     """4.6.1: parentAgentId; the same listeners get them."""
-    agent, _ = of_model(a_builder(a_spec()), spawns(), LOOKS, "Three.", "Done")
+    agent, _ = agent_with_model(a_builder(a_spec()), spawn_call(), LOOKS, "Three.", "Done")
     heard: list[Event] = []
     agent.wiretap(heard.append)
 
@@ -474,7 +476,7 @@ async def test_the_events_of_a_child_name_its_parent() -> None:
 
 async def test_a_listener_that_raises_is_no_failure_of_the_child() -> None:
     """4.6.3: the error is raised to the caller, and the model does not read it."""
-    agent, _ = of_model(a_builder(a_spec()), spawns(), "Three.", "Done")
+    agent, _ = agent_with_model(a_builder(a_spec()), spawn_call(), "Three.", "Done")
 
     def refuses(event: AgentStepStarted) -> None:
         if event.parent_agent_id:
@@ -508,7 +510,7 @@ async def test_children_of_one_response_run_concurrently() -> None:
 # Custom tools that start agents.
 
 
-class Hires:
+class HireTool:
     """Starts agents that it defines itself."""
 
     name = "hire"
@@ -537,7 +539,7 @@ class Hires:
         raise AssertionError("nobody calls it")
 
 
-class Stops(AgentHook):
+class StoppingHook(AgentHook):
     def __init__(self, change: Callable[[AgentState], AgentState]) -> None:
         self.change = change
 
@@ -545,32 +547,32 @@ class Stops(AgentHook):
         return self.change(state)
 
 
-def a_hand(*script: InferenceResponse | str) -> DefinitionBuilder:
+def a_helper(*script: InferenceResponse | str) -> DefinitionBuilder:
     return DefinitionBuilder.base().with_tools([LOOK]).with_driver(ToolCallingDriver(ScriptedModel(*script)))
 
 
-async def hired(hand: DefinitionBuilder, **more: Any) -> AgentState:
-    builder = AgentBuilder.base().with_tools([Hires(hand.definition(), **more)]).with_max_steps(1)
-    return await of_model(builder, calls(("hire", {})))[0].arun("Go")
+async def run_hire(hand: DefinitionBuilder, **more: Any) -> AgentState:
+    builder = AgentBuilder.base().with_tools([HireTool(hand.definition(), **more)]).with_max_steps(1)
+    return await agent_with_model(builder, calls(("hire", {})))[0].arun("Go")
 
 
 async def test_a_cancelled_child_says_so() -> None:
     """9.6.3, 1.2.1: the stop reason user_requested."""
-    stops = Stops(lambda state: state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED)))
-    state = await hired(a_hand(LOOKS).add_hook(stops))
+    stops = StoppingHook(lambda state: state.with_stop_signal(StopSignal(StopReason.USER_REQUESTED)))
+    state = await run_hire(a_helper(LOOKS).add_hook(stops))
     assert results(state) == ["cancelled: None"]
 
 
 async def test_a_child_that_a_hook_pauses_has_failed() -> None:
     """1.1.6: it cannot be resumed."""
-    state = await hired(a_hand(LOOKS).add_hook(Stops(lambda state: state.paused())))
+    state = await run_hire(a_helper(LOOKS).add_hook(StoppingHook(lambda state: state.paused())))
     assert results(state) == [f"failed: {PAUSED}"]
 
 
 async def test_a_child_that_fails_without_an_error_has_its_stop_reason() -> None:
     """9.6.3, 3.7.1"""
-    stops = Stops(lambda state: state.with_stop_signal(StopSignal(StopReason.ERROR, "enough")))
-    state = await hired(a_hand(LOOKS).add_hook(stops))
+    stops = StoppingHook(lambda state: state.with_stop_signal(StopSignal(StopReason.ERROR, "enough")))
+    state = await run_hire(a_helper(LOOKS).add_hook(stops))
     assert results(state) == ["failed: stopped: error"]
 
 
@@ -582,17 +584,17 @@ async def test_metadata_of_a_spawn_are_the_childs() -> None:
         seen.append(state.metadata)
         return state
 
-    await hired(a_hand("Done").add_hook(Stops(look)))
+    await run_hire(a_helper("Done").add_hook(StoppingHook(look)))
     assert seen == [{"a": 1}]
 
 
 async def test_an_undefined_agent_is_unknown_in_this_process() -> None:
     """1.1.6: a worker may know it."""
-    state = await hired(a_hand("Done"), agent="clerk")
+    state = await run_hire(a_helper("Done"), agent="clerk")
     assert results(state)[0].startswith("Error: there is no agent 'clerk' in-process; let the tool bring it")
 
 
 async def test_an_exception_in_a_report_is_the_failure_of_the_call() -> None:
     """5.4.3"""
-    state = await hired(a_hand("Done"), report=RuntimeError("illegible"))
+    state = await run_hire(a_helper("Done"), report=RuntimeError("illegible"))
     assert results(state) == ["Error: illegible"]

@@ -11,7 +11,7 @@ from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import ScriptedModel, calls
 from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.tasks import UseTaskPlanning
-from tests.everstep.capabilities.agent_words import LOOKS, an_agent, results, run, said_to
+from tests.everstep.capabilities.agent_words import LOOKS, an_agent, messages_of_request, results, run
 
 ONE = {"content": " Compare offers ", "status": "in_progress", "activeForm": "Comparing offers"}
 TWO = {"content": "Book", "status": "pending", "activeForm": "Booking"}
@@ -19,7 +19,7 @@ DONE = {"content": "Ask", "status": "completed", "activeForm": "Asking"}
 QUIET = TodoPolicy(render_every_steps=0, reminder_every_steps=0)
 
 
-def plans(*todos: Any) -> InferenceResponse:
+def todo_call(*todos: Any) -> InferenceResponse:
     return calls(("todo_write", {"todos": list(todos)}))
 
 
@@ -61,7 +61,7 @@ async def test_the_list_is_replaced_and_stored_after_the_step() -> None:
 
 async def test_an_empty_list_clears_it() -> None:
     """9.3.1, 9.3.2: may be empty."""
-    state, _ = await run(plans(ONE), plans(), "Done", having=[UseTaskPlanning(QUIET)])
+    state, _ = await run(todo_call(ONE), todo_call(), "Done", having=[UseTaskPlanning(QUIET)])
 
     assert results(state)[1] == "(no tasks)\nDone: 0 of 0, in progress: 0, pending: 0"
     assert state.metadata == {"tasks": []}
@@ -99,7 +99,7 @@ async def test_of_two_lists_in_one_step_the_last_stays() -> None:
 async def test_an_invalid_list_fails_and_changes_nothing(todos: Any, failure: str) -> None:
     """9.3.1, 9.3.2"""
     wrong = calls(("todo_write", {"todos": todos}))
-    agent = an_agent(ScriptedModel(plans(TWO), wrong), UseTaskPlanning(QUIET), max_steps=2)
+    agent = an_agent(ScriptedModel(todo_call(TWO), wrong), UseTaskPlanning(QUIET), max_steps=2)
 
     state = await agent.arun("Plan a trip")
 
@@ -111,14 +111,14 @@ async def test_an_invalid_list_fails_and_changes_nothing(todos: Any, failure: st
 async def test_a_policy_sets_the_limits() -> None:
     """9.3.1: the plural, where more than one may be in progress."""
     policy = TodoPolicy(max_items=3, max_in_progress=2, render_every_steps=0, reminder_every_steps=0)
-    state, _ = await run(plans(ONE, ONE, ONE), having=[UseTaskPlanning(policy)], max_steps=1)
+    state, _ = await run(todo_call(ONE, ONE, ONE), having=[UseTaskPlanning(policy)], max_steps=1)
     assert results(state) == ["Error: At most 2 tasks may be in_progress, you sent 3"]
 
 
 async def test_tasks_may_be_in_any_language() -> None:
     """9.3.2: characters are stored unchanged."""
     task = {"content": "计划 🧳", "status": "pending", "activeForm": "计划中"}
-    state, _ = await run(plans(task), "Done", having=[UseTaskPlanning(QUIET)])
+    state, _ = await run(todo_call(task), "Done", having=[UseTaskPlanning(QUIET)])
     assert results(state)[0].startswith("1. ○ 计划 🧳\n")
 
 
@@ -143,7 +143,7 @@ async def test_the_agent_is_reminded_to_plan_once_in_a_conversation() -> None:
     state = await agent.arun(state.with_user_message("And another one"))
 
     marker = "<todo-reminder-initial>"
-    first = said_to(model, 0)
+    first = messages_of_request(model, 0)
     assert [message.is_user for message in first] == [True, True]
     assert first[1].text.startswith(f"{marker}\n")
     assert "todo_write" in first[1].text
@@ -166,7 +166,7 @@ async def test_the_agent_is_reminded_of_a_neglected_list(
     every: int, planned: tuple[int, ...], nags: dict[int, int]
 ) -> None:
     """9.3.3: before a step, at multiples of reminder_every_steps since the last todo_write, or the start."""
-    script = [plans(ONE) if number in planned else LOOKS for number in range(1, 8)]
+    script = [todo_call(ONE) if number in planned else LOOKS for number in range(1, 8)]
     policy = TodoPolicy(render_every_steps=0, reminder_every_steps=every)
 
     state, _ = await run(*script, "Done", having=[UseTaskPlanning(policy)])
@@ -194,7 +194,7 @@ async def test_the_agent_is_reminded_of_a_neglected_list(
 )
 async def test_the_list_is_shown_at_intervals(every: int, planned: tuple[int, ...], shown: set[int]) -> None:
     """9.3.3: after a step whose count is a multiple, unless it called todo_write or there are no tasks."""
-    script = [plans(ONE) if number in planned else LOOKS for number in range(1, 8)]
+    script = [todo_call(ONE) if number in planned else LOOKS for number in range(1, 8)]
     policy = TodoPolicy(render_every_steps=every, reminder_every_steps=0)
 
     state, _ = await run(*script, "Done", having=[UseTaskPlanning(policy)])
@@ -208,14 +208,14 @@ async def test_the_list_is_shown_at_intervals(every: int, planned: tuple[int, ..
 async def test_a_cleared_list_is_not_shown() -> None:
     """9.3.3: there are no tasks."""
     policy = TodoPolicy(render_every_steps=1, reminder_every_steps=0)
-    _, model = await run(plans(ONE), plans(), LOOKS, "Done", having=[UseTaskPlanning(policy)])
+    _, model = await run(todo_call(ONE), todo_call(), LOOKS, "Done", having=[UseTaskPlanning(policy)])
     assert reminders(model, "<todo-render>") == {}
 
 
 async def test_a_list_shown_after_the_answer_requests_no_further_step() -> None:
     """9.3.3, 2.5: the answer stays final."""
     policy = TodoPolicy(render_every_steps=2, reminder_every_steps=0)
-    state, model = await run(plans(ONE), "Done", having=[UseTaskPlanning(policy)])
+    state, model = await run(todo_call(ONE), "Done", having=[UseTaskPlanning(policy)])
     assert state.messages[-1].text.startswith("<todo-render>")
     assert (state.final_response, len(model.requests)) == ("Done", 2)
 
@@ -234,7 +234,7 @@ async def test_the_steps_of_another_execution_do_not_count() -> None:
 
 async def test_two_runs_of_one_agent_keep_their_own_lists() -> None:
     """9.3.2: the list belongs to the conversation."""
-    agent = an_agent(ScriptedModel(plans(ONE), plans(TWO), "Done"), UseTaskPlanning(QUIET))
+    agent = an_agent(ScriptedModel(todo_call(ONE), todo_call(TWO), "Done"), UseTaskPlanning(QUIET))
     first, second = await asyncio.gather(agent.arun("One"), agent.arun("Two"))
     assert {str(first.metadata["tasks"][0]["content"]), str(second.metadata["tasks"][0]["content"])} == {
         "Compare offers",

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
@@ -75,7 +75,7 @@ SCRIPT = Script(
 )
 
 
-class Hesitant:
+class HesitantModel:
     """Streams a part of its answer, and continues when the test releases it."""
 
     def __init__(self) -> None:
@@ -92,26 +92,26 @@ class Hesitant:
         return says("Let me think about it.")
 
 
-class Broken:
+class BrokenModel:
     """Always raises."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         raise ValueError("The model is on strike")
 
 
-hesitant = Hesitant()
+hesitant = HesitantModel()
 
 agents = [
-    AgentBuilder.base()
+    DefinitionBuilder.base()
     .with_name("clerk", "Does what it is told")
     .with_tools([transfer, shout])
     .with_approval("transfer", "always")
     .with_capability(UseUserInput())
-    .with_capability(UseSubagents(AgentRegistry([AIDE])))
+    .with_capability(UseSubagents(AgentSpecRegistry([AIDE])))
     .with_driver(ToolCallingDriver(ScenarioModel(SCRIPT))),
-    AgentBuilder.base()
+    DefinitionBuilder.base()
     .with_name("hesitant", "Takes its time")
     .with_timeout(3600)
     .with_driver(ToolCallingDriver(hesitant)),
-    AgentBuilder.base().with_name("broken", "Fails").with_driver(ToolCallingDriver(Broken())),
+    DefinitionBuilder.base().with_name("broken", "Fails").with_driver(ToolCallingDriver(BrokenModel())),
 ]

@@ -5,30 +5,30 @@ from collections.abc import AsyncGenerator
 import pytest_asyncio
 
 from everstep.runtime.embedded import EmbeddedServices
-from tests.acceptance.harness import Installation, Nursery, installed
+from tests.acceptance.harness import Installation, Nursery, open_installation
 from tests.everstep.cli.agents import hesitant
-from tests.everstep.cli.desk import Desk, a_database
+from tests.everstep.cli.desk import CommandLine, a_database
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def nursery() -> AsyncGenerator[Nursery]:
     """The directory of processes."""
-    async with Nursery.opened() as nursery:
+    async with Nursery.open() as nursery:
         yield nursery
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGenerator[Installation]:
     """Everstep on the servers of all tests, in its own database."""
-    async with installed(nursery, services, await a_database(services, "cli")) as installation:
+    async with open_installation(nursery, services, await a_database(services, "cli")) as installation:
         yield installation
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def desk(installation: Installation) -> AsyncGenerator[Desk]:
+async def desk(installation: Installation) -> AsyncGenerator[CommandLine]:
     """With a worker."""
-    desk = Desk(installation, "cli")
-    async with desk.at_work():
+    desk = CommandLine(installation, "cli")
+    async with desk.open_worker():
         yield desk
 
 

@@ -13,12 +13,12 @@ from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.cli.main import commands
 from everstep.client.client import Client, Execution
-from everstep.client.temporal_entry import FrontDoor
+from everstep.client.temporal_entry import TemporalEntry
 from everstep.runtime.agents import AgentBook, load_agents
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
-from tests.acceptance.harness import Installation, paused
+from tests.acceptance.harness import Installation, until_paused
 
 AGENTS = "tests.everstep.cli.agents:agents"
 
@@ -28,8 +28,8 @@ ELSEWHERE = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TEMPORAL_API_KEY", "EVERSTE
 class NoModels:
     """The agents of these tests have their own models."""
 
-    def model(self, wanted: ModelChoice = None) -> Model:
-        raise LookupError(wanted)
+    def model(self, choice: ModelChoice = None) -> Model:
+        raise LookupError(choice)
 
 
 async def a_database(services: EmbeddedServices, name: str) -> str:
@@ -41,7 +41,7 @@ async def a_database(services: EmbeddedServices, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Desk:
+class CommandLine:
     """Runs commands."""
 
     installation: Installation
@@ -58,52 +58,52 @@ class Desk:
         known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
         return Client(self.installation.temporal, self.installation.store, known, task_queue=self.queue)
 
-    async def does(self, *arguments: object, **environment: str | None) -> Result:
+    async def run_command(self, *arguments: object, **environment: str | None) -> Result:
         """A command's output and exit code; its errors are in the output, too."""
         told: dict[str, str | None] = {**dict.fromkeys(ELSEWHERE), **self.environment, **environment}
         # In a thread: the command has its own event loop.
-        return await asyncio.to_thread(_invoked, [*map(str, arguments)], told)
+        return await asyncio.to_thread(_invoke, [*map(str, arguments)], told)
 
-    async def says(self, *arguments: object, **environment: str | None) -> str:
+    async def output_of(self, *arguments: object, **environment: str | None) -> str:
         """The output of a successful command."""
-        result = await self.does(*arguments, **environment)
+        result = await self.run_command(*arguments, **environment)
         assert result.exit_code == 0, result.output
         return result.output
 
-    async def complains(self, *arguments: object, **environment: str | None) -> str:
+    async def error_of(self, *arguments: object, **environment: str | None) -> str:
         """The single error line of a failing command."""
-        usage, complaint = _complaint(await self.does(*arguments, **environment), 1)
+        usage, complaint = _error_line(await self.run_command(*arguments, **environment), 1)
         assert usage == []
         return complaint
 
-    async def misused(self, *arguments: object) -> str:
+    async def usage_error_of(self, *arguments: object) -> str:
         """The error line of a usage error, which click prints after the usage."""
-        usage, complaint = _complaint(await self.does(*arguments), 2)
+        usage, complaint = _error_line(await self.run_command(*arguments), 2)
         assert usage[0].startswith("Usage: everstep ")
         assert "--help' for help." in usage[1]
         return complaint
 
-    async def waiting(self, message: str) -> Execution:
+    async def start_until_paused(self, message: str) -> Execution:
         """An execution that waits for people."""
         execution = await self.client.start("clerk", message)
-        await paused(execution)
+        await until_paused(execution)
         return execution
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncGenerator[None]:
+    async def open_worker(self) -> AsyncGenerator[None]:
         """Run a worker in this process."""
         settings = Settings(task_queue=self.queue, graceful_shutdown_seconds=0.2)
         book = AgentBook(self.client.agents.values(), NoModels())
-        store, door = self.installation.store, FrontDoor(self.client)
+        store, door = self.installation.store, TemporalEntry(self.client)
         async with make_worker(self.installation.temporal, store, book, settings, front_door=door):
             yield
 
 
-def _invoked(arguments: list[str], environment: dict[str, str | None]) -> Result:
+def _invoke(arguments: list[str], environment: dict[str, str | None]) -> Result:
     return CliRunner().invoke(commands, arguments, env=environment, prog_name="everstep")
 
 
-def _complaint(result: Result, code: int) -> tuple[list[str], str]:
+def _error_line(result: Result, code: int) -> tuple[list[str], str]:
     assert result.exit_code == code, result.output
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.stdout == ""

@@ -1,6 +1,6 @@
 """An agent whose commands have a forbidden base directory: for the doctor."""
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.capabilities.bash import UseBash
 
-agents = [AgentBuilder.base().with_name("shell").with_capability(UseBash(base_dir="/etc"))]
+agents = [DefinitionBuilder.base().with_name("shell").with_capability(UseBash(base_dir="/etc"))]

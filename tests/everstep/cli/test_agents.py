@@ -33,13 +33,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def given(*arguments: str, **environment: str) -> Result:
+def run_command(*arguments: str, **environment: str) -> Result:
     told: dict[str, str | None] = {"EVERSTEP_AGENTS": None, **environment}
     return CliRunner().invoke(commands, arguments, env=told, prog_name="everstep")
 
 
-def listed(*arguments: str, **environment: str) -> list[str]:
-    result = given(*arguments, "agents", "--json", **environment)
+def names_in_output(*arguments: str, **environment: str) -> list[str]:
+    result = run_command(*arguments, "agents", "--json", **environment)
     assert result.exit_code == 0, result.output
     return [json.loads(line)["name"] for line in result.stdout.splitlines()]
 
@@ -47,7 +47,7 @@ def listed(*arguments: str, **environment: str) -> list[str]:
 def test_agents_are_listed_with_their_capabilities_and_files(here: Path) -> None:
     """10.2.3"""
     del here
-    result = given("--agents", "agents", "agents")
+    result = run_command("--agents", "agents", "agents")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
         "reviewer  Reviews a change before it is merged",
@@ -64,7 +64,7 @@ def test_agents_are_listed_with_their_capabilities_and_files(here: Path) -> None
 def test_agents_are_listed_as_json(here: Path) -> None:
     """10.2.3"""
     del here
-    lines = given("--agents", "agents", "agents", "--json").stdout.splitlines()
+    lines = run_command("--agents", "agents", "agents", "--json").stdout.splitlines()
     reviewer, assistant = map(json.loads, lines)
     assert re.fullmatch("[0-9a-f]{64}", reviewer.pop("definition_hash"))
     assert reviewer == {
@@ -80,12 +80,16 @@ def test_agents_are_listed_as_json(here: Path) -> None:
 def test_sources_may_be_given_before_or_after_the_command_and_replace_the_configured_ones(here: Path) -> None:
     """10.2.3"""
     del here
-    assert listed() == ["assistant"]
-    assert listed(EVERSTEP_AGENTS="agents,helper.json") == ["reviewer", "helper", "assistant"]
-    assert listed("--agents", "agents", EVERSTEP_AGENTS="helper.json") == ["reviewer", "assistant"]
-    assert listed("--agents", "helper.json", "--agents", "agents") == ["helper", "reviewer", "assistant"]
+    assert names_in_output() == ["assistant"]
+    assert names_in_output(EVERSTEP_AGENTS="agents,helper.json") == ["reviewer", "helper", "assistant"]
+    assert names_in_output("--agents", "agents", EVERSTEP_AGENTS="helper.json") == ["reviewer", "assistant"]
+    assert names_in_output("--agents", "helper.json", "--agents", "agents") == [
+        "helper",
+        "reviewer",
+        "assistant",
+    ]
 
-    both = given("--agents", "helper.json", "agents", "--agents", "agents", EVERSTEP_AGENTS="nowhere")
+    both = run_command("--agents", "helper.json", "agents", "--agents", "agents", EVERSTEP_AGENTS="nowhere")
     assert [line.split()[0] for line in both.stdout.splitlines() if line[0] != " "] == [
         "helper",
         "reviewer",
@@ -96,13 +100,13 @@ def test_sources_may_be_given_before_or_after_the_command_and_replace_the_config
 def test_a_file_may_name_a_preset_of_the_installation(here: Path) -> None:
     """10.1.1, 10.1.3"""
     (here / "helper.md").write_text("---\nname: helper\ndescription: Helps\nmodel: small\n---\nYou help.")
-    refused = given("--agents", "helper.md", "agents")
+    refused = run_command("--agents", "helper.md", "agents")
     assert refused.stderr == (
         "Error: helper.md: No preset named 'small'. Choose from: openai, anthropic, demo\n"
     )
 
     (here / "everstep.toml").write_text("[presets.small]\ndriver = 'openai'\nmodel = 'x'\n")
-    assert listed("--agents", "helper.md") == ["helper", "assistant"]
+    assert names_in_output("--agents", "helper.md") == ["helper", "assistant"]
 
 
 def test_agents_in_an_unconfigured_folder_are_not_loaded(here: Path) -> None:
@@ -110,14 +114,14 @@ def test_agents_in_an_unconfigured_folder_are_not_loaded(here: Path) -> None:
     for folder in (".everstep", ".claude"):
         (here / folder / "agents").mkdir(parents=True)
         (here / folder / "agents" / "stranger.md").write_text(REVIEWER)
-    assert listed() == ["assistant"]
-    assert listed("--agents", "agents") == ["reviewer", "assistant"]
+    assert names_in_output() == ["assistant"]
+    assert names_in_output("--agents", "agents") == ["reviewer", "assistant"]
 
 
 def test_an_invalid_file_causes_a_warning(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     """10.2.3"""
     (here / "agents" / "broken.md").write_text("no agent")
-    assert listed("--agents", "agents") == ["reviewer", "assistant"]
+    assert names_in_output("--agents", "agents") == ["reviewer", "assistant"]
     assert caplog.messages == [
         "skipped an agent definition: agents/broken.md: The text has no front matter; "
         "begin it with a line '---', the keys, and a line '---'"
@@ -151,6 +155,6 @@ def test_a_closed_pipe_ends_the_command_silently(here: Path) -> None:
 def test_invalid_input_is_refused_in_one_line(here: Path, arguments: tuple[str, ...], complaint: str) -> None:
     """10.2.3"""
     del here
-    result = given(*arguments, "agents")
+    result = run_command(*arguments, "agents")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(complaint)

@@ -48,7 +48,7 @@ def a_folder(folder: Path) -> Path:
     return folder
 
 
-async def says(folder: Path, *arguments: str) -> str:
+async def output_of(folder: Path, *arguments: str) -> str:
     """The output of a successful command."""
     process = await asyncio.create_subprocess_exec(
         EVERSTEP, *arguments, stdout=PIPE, stderr=PIPE, cwd=folder, env=environment()
@@ -60,7 +60,7 @@ async def says(folder: Path, *arguments: str) -> str:
 
 
 @asynccontextmanager
-async def is_up(folder: Path, command: str) -> AsyncGenerator[None]:
+async def open_installation(folder: Path, command: str) -> AsyncGenerator[None]:
     ports = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gateway-port", "0", "--json")
     up = await asyncio.create_subprocess_exec(
         EVERSTEP, *shlex.split(command), *ports, stdout=PIPE, cwd=folder, env=environment()
@@ -78,7 +78,7 @@ async def test_the_agent_of_the_page_is_listed_as_the_page_shows(tmp_path: Path)
     """10.2.3"""
     (shown,) = re.findall(r"```\n\$ everstep (.*?)\n(.*?)```", PAGE, re.DOTALL)
     command, lines = shown
-    assert await says(a_folder(tmp_path / "here"), *shlex.split(command)) == lines
+    assert await output_of(a_folder(tmp_path / "here"), *shlex.split(command)) == lines
 
 
 async def test_the_agent_of_the_page_asks_and_completes_its_plan() -> None:
@@ -86,19 +86,19 @@ async def test_the_agent_of_the_page_asks_and_completes_its_plan() -> None:
     up, run = re.findall(r"^everstep (--agents agents .*)$", PAGE, re.MULTILINE)
     with data_directory() as data:
         folder = a_folder(data / "here")
-        async with is_up(folder, up):
-            execution = (await says(folder, *shlex.split(run), "--detach")).strip()
+        async with open_installation(folder, up):
+            execution = (await output_of(folder, *shlex.split(run), "--detach")).strip()
 
             async def asks() -> bool:
-                return "question   Which day suits you?" in await says(folder, "show", execution)
+                return "question   Which day suits you?" in await output_of(folder, "show", execution)
 
             await until("the agent asks", asks)
-            await says(folder, "answer", execution, "Friday")
-            told = await says(folder, "follow", execution)
+            await output_of(folder, "answer", execution, "Friday")
+            told = await output_of(folder, "follow", execution)
             assert "status     completed" in told
             assert "Here is your plan." in told
 
-            listed = await says(folder, "agents", "--agents", "agents", "--json")
+            listed = await output_of(folder, "agents", "--agents", "agents", "--json")
             planner = json.loads(listed.splitlines()[0])
             assert f"definition {planner['definition_hash']}" in told
 

@@ -13,13 +13,13 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.state.state import AgentState
 from everstep.cli import executions
-from everstep.cli.follow import followed
+from everstep.cli.follow import follow_lines
 from everstep.cli.main import commands
 from everstep.client.client import Execution
 from everstep.store.sessions import PostgresSessions
 from tests.acceptance.harness import Installation, until
 from tests.everstep.cli.agents import hesitant
-from tests.everstep.cli.desk import Desk
+from tests.everstep.cli.desk import CommandLine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -55,23 +55,25 @@ def all_commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("path", [*all_commands(commands)], ids=" ".join)
-async def test_every_command_has_a_help_text(desk: Desk, path: tuple[str, ...]) -> None:
-    said = await desk.says(*path, "--help")
+async def test_every_command_has_a_help_text(desk: CommandLine, path: tuple[str, ...]) -> None:
+    said = await desk.output_of(*path, "--help")
 
     usage, _, about = said.partition("\n\n")
     assert usage.startswith("Usage: ")
     assert about.strip().splitlines()[0].endswith((".", ",", ":"))
 
 
-async def test_help_needs_no_installation(desk: Desk) -> None:
-    assert "Durable AI agents" in await desk.says("-h", DATABASE_URL="nonsense", TEMPORAL_ADDRESS="nonsense")
+async def test_help_needs_no_installation(desk: CommandLine) -> None:
+    assert "Durable AI agents" in await desk.output_of(
+        "-h", DATABASE_URL="nonsense", TEMPORAL_ADDRESS="nonsense"
+    )
 
 
 # Starting and viewing.
 
 
-async def test_a_run_shows_its_events_and_its_end(desk: Desk) -> None:
-    said = await desk.says("run", "hello", "--agent", "clerk")
+async def test_a_run_shows_its_events_and_its_end(desk: CommandLine) -> None:
+    said = await desk.output_of("run", "hello", "--agent", "clerk")
 
     assert said.startswith("step 1\n  model   Hello!\nexecution  ")
     assert "status     completed (completed)" in said
@@ -80,24 +82,24 @@ async def test_a_run_shows_its_events_and_its_end(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("default", "agent"), [(None, "clerk"), ("broken", "broken")])
 async def test_a_run_without_an_agent_uses_the_default_agent(
-    desk: Desk, default: str | None, agent: str
+    desk: CommandLine, default: str | None, agent: str
 ) -> None:
     """10.2.5"""
-    execution = (await desk.says("run", "hello", "--detach", EVERSTEP_DEFAULT_AGENT=default)).strip()
+    execution = (await desk.output_of("run", "hello", "--detach", EVERSTEP_DEFAULT_AGENT=default)).strip()
 
-    assert f"agent      {agent}\n" in await desk.says("show", execution)
+    assert f"agent      {agent}\n" in await desk.output_of("show", execution)
 
 
-async def test_a_detached_run_prints_only_its_id(desk: Desk) -> None:
-    said = await desk.says("run", "hello", "--agent", "clerk", "--detach")
+async def test_a_detached_run_prints_only_its_id(desk: CommandLine) -> None:
+    said = await desk.output_of("run", "hello", "--agent", "clerk", "--detach")
 
     execution = desk.client.execution(UUID(said.strip()))
     await execution.result()
 
 
-async def test_a_run_in_debug_mode_keeps_its_states(desk: Desk) -> None:
+async def test_a_run_in_debug_mode_keeps_its_states(desk: CommandLine) -> None:
     """8.1.3: the final one contains every step."""
-    said = await desk.says("run", "shout", "--agent", "clerk", "--debug", "--detach")
+    said = await desk.output_of("run", "shout", "--agent", "clerk", "--debug", "--detach")
     execution = desk.client.execution(UUID(said.strip()))
     result = await execution.result()
 
@@ -108,20 +110,20 @@ async def test_a_run_in_debug_mode_keeps_its_states(desk: Desk) -> None:
     assert len(AgentState.from_dict(page.rows[0].state).steps) == result.steps > 1
 
 
-async def test_a_failed_execution_fails_its_command(desk: Desk) -> None:
-    result = await desk.does("run", "hello", "--agent", "broken")
+async def test_a_failed_execution_fails_its_command(desk: CommandLine) -> None:
+    result = await desk.run_command("run", "hello", "--agent", "broken")
 
     assert result.exit_code == 1
     assert "The model is on strike" in result.output
     assert "status     failed (error)" in result.output
 
 
-async def test_an_execution_is_shown_with_its_steps(desk: Desk) -> None:
-    execution = await desk.waiting("pay")
-    before = await desk.says("show", execution.id)
+async def test_an_execution_is_shown_with_its_steps(desk: CommandLine) -> None:
+    execution = await desk.start_until_paused("pay")
+    before = await desk.output_of("show", execution.id)
     await execution.approve()
     await execution.result()
-    after = await desk.says("show", execution.id)
+    after = await desk.output_of("show", execution.id)
 
     assert "status     paused" in before
     assert f"definition {desk.client.agent('clerk').digest}" in before
@@ -132,44 +134,44 @@ async def test_an_execution_is_shown_with_its_steps(desk: Desk) -> None:
     assert "approval" not in after
 
 
-async def test_a_trace_shows_who_decided(desk: Desk) -> None:
+async def test_a_trace_shows_who_decided(desk: CommandLine) -> None:
     execution = await desk.client.start("clerk", "shout")
     await execution.result()
 
-    said = await desk.says("trace", execution.id)
+    said = await desk.output_of("trace", execution.id)
 
     assert "  another step, decided by ToolCallPresenceCheck" in said
     assert "  stop: completed, decided by ToolCallPresenceCheck" in said
     assert "    allow   StepsLimit: StepsLimit does not object to another step" in said
 
 
-async def test_tool_output_cannot_control_the_terminal(desk: Desk) -> None:
-    said = await desk.says("run", "shout", "--agent", "clerk")
+async def test_tool_output_cannot_control_the_terminal(desk: CommandLine) -> None:
+    said = await desk.output_of("run", "shout", "--agent", "clerk")
 
     assert "boo" in said
     assert "\x1b" not in said
 
 
-async def test_executions_are_listed_page_by_page(desk: Desk) -> None:
+async def test_executions_are_listed_page_by_page(desk: CommandLine) -> None:
     started = [await desk.client.start("clerk", "hello") for _ in range(3)]
     for execution in started:
         await execution.result()
 
-    first = (await desk.says("executions", "--limit", 2)).splitlines()
+    first = (await desk.output_of("executions", "--limit", 2)).splitlines()
     cursor = first[2].removeprefix("more: --cursor ")
-    second = (await desk.says("executions", "--limit", 1, "--cursor", cursor)).splitlines()
+    second = (await desk.output_of("executions", "--limit", 1, "--cursor", cursor)).splitlines()
 
     assert [line.split()[0] for line in (*first[:2], second[0])] == [str(e.id) for e in reversed(started)]
     assert first[0].split()[1:5] == ["completed", "clerk", "1", "steps"]
 
 
-async def test_executions_are_listed_by_status(desk: Desk) -> None:
-    execution = await desk.waiting("choose")
+async def test_executions_are_listed_by_status(desk: CommandLine) -> None:
+    execution = await desk.start_until_paused("choose")
 
-    listed = (await desk.says("executions", "--status", "paused", "--limit", 500)).splitlines()
+    listed = (await desk.output_of("executions", "--status", "paused", "--limit", 500)).splitlines()
     await execution.cancel()
     await execution.result()
-    cancelled = (await desk.says("executions", "--status", "cancelled", "--limit", 500)).splitlines()
+    cancelled = (await desk.output_of("executions", "--status", "cancelled", "--limit", 500)).splitlines()
 
     assert str(execution.id) in {line.split()[0] for line in listed}
     assert {line.split()[1] for line in listed} == {"paused"}
@@ -179,42 +181,42 @@ async def test_executions_are_listed_by_status(desk: Desk) -> None:
 # Requests.
 
 
-async def test_a_question_is_answered(desk: Desk) -> None:
+async def test_a_question_is_answered(desk: CommandLine) -> None:
     """8.5.3"""
-    execution = await desk.waiting("choose")
+    execution = await desk.start_until_paused("choose")
 
-    assert await desk.says("answer", execution.id, "high") == "answered: Which floor?\n"
+    assert await desk.output_of("answer", execution.id, "high") == "answered: Which floor?\n"
 
     await execution.result()
-    assert "-> high" in await desk.says("show", execution.id)
+    assert "-> high" in await desk.output_of("show", execution.id)
 
 
-async def test_an_invalid_answer_changes_nothing(desk: Desk) -> None:
+async def test_an_invalid_answer_changes_nothing(desk: CommandLine) -> None:
     """8.5.4"""
-    execution = await desk.waiting("choose")
+    execution = await desk.start_until_paused("choose")
 
-    assert await desk.complains("answer", execution.id, "middle") == "Answer must be one of: high, low"
-    assert await desk.complains("answer", execution.id, "") == "Answer must be one of: high, low"
+    assert await desk.error_of("answer", execution.id, "middle") == "Answer must be one of: high, low"
+    assert await desk.error_of("answer", execution.id, "") == "Answer must be one of: high, low"
     assert (await execution.get()).status is ExecutionStatus.PAUSED
     await execution.cancel()
 
 
-async def test_a_subagents_question_is_shown_with_the_execution_to_answer(desk: Desk) -> None:
+async def test_a_subagents_question_is_shown_with_the_execution_to_answer(desk: CommandLine) -> None:
     """8.4.1: run, follow and show print the request for which an execution is paused."""
-    execution = await desk.waiting("delegate")
+    execution = await desk.start_until_paused("delegate")
     (aide,) = await execution.subagents()
     following = asyncio.create_task(_lines(execution))
 
-    question = await desk.says("show", execution.id)
+    question = await desk.output_of("show", execution.id)
     assert (
         f"question   Which floor?\nchoices    high, low\n           everstep answer {aide.id} TEXT\n"
         in question
     )
-    await desk.says("answer", aide.id, "high")
-    await until("the aide asks whether it may pay", lambda: _asks(execution, CallNeed.APPROVAL))
+    await desk.output_of("answer", aide.id, "high")
+    await until("the aide asks whether it may pay", lambda: _has_open_request(execution, CallNeed.APPROVAL))
     approval = f'approval   transfer {{"euros":80}}\n           everstep approve {aide.id} [--deny]\n'
-    assert approval in await desk.says("show", execution.id)
-    await desk.says("approve", aide.id)
+    assert approval in await desk.output_of("show", execution.id)
+    await desk.output_of("approve", aide.id)
 
     followed = await following
     assert approval in followed
@@ -224,53 +226,53 @@ async def test_a_subagents_question_is_shown_with_the_execution_to_answer(desk: 
 
 async def _lines(execution: Execution) -> str:
     """The output of `everstep follow`; the test runner of click runs one command at a time."""
-    async with aclosing(followed(execution)) as lines:
+    async with aclosing(follow_lines(execution)) as lines:
         return "".join([f"{line}\n" async for line in lines])
 
 
-async def _asks(execution: Execution, need: CallNeed) -> bool:
+async def _has_open_request(execution: Execution, need: CallNeed) -> bool:
     return [request.kind for request in await execution.asked()] == [need]
 
 
-async def test_a_form_is_filled_in(desk: Desk) -> None:
+async def test_a_form_is_filled_in(desk: CommandLine) -> None:
     """8.5.3"""
-    execution = await desk.waiting("fill in")
+    execution = await desk.start_until_paused("fill in")
 
-    await desk.says("answer", execution.id, "--data", '{"day":"Friday"}')
-
-    await execution.result()
-    assert '-> {"day":"Friday"}' in await desk.says("show", execution.id)
-
-
-async def test_a_call_is_approved_with_its_shown_digest(desk: Desk) -> None:
-    """8.6.2"""
-    execution = await desk.waiting("pay")
-
-    assert await desk.says("approve", execution.id) == 'approved: transfer {"euros":80}\n'
+    await desk.output_of("answer", execution.id, "--data", '{"day":"Friday"}')
 
     await execution.result()
-    assert "-> transferred 80" in await desk.says("show", execution.id)
+    assert '-> {"day":"Friday"}' in await desk.output_of("show", execution.id)
 
 
-async def test_a_call_is_denied_with_a_reason(desk: Desk) -> None:
+async def test_a_call_is_approved_with_its_shown_digest(desk: CommandLine) -> None:
     """8.6.2"""
-    execution = await desk.waiting("pay")
+    execution = await desk.start_until_paused("pay")
 
-    said = await desk.says("approve", execution.id, "--deny", "--reason", "too much")
+    assert await desk.output_of("approve", execution.id) == 'approved: transfer {"euros":80}\n'
+
+    await execution.result()
+    assert "-> transferred 80" in await desk.output_of("show", execution.id)
+
+
+async def test_a_call_is_denied_with_a_reason(desk: CommandLine) -> None:
+    """8.6.2"""
+    execution = await desk.start_until_paused("pay")
+
+    said = await desk.output_of("approve", execution.id, "--deny", "--reason", "too much")
 
     assert said == 'denied: transfer {"euros":80}\n'
     await execution.result()
-    assert "-> Denied by user: too much" in await desk.says("show", execution.id)
+    assert "-> Denied by user: too much" in await desk.output_of("show", execution.id)
 
 
-async def test_a_call_is_approved_with_other_arguments(desk: Desk) -> None:
+async def test_a_call_is_approved_with_other_arguments(desk: CommandLine) -> None:
     """8.6.2"""
-    execution = await desk.waiting("pay")
+    execution = await desk.start_until_paused("pay")
 
-    await desk.says("approve", execution.id, "--args", '{"euros":8}')
+    await desk.output_of("approve", execution.id, "--args", '{"euros":8}')
 
     await execution.result()
-    shown = await desk.says("show", execution.id)
+    shown = await desk.output_of("show", execution.id)
     assert '[Arguments edited by user: {"euros":8}]' in shown
     assert "transferred 8\n" in shown
 
@@ -284,11 +286,13 @@ async def test_a_call_is_approved_with_other_arguments(desk: Desk) -> None:
         (("--args", "{}"), "Required arguments are missing: euros"),
     ],
 )
-async def test_invalid_arguments_approve_nothing(desk: Desk, given: tuple[str, ...], complaint: str) -> None:
+async def test_invalid_arguments_approve_nothing(
+    desk: CommandLine, given: tuple[str, ...], complaint: str
+) -> None:
     """8.6.2"""
-    execution = await desk.waiting("pay")
+    execution = await desk.start_until_paused("pay")
 
-    assert complaint in await desk.complains("approve", execution.id, *given)
+    assert complaint in await desk.error_of("approve", execution.id, *given)
     assert len(await execution.requests()) == 1
     await execution.cancel()
 
@@ -305,40 +309,40 @@ async def test_invalid_arguments_approve_nothing(desk: Desk, given: tuple[str, .
     ],
 )
 async def test_contradictory_options_decide_nothing(
-    desk: Desk, given: tuple[str, ...], complaint: str
+    desk: CommandLine, given: tuple[str, ...], complaint: str
 ) -> None:
-    execution = await desk.waiting("pay")
+    execution = await desk.start_until_paused("pay")
 
-    assert complaint in await desk.misused("approve", execution.id, *given)
+    assert complaint in await desk.usage_error_of("approve", execution.id, *given)
     assert len(await execution.requests()) == 1
     await execution.cancel()
 
 
-async def test_an_approval_is_remembered(desk: Desk) -> None:
+async def test_an_approval_is_remembered(desk: CommandLine) -> None:
     """8.6.4"""
-    execution = await desk.waiting("pay")
-    assert "does not match the call" in await desk.complains(
+    execution = await desk.start_until_paused("pay")
+    assert "does not match the call" in await desk.error_of(
         "approve", execution.id, "--remember", "--where", "euros=9*"
     )
 
-    assert await desk.says("approve", execution.id, "--remember", "--where", "euros=8*")
+    assert await desk.output_of("approve", execution.id, "--remember", "--where", "euros=8*")
 
     await execution.result()
-    assert "-> transferred 80" in await desk.says("show", execution.id)
+    assert "-> transferred 80" in await desk.output_of("show", execution.id)
 
 
-async def test_an_approval_is_used_once(desk: Desk) -> None:
+async def test_an_approval_is_used_once(desk: CommandLine) -> None:
     """8.6.3"""
-    execution = await desk.waiting("pay")
-    await desk.says("approve", execution.id)
+    execution = await desk.start_until_paused("pay")
+    await desk.output_of("approve", execution.id)
     await execution.result()
 
-    assert await desk.complains("approve", execution.id) == "No approval is open"
-    assert await desk.complains("answer", execution.id, "high") == "No question is open"
+    assert await desk.error_of("approve", execution.id) == "No approval is open"
+    assert await desk.error_of("answer", execution.id, "high") == "No question is open"
 
 
 @pytest.mark.usefixtures("hesitant_model_waits")
-async def test_an_execution_is_steered_paused_and_resumed(desk: Desk) -> None:
+async def test_an_execution_is_steered_paused_and_resumed(desk: CommandLine) -> None:
     """8.3.1, 8.4.1"""
     execution = await desk.client.start("hesitant", "Think")
 
@@ -346,33 +350,33 @@ async def test_an_execution_is_steered_paused_and_resumed(desk: Desk) -> None:
         return bool(await execution.steps())
 
     await until("it thinks", thinks)
-    await desk.says("pause", execution.id)
-    await desk.says("steer", execution.id, "Never mind")
+    await desk.output_of("pause", execution.id)
+    await desk.output_of("steer", execution.id, "Never mind")
     hesitant.go_on.set()
 
     async def is_paused() -> bool:
         return (await execution.get()).status is ExecutionStatus.PAUSED
 
     await until("it is paused", is_paused)
-    await desk.says("resume", execution.id)
+    await desk.output_of("resume", execution.id)
     await execution.result()
     assert hesitant.heard == ["Think", "Let me think about it.", "Never mind"]
-    assert "answer     Fine." in await desk.says("show", execution.id)
+    assert "answer     Fine." in await desk.output_of("show", execution.id)
 
 
 @pytest.mark.usefixtures("hesitant_model_waits")
-async def test_an_execution_is_cancelled(desk: Desk) -> None:
+async def test_an_execution_is_cancelled(desk: CommandLine) -> None:
     """8.2.1"""
     execution = await desk.client.start("hesitant", "Think")
 
-    await desk.says("cancel", execution.id)
+    await desk.output_of("cancel", execution.id)
 
     await execution.result()
-    assert "status     cancelled (user_requested)" in await desk.says("show", execution.id)
+    assert "status     cancelled (user_requested)" in await desk.output_of("show", execution.id)
     ended = f"The execution {execution.id} has ended as cancelled"
     for act in (("cancel",), ("pause",), ("resume",), ("steer", "Hurry")):
-        assert await desk.complains(act[0], execution.id, *act[1:]) == ended
-    assert (await desk.does("follow", execution.id)).exit_code == 1
+        assert await desk.error_of(act[0], execution.id, *act[1:]) == ended
+    assert (await desk.run_command("follow", execution.id)).exit_code == 1
 
 
 async def test_without_a_worker_no_command_waits_for_ever(
@@ -380,17 +384,17 @@ async def test_without_a_worker_no_command_waits_for_ever(
 ) -> None:
     """8.2.1, 8.2.9: messages are stored, and an execution cancelled without a worker never starts."""
     monkeypatch.setattr(executions, "WORKER_SECONDS", 0.5)
-    desk = Desk(installation, "deaf")
+    desk = CommandLine(installation, "deaf")
     execution = await desk.client.start("clerk", "hello")
 
     for act in (("pause",), ("steer", "Hurry")):
-        complaint = await desk.complains(act[0], execution.id, *act[1:])
+        complaint = await desk.error_of(act[0], execution.id, *act[1:])
         assert complaint.startswith("no worker answered within 0.5 seconds: `everstep doctor` checks")
         assert complaint.endswith("do not repeat the command")
-    cancelled = await desk.says("cancel", execution.id)
+    cancelled = await desk.output_of("cancel", execution.id)
 
     assert cancelled == "no worker is available; the execution stops as soon as one is\n"
-    async with desk.at_work():
+    async with desk.open_worker():
         await execution.result()
     row = await execution.get()
     assert (row.status, row.step_count) == (ExecutionStatus.CANCELLED, 0)
@@ -400,19 +404,21 @@ async def test_without_a_worker_no_command_waits_for_ever(
 
 
 @pytest.mark.parametrize("command", ABOUT_ONE, ids=" ".join)
-async def test_an_unknown_execution_is_reported(desk: Desk, command: tuple[str, ...]) -> None:
+async def test_an_unknown_execution_is_reported(desk: CommandLine, command: tuple[str, ...]) -> None:
     name, *rest = command
 
-    assert await desk.complains(name, UNKNOWN, *rest) == f"There is no execution {UNKNOWN}"
+    assert await desk.error_of(name, UNKNOWN, *rest) == f"There is no execution {UNKNOWN}"
 
 
 @pytest.mark.parametrize("command", ABOUT_ONE, ids=" ".join)
-async def test_an_invalid_id_is_refused_before_any_request(desk: Desk, command: tuple[str, ...]) -> None:
+async def test_an_invalid_id_is_refused_before_any_request(
+    desk: CommandLine, command: tuple[str, ...]
+) -> None:
     name, *rest = command
     nowhere = {"TEMPORAL_ADDRESS": "127.0.0.1:9", "DATABASE_URL": "postgresql://127.0.0.1:9/x"}
 
     for text in ("12", "", "x" * 100_000):
-        complaint = await desk.complains(name, text, *rest, **nowhere)
+        complaint = await desk.error_of(name, text, *rest, **nowhere)
         assert "is not an execution id; `everstep executions` lists them" in complaint
         assert len(complaint) < 200
 
@@ -439,9 +445,9 @@ async def test_an_invalid_id_is_refused_before_any_request(desk: Desk, command: 
     ],
 )
 async def test_invalid_input_is_refused_in_one_line(
-    desk: Desk, arguments: tuple[str, ...], complaint: str
+    desk: CommandLine, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    assert complaint in await desk.complains(*arguments)
+    assert complaint in await desk.error_of(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -454,13 +460,15 @@ async def test_invalid_input_is_refused_in_one_line(
         (("start",), "No such command 'start'"),
     ],
 )
-async def test_a_misspelled_name_is_reported(desk: Desk, arguments: tuple[str, ...], complaint: str) -> None:
-    assert complaint in await desk.misused(*arguments)
+async def test_a_misspelled_name_is_reported(
+    desk: CommandLine, arguments: tuple[str, ...], complaint: str
+) -> None:
+    assert complaint in await desk.usage_error_of(*arguments)
 
 
-async def test_a_long_message_is_stored_whole(desk: Desk) -> None:
+async def test_a_long_message_is_stored_whole(desk: CommandLine) -> None:
     """No message is sent through Temporal, so its size limits do not apply."""
-    execution = desk.client.execution((await desk.says("run", "hello" * 100_000, "--detach")).strip())
+    execution = desk.client.execution((await desk.output_of("run", "hello" * 100_000, "--detach")).strip())
 
     (said, *_) = await desk.installation.store.transcript(execution.ref)
     assert len(said.text) == 500_000
@@ -481,25 +489,29 @@ async def test_a_long_message_is_stored_whole(desk: Desk) -> None:
     ],
 )
 async def test_a_missing_object_is_named_with_what_to_do(
-    desk: Desk, environment: dict[str, str], complaint: str
+    desk: CommandLine, environment: dict[str, str], complaint: str
 ) -> None:
-    assert complaint in await desk.complains("run", "hello", "--agent", "clerk", **environment)
+    assert complaint in await desk.error_of("run", "hello", "--agent", "clerk", **environment)
 
 
-async def test_without_an_installation_the_command_says_how_to_start_one(desk: Desk, tmp_path: Path) -> None:
+async def test_without_an_installation_the_command_says_how_to_start_one(
+    desk: CommandLine, tmp_path: Path
+) -> None:
     nothing = {"DATABASE_URL": None, "TEMPORAL_ADDRESS": None}
 
-    complaint = await desk.complains("--data", tmp_path, "run", "hello", **nothing)
+    complaint = await desk.error_of("--data", tmp_path, "run", "hello", **nothing)
 
     assert "start a local installation with `everstep up`" in complaint
 
 
-async def test_an_unexpected_error_is_one_line_with_a_way_to_see_more(desk: Desk, tmp_path: Path) -> None:
+async def test_an_unexpected_error_is_one_line_with_a_way_to_see_more(
+    desk: CommandLine, tmp_path: Path
+) -> None:
     held = {"DATABASE_URL": None, "TEMPORAL_ADDRESS": None}
     (tmp_path / "lock").symlink_to("lock")
 
-    complaint = await desk.complains("--data", tmp_path, "run", "hello", **held)
-    raised = await desk.does("--data", tmp_path, "--traceback", "run", "hello", **held)
+    complaint = await desk.error_of("--data", tmp_path, "run", "hello", **held)
+    raised = await desk.run_command("--data", tmp_path, "--traceback", "run", "hello", **held)
 
     assert complaint == f"{tmp_path}/lock: Too many levels of symbolic links"
     assert isinstance(raised.exception, OSError)

@@ -25,15 +25,15 @@ from everstep.client.temporal_entry import StartRequest
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
-from tests.acceptance.harness import Nursery, installed, until
-from tests.everstep.cli.desk import Desk, a_database
+from tests.acceptance.harness import Nursery, open_installation, until
+from tests.everstep.cli.desk import CommandLine, a_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def complaints(desk: Desk, *options: object, **environment: str | None) -> list[str]:
+async def problems_of(desk: CommandLine, *options: object, **environment: str | None) -> list[str]:
     """The problems that it reports."""
-    result = await desk.does(*options, "doctor", **environment)
+    result = await desk.run_command(*options, "doctor", **environment)
     lines = result.stdout.splitlines()
     assert result.stderr == ""
     assert all(line.startswith(("ok     ", "WRONG  ")) for line in lines), result.output
@@ -47,18 +47,22 @@ def a_key() -> str:
 
 
 @asynccontextmanager
-async def elsewhere(desk: Desk, services: EmbeddedServices, name: str) -> AsyncGenerator[Desk]:
+async def open_other_command_line(
+    desk: CommandLine, services: EmbeddedServices, name: str
+) -> AsyncGenerator[CommandLine]:
     """A command line with its own database, without a worker."""
-    async with installed(desk.installation.nursery, services, await a_database(services, name)) as own:
-        yield Desk(own, name)
+    async with open_installation(
+        desk.installation.nursery, services, await a_database(services, name)
+    ) as own:
+        yield CommandLine(own, name)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def desk(nursery: Nursery, services: EmbeddedServices) -> AsyncGenerator[Desk]:
+async def desk(nursery: Nursery, services: EmbeddedServices) -> AsyncGenerator[CommandLine]:
     """An installation without problems."""
-    async with installed(nursery, services, await a_database(services, "well")) as own:
-        desk = Desk(own, "well")
-        async with desk.at_work():
+    async with open_installation(nursery, services, await a_database(services, "well")) as own:
+        desk = CommandLine(own, "well")
+        async with desk.open_worker():
             # The worker has started by now.
             await (await desk.client.start("clerk", "hello")).result()
             yield desk
@@ -66,29 +70,33 @@ async def desk(nursery: Nursery, services: EmbeddedServices) -> AsyncGenerator[D
 
 async def test_traces_of_an_operator_are_repaired(nursery: Nursery, services: EmbeddedServices) -> None:
     """8.2.3: an execution without a workflow is closed; once."""
-    async with installed(nursery, services, await a_database(services, "mended")) as own:
-        desk = Desk(own, "mended")
-        async with desk.at_work():
-            execution = await desk.waiting("pay")
+    async with open_installation(nursery, services, await a_database(services, "mended")) as own:
+        desk = CommandLine(own, "mended")
+        async with desk.open_worker():
+            execution = await desk.start_until_paused("pay")
             await execution.workflow.terminate("by an operator")
 
-            async def is_mended() -> bool:
-                return "repaired  0 launched, 0 released, 1 closed" in await desk.says("doctor", "--repair")
+            async def is_repaired() -> bool:
+                return "repaired  0 launched, 0 released, 1 closed" in await desk.output_of(
+                    "doctor", "--repair"
+                )
 
-            await until("Temporal tells that it has ended", is_mended)
+            await until("Temporal tells that it has ended", is_repaired)
             assert (await execution.get()).error_message == "Its workflow was terminated"
-            assert "nothing to repair" in await desk.says("doctor", "--repair")
+            assert "nothing to repair" in await desk.output_of("doctor", "--repair")
 
 
-async def test_a_working_installation_has_no_problems(desk: Desk) -> None:
-    said = await desk.says("doctor")
+async def test_a_working_installation_has_no_problems(desk: CommandLine) -> None:
+    said = await desk.output_of("doctor")
 
     assert [line[:7] for line in said.splitlines()] == ["ok     "] * 7
     assert "a worker answers on 'well'" in said
 
 
-async def test_a_missing_installation_is_reported_with_how_to_start_one(desk: Desk, tmp_path: Path) -> None:
-    (wrong,) = await complaints(desk, "--data", tmp_path, DATABASE_URL=None, TEMPORAL_ADDRESS=None)
+async def test_a_missing_installation_is_reported_with_how_to_start_one(
+    desk: CommandLine, tmp_path: Path
+) -> None:
+    (wrong,) = await problems_of(desk, "--data", tmp_path, DATABASE_URL=None, TEMPORAL_ADDRESS=None)
 
     assert "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS" in wrong
 
@@ -118,16 +126,16 @@ async def test_a_missing_installation_is_reported_with_how_to_start_one(desk: De
     ],
 )
 async def test_it_names_a_problem_and_checks_all_the_rest(
-    desk: Desk, environment: dict[str, str], complaint: str
+    desk: CommandLine, environment: dict[str, str], complaint: str
 ) -> None:
-    wrong = await complaints(desk, **environment)
+    wrong = await problems_of(desk, **environment)
 
     assert complaint in wrong[0]
     assert len(wrong) == 1
 
 
 async def test_agent_files_are_checked_once_with_their_servers(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    desk: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """10.2.3"""
     monkeypatch.chdir(tmp_path)
@@ -139,55 +147,55 @@ async def test_agent_files_are_checked_once_with_their_servers(
     (tmp_path / "agents" / "broken.md").write_text("no agent")
 
     # Without a server no later checks run.
-    _, wrong = await complaints(desk, EVERSTEP_AGENTS="agents", TEMPORAL_ADDRESS="127.0.0.1:9")
+    _, wrong = await problems_of(desk, EVERSTEP_AGENTS="agents", TEMPORAL_ADDRESS="127.0.0.1:9")
 
     assert wrong.startswith("the agent 'shell' cannot run commands on this machine")
     assert len(caplog.messages) == 1
 
 
 async def test_missing_tables_are_reported_with_the_command_that_creates_them(
-    desk: Desk, services: EmbeddedServices
+    desk: CommandLine, services: EmbeddedServices
 ) -> None:
     database = {"DATABASE_URL": await a_database(services, "without_tables")}
 
-    (wrong,) = await complaints(desk, **database)
+    (wrong,) = await problems_of(desk, **database)
     assert wrong.startswith("the tables are out of date (")
     assert wrong.endswith("): run `everstep db upgrade`")
 
-    assert (await desk.says("db", "upgrade", **database)).startswith("the tables are up to date\n")
-    assert await complaints(desk, **database) == []
+    assert (await desk.output_of("db", "upgrade", **database)).startswith("the tables are up to date\n")
+    assert await problems_of(desk, **database) == []
 
 
 async def test_without_a_worker_it_says_so_and_lists_the_waiting_executions(
-    desk: Desk, services: EmbeddedServices
+    desk: CommandLine, services: EmbeddedServices
 ) -> None:
-    async with elsewhere(desk, services, "unattended") as unattended:
+    async with open_other_command_line(desk, services, "unattended") as unattended:
         execution = await unattended.client.start("clerk", "hello")
 
-        assert await complaints(unattended) == [
+        assert await problems_of(unattended) == [
             "no worker listens on 'unattended': start one with `everstep worker`",
             "1 execution(s) are pending: they wait for a worker",
         ]
 
-        async with unattended.at_work():
+        async with unattended.open_worker():
             await execution.result()
-            assert await complaints(unattended) == []
+            assert await problems_of(unattended) == []
 
         # Temporal lists the worker for some minutes.
-        assert await complaints(unattended) == [
+        assert await problems_of(unattended) == [
             "no worker on 'unattended' answers within 3 seconds: start one with `everstep worker`"
         ]
 
 
 async def test_an_execution_that_never_reached_temporal_is_reported(
-    desk: Desk, services: EmbeddedServices
+    desk: CommandLine, services: EmbeddedServices
 ) -> None:
-    async with elsewhere(desk, services, "lost") as place:
+    async with open_other_command_line(desk, services, "lost") as place:
         ref = ExecutionRef(place.client.derived_id("lost"))
         spec = ExecutionSpec(agent="clerk")
         await place.installation.store.accept(NewExecution(ref, spec, (user("hello"),)))
 
-        _, wrong = await complaints(place)
+        _, wrong = await problems_of(place)
 
         assert wrong == (
             f"1 execution(s) have not reached Temporal ({ref.execution_id}): "
@@ -195,28 +203,30 @@ async def test_an_execution_that_never_reached_temporal_is_reported(
         )
 
 
-async def test_repeated_failures_are_reported(desk: Desk, services: EmbeddedServices) -> None:
-    async with elsewhere(desk, services, "failing") as place:
+async def test_repeated_failures_are_reported(desk: CommandLine, services: EmbeddedServices) -> None:
+    async with open_other_command_line(desk, services, "failing") as place:
         execution = await place.client.start("clerk", "hello")
         async with place.installation.store.engine.begin() as connection:
             # The tables alone do not show it.
             await connection.execute(text("ALTER TABLE agent_transcript ADD CHECK (step < 1) NOT VALID"))
 
-        async with place.at_work():
+        async with place.open_worker():
             wrong = list[str]()
 
-            async def is_told() -> bool:
-                wrong[:] = await complaints(place)
+            async def is_reported() -> bool:
+                wrong[:] = await problems_of(place)
                 return any("has failed" in each for each in wrong)
 
-            await until("the doctor tells of it", is_told)
+            await until("the doctor tells of it", is_reported)
             await execution.workflow.terminate()
     told = rf"{execution.id}: infer has failed \d+ times, last with StoreError: "
     assert re.fullmatch(f"{told}the worker's log says why; `everstep cancel` ends it", wrong[0]), wrong
 
 
-async def test_a_worker_with_another_payload_key_is_detected(desk: Desk, services: EmbeddedServices) -> None:
-    async with elsewhere(desk, services, "keyed") as place:
+async def test_a_worker_with_another_payload_key_is_detected(
+    desk: CommandLine, services: EmbeddedServices
+) -> None:
+    async with open_other_command_line(desk, services, "keyed") as place:
         key = a_key()
         address = place.installation.temporal_address
         keyed = replace(
@@ -224,17 +234,17 @@ async def test_a_worker_with_another_payload_key_is_detected(desk: Desk, service
             temporal=await connect(Settings(temporal_address=address, payload_key=key)),
         )
         other = "the worker on 'keyed' has another payload_key than this process"
-        async with Desk(keyed, "keyed").at_work():
+        async with CommandLine(keyed, "keyed").open_worker():
             # The worker has started by now.
-            await (await Desk(keyed, "keyed").client.start("clerk", "hello")).result()
+            await (await CommandLine(keyed, "keyed").client.start("clerk", "hello")).result()
             for wrong_key in (a_key(), None):
-                wrong, _ = await complaints(place, EVERSTEP_PAYLOAD_KEY=wrong_key)
+                wrong, _ = await problems_of(place, EVERSTEP_PAYLOAD_KEY=wrong_key)
                 assert wrong.startswith(other)
-            assert await complaints(place, EVERSTEP_PAYLOAD_KEY=key) == []
+            assert await problems_of(place, EVERSTEP_PAYLOAD_KEY=key) == []
 
         # Without a worker, earlier payloads show it.
-        alone = Desk(place.installation, "keyless")
-        written = [(await complaints(alone, EVERSTEP_PAYLOAD_KEY=each))[1:] for each in (key, a_key(), None)]
+        alone = CommandLine(place.installation, "keyless")
+        written = [(await problems_of(alone, EVERSTEP_PAYLOAD_KEY=each))[1:] for each in (key, a_key(), None)]
         assert [[finding.split(":")[0] for finding in findings] for findings in written] == [
             [],
             ["payloads in Temporal were encrypted with another payload_key"],
@@ -242,14 +252,16 @@ async def test_a_worker_with_another_payload_key_is_detected(desk: Desk, service
         ]
 
 
-async def test_unencrypted_input_of_strangers_is_refused(desk: Desk, services: EmbeddedServices) -> None:
+async def test_unencrypted_input_of_strangers_is_refused(
+    desk: CommandLine, services: EmbeddedServices
+) -> None:
     """8.9.4: by a worker, where there is a key. The execution continues, and answers callers with the key."""
-    async with elsewhere(desk, services, "sealed") as place:
+    async with open_other_command_line(desk, services, "sealed") as place:
         address = place.installation.temporal_address
         sealed = Settings(temporal_address=address, payload_key=a_key())
-        keyed = Desk(replace(place.installation, temporal=await connect(sealed)), "sealed")
-        async with keyed.at_work():
-            execution = await keyed.waiting("choose")
+        keyed = CommandLine(replace(place.installation, temporal=await connect(sealed)), "sealed")
+        async with keyed.open_worker():
+            execution = await keyed.start_until_paused("choose")
             stranger = place.installation.temporal.get_workflow_handle(execution.workflow.id)
             (request,) = await execution.requests()
             answer = {"call_id": request.call_id}
@@ -274,18 +286,18 @@ async def test_unencrypted_input_of_strangers_is_refused(desk: Desk, services: E
 
 
 async def test_the_doctor_reports_payloads_from_before_the_key(
-    desk: Desk, services: EmbeddedServices
+    desk: CommandLine, services: EmbeddedServices
 ) -> None:
     """8.9.4: and the setting permits reading them."""
-    async with elsewhere(desk, services, "migrating") as place:
-        async with Desk(place.installation, "migrating").at_work():
-            await (await Desk(place.installation, "migrating").client.start("clerk", "hello")).result()
-        alone = Desk(place.installation, "nobody-works")
+    async with open_other_command_line(desk, services, "migrating") as place:
+        async with CommandLine(place.installation, "migrating").open_worker():
+            await (await CommandLine(place.installation, "migrating").client.start("clerk", "hello")).result()
+        alone = CommandLine(place.installation, "nobody-works")
         key = a_key()
-        told = (await complaints(alone, EVERSTEP_PAYLOAD_KEY=key))[1:]
+        told = (await problems_of(alone, EVERSTEP_PAYLOAD_KEY=key))[1:]
         assert [finding.split(",")[0] for finding in told] == ["a payload in Temporal is not encrypted"]
         given = {"EVERSTEP_PAYLOAD_KEY": key, "EVERSTEP_ACCEPT_PLAIN_PAYLOADS": "true"}
-        assert (await complaints(alone, **given))[1:] == []
+        assert (await problems_of(alone, **given))[1:] == []
 
 
 @asynccontextmanager
@@ -293,7 +305,7 @@ async def a_provider(key: str) -> AsyncGenerator[tuple[str, list[str]]]:
     """Lists its models for requests with the key; its address, and the requests that it received."""
     asked = list[str]()
 
-    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         asked.append(head.split()[1])
         status = "200 OK" if key in head else "401 Unauthorized"
@@ -301,22 +313,22 @@ async def a_provider(key: str) -> AsyncGenerator[tuple[str, list[str]]]:
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(served, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(serve_connection, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
 
 
 @pytest.mark.parametrize("driver", ["openai", "openai-chat", "anthropic"])
-async def test_a_key_that_the_provider_refuses_is_reported(desk: Desk, driver: str) -> None:
+async def test_a_key_that_the_provider_refuses_is_reported(desk: CommandLine, driver: str) -> None:
     async with a_provider("sk-right") as (address, asked):
         preset = {"driver": driver, "model": "m", "base_url": address, "api_key_env": "OUR_KEY"}
         given = {"EVERSTEP_PRESETS": json.dumps({"ours": preset}), "EVERSTEP_PRESET": "ours"}
 
-        assert await complaints(desk, **given, OUR_KEY="sk-right") == []
-        assert await complaints(desk, **given, OUR_KEY="sk-wrong") == [
+        assert await problems_of(desk, **given, OUR_KEY="sk-right") == []
+        assert await problems_of(desk, **given, OUR_KEY="sk-wrong") == [
             "preset 'ours': the provider refuses the key in OUR_KEY (HTTP 401): check it, or api_key_env"
         ]
         assert set(asked) == {"/v1/models" if driver == "anthropic" else "/models"}
 
-    (wrong,) = await complaints(desk, **given, OUR_KEY="sk-right")
+    (wrong,) = await problems_of(desk, **given, OUR_KEY="sk-right")
     assert wrong.startswith(f"preset 'ours': {address}")
     assert "cannot be reached" in wrong

@@ -4,7 +4,7 @@ import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.cli.error_messages import complaint
+from everstep.cli.error_messages import error_message
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ from everstep.cli.error_messages import complaint
     ],
 )
 def test_a_message_is_one_line_that_says_what_to_do(error: Exception, said: str) -> None:
-    assert said in complaint(error)
-    assert "\n" not in complaint(error)
+    assert said in error_message(error)
+    assert "\n" not in error_message(error)
 
 
 def test_a_message_is_limited_in_length() -> None:
-    assert len(complaint(ValueError("x" * 10_000))) < 600
+    assert len(error_message(ValueError("x" * 10_000))) < 600

@@ -22,18 +22,18 @@ from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY
 from everstep.cli import follow, watch as watch_module
-from everstep.cli.follow import streamed
-from everstep.cli.watch import Watch, watching
+from everstep.cli.follow import follow_text
+from everstep.cli.watch import Watch, open_watch
 from everstep.client.client import Execution
 from everstep.streams.client import Stream
 from everstep.streams.client_events import Wrote
-from tests.everstep.streams.scripted import QUICK, TOKEN, Fault, Gateway, tale
+from tests.everstep.streams.scripted import QUICK, TOKEN, Fault, ScriptedGateway, a_scripted_execution
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 
 
 @dataclass
-class Book:
+class FakeExecution:
     """The stored state of an execution."""
 
     id: UUID = field(default_factory=uuid4)
@@ -41,30 +41,30 @@ class Book:
     status: ExecutionStatus = ExecutionStatus.RUNNING
     requests: list[RequestRow] = field(default_factory=list[RequestRow])
     calls: dict[int, ToolCall] = field(default_factory=dict[int, ToolCall])
-    looks: int = 0
-    looked: asyncio.Event = field(default_factory=asyncio.Event)
-    meanwhile: Callable[[], None] = lambda: None
+    changes: int = 0
+    reads: asyncio.Event = field(default_factory=asyncio.Event)
+    changes_between_reads: Callable[[], None] = lambda: None
     """Changes between two reads."""
 
     async def get(self) -> ExecutionRow:
-        self.looks += 1
-        self.meanwhile()
-        self.looked.set()
+        self.changes += 1
+        self.changes_between_reads()
+        self.reads.set()
         over = sum(step.facts is not None for step in self.steps)
         ref = ExecutionRef(self.id)
         return ExecutionRow(ref, "clerk", self.status, over, EMPTY, None, None, None, EMPTY, AT, AT, None)
 
     async def each_step(self, after: int = 0) -> AsyncGenerator[StepRow]:
-        self.meanwhile()
+        self.changes_between_reads()
         for step in self.steps:
             if step.number > after:
                 yield step
 
     async def all_requests(self) -> list[RequestRow]:
-        self.meanwhile()
+        self.changes_between_reads()
         return self.requests
 
-    def asks(self, number: int, *, child: bool = False) -> RequestRow:
+    def open_request(self, number: int, *, child: bool = False) -> RequestRow:
         """A call of a step, or of a subagent for which it waits, needs an approval and then runs."""
         call = ToolCall(f"call {number}", "delegate" if child else "transfer")
         ref = ExecutionRef(uuid4() if child else self.id)
@@ -87,7 +87,7 @@ class Book:
         self.calls[number] = call
         return request
 
-    def answers(self, number: int) -> None:
+    def record_result(self, number: int) -> None:
         """The call has its result."""
         later = AT + timedelta(seconds=1)
         self.requests = [replace(request, state=RequestState.RESOLVED) for request in self.requests]
@@ -96,26 +96,26 @@ class Book:
         calls = (CallRow(self.calls[number], "done", 1, record),)
         self.steps = [*self.steps[: number - 1], replace(row, calls=calls)]
 
-    def notes(self, number: int, text: str, attempt: int = 1) -> None:
+    def record_partial_text(self, number: int, text: str, attempt: int = 1) -> None:
         """The text so far."""
         self.steps = [*self.steps[: number - 1], StepRow(number, attempt, None, (), None, text, AT, None)]
 
-    def completes(self, number: int, text: str, attempt: int = 1) -> None:
+    def complete_step(self, number: int, text: str, attempt: int = 1) -> None:
         """A step is complete."""
         facts = StepFacts(number=number)
         row = StepRow(number, attempt, facts, (), None, "", AT, AT, (assistant(text),))
         self.steps = [*self.steps[: number - 1], row]
 
-    def ends(self) -> None:
+    def end(self) -> None:
         self.status = ExecutionStatus.COMPLETED
 
 
-def following(book: Book, watch: Watch | None = None) -> AsyncGenerator[str]:
-    return streamed(cast("Execution", book), watch)
+def follow_output(book: FakeExecution, watch: Watch | None = None) -> AsyncGenerator[str]:
+    return follow_text(cast("Execution", book), watch)
 
 
-async def shown(book: Book, watch: Watch | None = None) -> str:
-    return "".join([text async for text in following(book, watch)])
+async def output_of(book: FakeExecution, watch: Watch | None = None) -> str:
+    return "".join([text async for text in follow_output(book, watch)])
 
 
 @pytest.fixture
@@ -125,26 +125,26 @@ def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "CALM_SECONDS", 60.0)
 
 
-class Terminal:
+class FollowedOutput:
     """Prints the execution that it follows, and waits for text in the output."""
 
-    def __init__(self, book: Book, url: str | None, token: str = TOKEN) -> None:
+    def __init__(self, book: FakeExecution, url: str | None, token: str = TOKEN) -> None:
         self.text = ""
         self._more = asyncio.Condition()
         self.task = asyncio.create_task(self._follow(book, url, token))
 
-    async def _follow(self, book: Book, url: str | None, token: str) -> None:
-        async with watching(url, f"agent.execution.{book.id}", token) as watch:
-            async for text in following(book, watch):
+    async def _follow(self, book: FakeExecution, url: str | None, token: str) -> None:
+        async with open_watch(url, f"agent.execution.{book.id}", token) as watch:
+            async for text in follow_output(book, watch):
                 self.text += text
                 async with self._more:
                     self._more.notify_all()
 
-    async def shows(self, text: str) -> None:
+    async def wait_for_output(self, text: str) -> None:
         async with asyncio.timeout(20), self._more:
             await self._more.wait_for(lambda: self.text == text)
 
-    async def ends(self) -> str:
+    async def wait_for_end(self) -> str:
         async with asyncio.timeout(20):
             await self.task
         return self.text
@@ -154,39 +154,41 @@ class Terminal:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short waits for a gateway that returns."""
 
-    def made(url: str, channel: str, token: str | None) -> Stream:
+    def make_stream(url: str, channel: str, token: str | None) -> Stream:
         return Stream(url, channel, token, pace=QUICK)
 
-    monkeypatch.setattr(watch_module, "Stream", made)
+    monkeypatch.setattr(watch_module, "Stream", make_stream)
 
 
 @pytest.mark.usefixtures("short_waits", "no_polling")
 async def test_text_is_shown_as_it_is_written() -> None:
-    told = tale(["Let me", " see"], ["It is\n", "done"])
-    book = Book(told.execution_id)
-    async with Gateway(told, until=0).open() as gateway:
-        terminal = Terminal(book, gateway.url)
-        await until(lambda: len(gateway.heard) == 2)
-        gateway.tell(3)
-        await terminal.shows("step 1\n  model   Let me")
-        gateway.tell(4)
-        await terminal.shows("step 1\n  model   Let me see")
-        book.completes(1, "Let me see")
-        gateway.tell(8)
-        await terminal.shows("step 1\n  model   Let me see\nstep 2\n  model   It is\n          ")
-        book.notes(2, "It is")
-        gateway.tell(9)
-        await terminal.shows("step 1\n  model   Let me see\nstep 2\n  model   It is\n          done")
-        book.completes(2, "It is\ndone")
-        book.ends()
-        gateway.tell()
-        said = await terminal.ends()
+    told = a_scripted_execution(["Let me", " see"], ["It is\n", "done"])
+    book = FakeExecution(told.execution_id)
+    async with ScriptedGateway(told, until=0).open() as gateway:
+        terminal = FollowedOutput(book, gateway.url)
+        await wait_until(lambda: len(gateway.received) == 2)
+        gateway.publish_until(3)
+        await terminal.wait_for_output("step 1\n  model   Let me")
+        gateway.publish_until(4)
+        await terminal.wait_for_output("step 1\n  model   Let me see")
+        book.complete_step(1, "Let me see")
+        gateway.publish_until(8)
+        await terminal.wait_for_output("step 1\n  model   Let me see\nstep 2\n  model   It is\n          ")
+        book.record_partial_text(2, "It is")
+        gateway.publish_until(9)
+        await terminal.wait_for_output(
+            "step 1\n  model   Let me see\nstep 2\n  model   It is\n          done"
+        )
+        book.complete_step(2, "It is\ndone")
+        book.end()
+        gateway.publish_until()
+        said = await terminal.wait_for_end()
 
-    assert said == await shown(book)
+    assert said == await output_of(book)
     assert said == "step 1\n  model   Let me see\nstep 2\n  model   It is\n          done\n"
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110 -- there is no event for printed output
             await asyncio.sleep(0.005)
@@ -195,64 +197,64 @@ async def until(holds: Callable[[], bool]) -> None:
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CRASH, Fault.GARBAGE, Fault.FORGET, Fault.DROP])
 async def test_a_reconnected_gateway_shows_nothing_twice(fault: Fault) -> None:
-    told = tale(["Let me", " see"], ["Done"])
-    book = Book(told.execution_id)
-    async with Gateway(
+    told = a_scripted_execution(["Let me", " see"], ["Done"])
+    book = FakeExecution(told.execution_id)
+    async with ScriptedGateway(
         told, iter([Fault.NONE, Fault.NONE, Fault.NONE, fault] * 3), until=0
     ).open() as gateway:
-        terminal = Terminal(book, gateway.url)
-        await until(lambda: len(gateway.heard) == 2)
-        gateway.tell(4)
-        await until(lambda: "Let me" in terminal.text)
-        book.completes(1, "Let me see")
-        gateway.tell(8)
-        book.completes(2, "Done")
-        book.ends()
-        gateway.tell()
-        said = await terminal.ends()
+        terminal = FollowedOutput(book, gateway.url)
+        await wait_until(lambda: len(gateway.received) == 2)
+        gateway.publish_until(4)
+        await wait_until(lambda: "Let me" in terminal.text)
+        book.complete_step(1, "Let me see")
+        gateway.publish_until(8)
+        book.complete_step(2, "Done")
+        book.end()
+        gateway.publish_until()
+        said = await terminal.wait_for_end()
 
-    assert said == await shown(book) == "step 1\n  model   Let me see\nstep 2\n  model   Done\n"
+    assert said == await output_of(book) == "step 1\n  model   Let me see\nstep 2\n  model   Done\n"
 
 
 @pytest.mark.usefixtures("short_waits")
 async def test_follow_continues_without_a_lost_gateway() -> None:
-    told = tale(["Let me", " see"])
-    book = Book(told.execution_id)
-    async with Gateway(told, until=0).open() as gateway:
-        terminal = Terminal(book, gateway.url)
-        await until(lambda: len(gateway.heard) == 2)
-        gateway.tell(3)
-        await terminal.shows("step 1\n  model   Let me")
-    book.notes(1, "Let me see")
-    await terminal.shows("step 1\n  model   Let me see")
-    book.completes(1, "Let me see")
-    book.ends()
+    told = a_scripted_execution(["Let me", " see"])
+    book = FakeExecution(told.execution_id)
+    async with ScriptedGateway(told, until=0).open() as gateway:
+        terminal = FollowedOutput(book, gateway.url)
+        await wait_until(lambda: len(gateway.received) == 2)
+        gateway.publish_until(3)
+        await terminal.wait_for_output("step 1\n  model   Let me")
+    book.record_partial_text(1, "Let me see")
+    await terminal.wait_for_output("step 1\n  model   Let me see")
+    book.complete_step(1, "Let me see")
+    book.end()
 
-    assert await terminal.ends() == "step 1\n  model   Let me see\n"
+    assert await terminal.wait_for_end() == "step 1\n  model   Let me see\n"
 
 
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("url", [None, "ws://127.0.0.1:9", "nonsense"])
 async def test_without_a_gateway_the_table_is_polled(url: str | None) -> None:
-    book = Book()
-    terminal = Terminal(book, url)
-    await book.looked.wait()
-    book.notes(1, "Let me")
-    await terminal.shows("step 1\n  model   Let me")
-    book.completes(1, "Let me see")
-    book.ends()
+    book = FakeExecution()
+    terminal = FollowedOutput(book, url)
+    await book.reads.wait()
+    book.record_partial_text(1, "Let me")
+    await terminal.wait_for_output("step 1\n  model   Let me")
+    book.complete_step(1, "Let me see")
+    book.end()
 
-    assert await terminal.ends() == "step 1\n  model   Let me see\n"
+    assert await terminal.wait_for_end() == "step 1\n  model   Let me see\n"
 
 
 @pytest.mark.parametrize("child", [False, True], ids=["its own", "a subagent's"])
 @pytest.mark.parametrize("seen", [False, True], ids=["between two looks", "while somebody looks"])
 async def test_a_request_that_is_answered_at_once_is_shown(child: bool, seen: bool) -> None:
     """8.6.6: before the result of its call, whenever it was answered."""
-    book = Book()
+    book = FakeExecution()
     request = ""
 
-    class Quick(Watch):
+    class QuickWatch(Watch):
         """Everything happens between the first read and the second, or over two of them."""
 
         looks = 0
@@ -261,16 +263,16 @@ async def test_a_request_that_is_answered_at_once_is_shown(child: bool, seen: bo
             nonlocal request
             self.looks += 1
             if self.looks == 1:
-                book.completes(1, "Let me see.")
-                request = str(book.asks(1, child=child).ref.execution_id)
+                book.complete_step(1, "Let me see.")
+                request = str(book.open_request(1, child=child).ref.execution_id)
                 if seen:
                     return True
-            book.answers(1)
-            book.completes(2, "Done")
-            book.ends()
+            book.record_result(1)
+            book.complete_step(2, "Done")
+            book.end()
             return True
 
-    said = await shown(book, Quick())
+    said = await output_of(book, QuickWatch())
 
     name = "delegate" if child else "transfer"
     assert said == (
@@ -278,58 +280,58 @@ async def test_a_request_that_is_answered_at_once_is_shown(child: bool, seen: bo
         f"approval   transfer {{}}\n           everstep approve {request} [--deny]\ndigest     \n"
         f"  tool    {name}() -> done\nstep 2\n  model   Done\n"
     )
-    assert said == await shown(book)
+    assert said == await output_of(book)
 
 
 @pytest.mark.usefixtures("short_waits")
 async def test_a_refused_viewer_polls_the_table() -> None:
-    told = tale(["Let me"])
-    book = Book(told.execution_id)
-    async with Gateway(told).open() as gateway:
-        terminal = Terminal(book, gateway.url, "wrong")
-        await until(lambda: bool(gateway.heard))
-        book.completes(1, "Let me")
-        book.ends()
+    told = a_scripted_execution(["Let me"])
+    book = FakeExecution(told.execution_id)
+    async with ScriptedGateway(told).open() as gateway:
+        terminal = FollowedOutput(book, gateway.url, "wrong")
+        await wait_until(lambda: bool(gateway.received))
+        book.complete_step(1, "Let me")
+        book.end()
 
-        assert await terminal.ends() == "step 1\n  model   Let me\n"
+        assert await terminal.wait_for_end() == "step 1\n  model   Let me\n"
     assert gateway.connections == 1
 
 
 @pytest.mark.usefixtures("short_waits")
 async def test_while_the_gateway_is_connected_the_table_is_not_polled() -> None:
-    told = tale(["Let me"])
-    book = Book(told.execution_id)
-    async with Gateway(told, until=2).open() as gateway:
-        terminal = Terminal(book, gateway.url)
-        await until(lambda: gateway.at == 2)
-        await until(lambda: book.looks > 2)
-        before = book.looks
+    told = a_scripted_execution(["Let me"])
+    book = FakeExecution(told.execution_id)
+    async with ScriptedGateway(told, until=2).open() as gateway:
+        terminal = FollowedOutput(book, gateway.url)
+        await wait_until(lambda: gateway.at == 2)
+        await wait_until(lambda: book.changes > 2)
+        before = book.changes
         done, _ = await asyncio.wait([terminal.task], timeout=4 * follow.LOOK_SECONDS)
         assert not done
-        assert book.looks - before <= 2
-        book.completes(1, "Let me")
-        book.ends()
-        gateway.tell()
-        await terminal.ends()
+        assert book.changes - before <= 2
+        book.complete_step(1, "Let me")
+        book.end()
+        gateway.publish_until()
+        await terminal.wait_for_end()
 
 
 async def test_another_attempt_starts_its_text_again() -> None:
-    book, lines = Book(), list[str]()
+    book, lines = FakeExecution(), list[str]()
     wrote = Wrote(book.id, 1, 1, "I thi", "I thi")
     attempts = [wrote, replace(wrote, attempt=2, text="Perhaps"), replace(wrote, text="I think")]
 
-    class Told(Watch):
+    class ScriptedWatch(Watch):
         def wrote(self, execution_id: UUID) -> Wrote | None:
             return attempts[min(len(lines), 2)]
 
         async def rest(self, seconds: float) -> bool:
             lines.append("")
             if len(lines) == 4:
-                book.completes(1, "Perhaps so", attempt=2)
-                book.ends()
+                book.complete_step(1, "Perhaps so", attempt=2)
+                book.end()
             return len(lines) == 4
 
-    said = await shown(book, Told())
+    said = await output_of(book, ScriptedWatch())
 
     assert said == "step 1\n  model   I thi\nstep 1  (attempt 2)\n  model   Perhaps so\n"
 
@@ -337,12 +339,12 @@ async def test_another_attempt_starts_its_text_again() -> None:
 # In any order of arrival.
 
 
-class World(Watch):
+class RandomWatch(Watch):
     """Events happen, the table has them at once or a little later, and the gateway sends them at any time."""
 
     def __init__(self, texts: list[list[str]], random: Random) -> None:
         super().__init__()
-        self.book = Book(meanwhile=self.goes_on)
+        self.book = FakeExecution(changes_between_reads=self.advance)
         self._random = random
         self._happens = [
             (n, "".join(words[:m]), words) for n, words in enumerate(texts, 1) for m in range(len(words) + 2)
@@ -351,17 +353,17 @@ class World(Watch):
         self._said = 0
         self._seen: Wrote | None = None
 
-    def goes_on(self) -> None:
+    def advance(self) -> None:
         for _ in range(self._random.choice((0, 1, 1, 2, 5))):
             if self._at == len(self._happens):
-                self.book.ends()
+                self.book.end()
                 return
             number, text, words = self._happens[self._at]
             self._at += 1
             if self._at == len(self._happens) or self._happens[self._at][0] != number:
-                self.book.completes(number, "".join(words))
+                self.book.complete_step(number, "".join(words))
             elif self._random.random() < 0.3:
-                self.book.notes(number, text)
+                self.book.record_partial_text(number, text)
 
     def wrote(self, execution_id: UUID) -> Wrote | None:
         self._said = self._random.randint(self._said, self._at)
@@ -371,7 +373,7 @@ class World(Watch):
         return self._seen
 
     async def rest(self, seconds: float) -> bool:
-        self.goes_on()
+        self.advance()
         return self._random.random() < 0.5
 
 
@@ -383,8 +385,8 @@ def test_the_output_is_the_same_with_and_without_a_gateway(texts: list[list[str]
     spoken = [words for words in texts if "".join(words).strip()]
 
     async def both() -> tuple[str, str]:
-        world = World(spoken, Random(seed))  # noqa: S311 -- no secret
-        return await shown(world.book, world), await shown(world.book)
+        world = RandomWatch(spoken, Random(seed))  # noqa: S311 -- no secret
+        return await output_of(world.book, world), await output_of(world.book)
 
     with_gateway, without = asyncio.run(both())
     assert [line.rstrip() for line in with_gateway.splitlines()] == [

@@ -10,25 +10,25 @@ import httpx2
 import pytest
 
 from tests.acceptance.harness import Nursery, until
-from tests.everstep.cli.desk import Desk
+from tests.everstep.cli.desk import CommandLine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_key_is_created_listed_and_revoked(desk: Desk) -> None:
-    made = await desk.says("keys", "create", "shop", "--scope", "sessions:all", "--tenant", "acme")
+async def test_a_key_is_created_listed_and_revoked(desk: CommandLine) -> None:
+    made = await desk.output_of("keys", "create", "shop", "--scope", "sessions:all", "--tenant", "acme")
     secret = made.splitlines()[0]
     assert re.fullmatch(r"esk_[\w-]{43}", secret)
 
-    listed = await desk.says("keys", "list", "--tenant", "acme")
+    listed = await desk.output_of("keys", "list", "--tenant", "acme")
     (key_id,) = re.findall(r"^(\S+)  shop \(sessions:all\)  never used$", listed, re.MULTILINE)
     assert f"everstep keys revoke {key_id}" in made
     assert secret not in listed
-    assert await desk.says("keys", "list") == ""
+    assert await desk.output_of("keys", "list") == ""
 
-    assert "no key" in await desk.complains("keys", "revoke", key_id)
-    assert await desk.says("keys", "revoke", key_id, "--tenant", "acme") == "the key is revoked\n"
-    assert "  revoked 20" in await desk.says("keys", "list", "--tenant", "acme")
+    assert "no key" in await desk.error_of("keys", "revoke", key_id)
+    assert await desk.output_of("keys", "revoke", key_id, "--tenant", "acme") == "the key is revoked\n"
+    assert "  revoked 20" in await desk.output_of("keys", "list", "--tenant", "acme")
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,15 @@ async def test_a_key_is_created_listed_and_revoked(desk: Desk) -> None:
     ],
 )
 async def test_the_limits_of_keys_are_reported(
-    desk: Desk, arguments: tuple[str, ...], complaint: str
+    desk: CommandLine, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    assert await desk.complains("keys", *arguments) == complaint
+    assert await desk.error_of("keys", *arguments) == complaint
 
 
-async def test_the_api_answers_until_it_is_stopped(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
-    key = (await desk.says("keys", "create", "curl", "--user", "ann")).splitlines()[0]
+async def test_the_api_answers_until_it_is_stopped(
+    desk: CommandLine, nursery: Nursery, tmp_path: Path
+) -> None:
+    key = (await desk.output_of("keys", "create", "curl", "--user", "ann")).splitlines()[0]
     log = tmp_path / "log"
     log.touch()
     process = await nursery.start("api", "--port", "0", log=log, environment=desk.environment)
@@ -67,7 +69,7 @@ async def test_the_api_answers_until_it_is_stopped(desk: Desk, nursery: Nursery,
         counted = (await ann.get("/metrics")).text
     process.signal(signal.SIGTERM)
 
-    assert await process.death() == 0, log.read_text()
+    assert await process.wait() == 0, log.read_text()
     assert 'everstep_repairs_total{repair="launched"}' in counted
     (line,) = re.findall(r'request (\{"request_id":"r-1".*\})', log.read_text())
     assert json.loads(line)["status"] == 404
@@ -76,17 +78,19 @@ async def test_the_api_answers_until_it_is_stopped(desk: Desk, nursery: Nursery,
         httpx2.get(url)
 
 
-async def test_an_unusable_port_is_reported(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+async def test_an_unusable_port_is_reported(desk: CommandLine, nursery: Nursery, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
     given = {**desk.environment, "EVERSTEP_HTTP_HOST": "203.0.113.1"}
     process = await nursery.start("api", "--port", "1", log=log, environment=given)
 
-    assert await process.death() == 1
+    assert await process.wait() == 1
     assert log.read_text().splitlines()[-1].startswith("Error: port 1 of 203.0.113.1 cannot be used: ")
 
 
-async def test_a_gateway_serves_until_it_is_stopped(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_gateway_serves_until_it_is_stopped(
+    desk: CommandLine, nursery: Nursery, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     log.touch()
     given = {**desk.environment, "EVERSTEP_AUTH_SECRET": "s" * 40}
@@ -96,15 +100,15 @@ async def test_a_gateway_serves_until_it_is_stopped(desk: Desk, nursery: Nursery
     url = re.findall(r"viewers watch at ws(\S+);", log.read_text())[0]
     assert httpx2.get(f"http{url}/healthz").json() == {"status": "ok"}
     process.signal(signal.SIGTERM)
-    assert await process.death() == 0, log.read_text()
+    assert await process.wait() == 0, log.read_text()
     assert log.read_text().splitlines()[-1] == "stopping; viewers are asked to reconnect"
 
 
 async def test_a_gateway_without_a_secret_names_the_setting(
-    desk: Desk, nursery: Nursery, tmp_path: Path
+    desk: CommandLine, nursery: Nursery, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     log.touch()
     process = await nursery.start("gateway", "--port", "0", log=log, environment=desk.environment)
-    assert await process.death() == 1
+    assert await process.wait() == 1
     assert "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET" in log.read_text()

@@ -14,18 +14,20 @@ from uuid import UUID
 import pytest
 
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.runtime.embedded import running
+from everstep.runtime.embedded import find_running
 from everstep.runtime.embedded.processes import command_lines
 from tests.acceptance.harness import ROOT, Nursery, Process, environment, until
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 from tests.everstep.cli.agents import hesitant
-from tests.everstep.cli.desk import Desk
+from tests.everstep.cli.desk import CommandLine
 from tests.services import data_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def started(nursery: Nursery, *arguments: str, log: Path, environment: Mapping[str, str]) -> Process:
+async def start_unbuffered(
+    nursery: Nursery, *arguments: str, log: Path, environment: Mapping[str, str]
+) -> Process:
     """A process with unbuffered log output."""
     log.touch()
     return await nursery.start(*arguments, log=log, environment=environment)
@@ -33,63 +35,65 @@ async def started(nursery: Nursery, *arguments: str, log: Path, environment: Map
 
 @pytest.mark.usefixtures("hesitant_model_waits")
 async def test_stopping_follow_prints_the_command_to_resume(
-    desk: Desk, nursery: Nursery, tmp_path: Path
+    desk: CommandLine, nursery: Nursery, tmp_path: Path
 ) -> None:
     given = ("run", "Think", "--agent", "hesitant")
-    process = await started(nursery, *given, log=tmp_path / "log", environment=desk.environment)
+    process = await start_unbuffered(nursery, *given, log=tmp_path / "log", environment=desk.environment)
 
     # The model has not completed its answer, and the text so far is shown.
     await until("it streams", lambda: "  model   Let me think" in process.log.read_text())
     process.signal(signal.SIGINT)
 
-    assert await process.death() == 130
+    assert await process.wait() == 130
     said = process.log.read_text()
     assert said.startswith("step 1\n  model   Let me think\nThe execution continues. To follow it again: ")
     back = re.search(r"everstep (follow) (\S+)\n$", said)
     assert back
     execution = desk.client.execution(UUID(back[2]))
     assert (await execution.get()).status is ExecutionStatus.RUNNING
-    following = asyncio.create_task(desk.says(*back.groups()))
+    following = asyncio.create_task(desk.output_of(*back.groups()))
     hesitant.go_on.set()
     assert (await following).startswith("step 1\n  model   Let me think about it.\nexecution  ")
 
 
 async def test_an_execution_without_a_worker_is_reported(
-    desk: Desk, nursery: Nursery, tmp_path: Path
+    desk: CommandLine, nursery: Nursery, tmp_path: Path
 ) -> None:
     lonely = {**desk.environment, "EVERSTEP_TASK_QUEUE": "lonely"}
     given = ("--data", str(tmp_path), "run", "hello", "--agent", "clerk")
-    process = await started(nursery, *given, log=tmp_path / "log", environment=lonely)
+    process = await start_unbuffered(nursery, *given, log=tmp_path / "log", environment=lonely)
     await until("it tells", lambda: "pending: no worker has picked it up" in process.log.read_text())
     process.signal(signal.SIGINT)
 
-    assert await process.death() == 130
+    assert await process.wait() == 130
     back = re.search(rf"everstep --data {tmp_path} follow (\S+)\n$", process.log.read_text())
     assert back
-    assert "no worker has picked it up; `everstep doctor` checks" in await desk.says("show", back[1])
+    assert "no worker has picked it up; `everstep doctor` checks" in await desk.output_of("show", back[1])
     await desk.client.execution(back[1]).workflow.terminate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_worker_stops_on_a_signal(
-    desk: Desk, nursery: Nursery, tmp_path: Path, number: signal.Signals
+    desk: CommandLine, nursery: Nursery, tmp_path: Path, number: signal.Signals
 ) -> None:
     given = {**desk.environment, "EVERSTEP_TASK_QUEUE": "stops"}
-    worker = await started(nursery, "worker", log=tmp_path / "log", environment=given)
+    worker = await start_unbuffered(nursery, "worker", log=tmp_path / "log", environment=given)
     await until("it works", lambda: "working on 'stops' for the agents" in worker.log.read_text())
     worker.signal(number)
 
-    assert await worker.death() == 0, worker.log.read_text()
+    assert await worker.wait() == 0, worker.log.read_text()
     said = worker.log.read_text()
     assert "stopping; running model calls may finish" in said.splitlines()
     assert "Traceback" not in said
 
 
-async def test_a_worker_that_cannot_start_says_why(desk: Desk, nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_start_says_why(
+    desk: CommandLine, nursery: Nursery, tmp_path: Path
+) -> None:
     given = {**desk.environment, "TEMPORAL_NAMESPACE": "elsewhere"}
-    worker = await started(nursery, "worker", log=tmp_path / "log", environment=given)
+    worker = await start_unbuffered(nursery, "worker", log=tmp_path / "log", environment=given)
 
-    assert await worker.death() == 1
+    assert await worker.wait() == 1
     said = worker.log.read_text()
     # Temporal's core may have logged a warning before.
     assert said.splitlines()[-1] == (
@@ -98,7 +102,7 @@ async def test_a_worker_that_cannot_start_says_why(desk: Desk, nursery: Nursery,
     assert "Traceback" not in said
 
 
-async def left_of(data: Path, *addresses: str) -> list[object]:
+async def remains_of(data: Path, *addresses: str) -> list[object]:
     """The remains of a local installation: processes, open ports, a lock, a socket."""
     found: list[object] = [line for line in (await command_lines()).values() if str(data) in line]
     for address in addresses:
@@ -107,7 +111,7 @@ async def left_of(data: Path, *addresses: str) -> list[object]:
             _, writer = await asyncio.open_connection(host, int(port))
             writer.close()
             found.append(address)
-    return [*found, *([running(data)] if running(data) else []), *(data / "postgres").glob(".s.*")]
+    return [*found, *([find_running(data)] if find_running(data) else []), *(data / "postgres").glob(".s.*")]
 
 
 async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
             "0",
             "--json",
         )
-        up = await started(nursery, *given, log=tmp_path / "up", environment=nothing)
+        up = await start_unbuffered(nursery, *given, log=tmp_path / "up", environment=nothing)
         await until("it is up", lambda: up.ended.done() or "\n" in up.log.read_text())
         assert up.code is None, up.log.read_text()
         addresses = json.loads(up.log.read_text())
@@ -140,22 +144,22 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
             "token",
         }
         ports = addresses["temporal_address"], addresses["ui_url"]
-        assert len(await left_of(data, *ports)) > 4
+        assert len(await remains_of(data, *ports)) > 4
 
-        ran = await started(
+        ran = await start_unbuffered(
             nursery, "--data", str(data), "run", "Hello", log=tmp_path / "run", environment=nothing
         )
-        assert await ran.death() == 0, ran.log.read_text()
+        assert await ran.wait() == 0, ran.log.read_text()
         assert "I am the scripted demo model" in ran.log.read_text()
-        doctor = await started(
+        doctor = await start_unbuffered(
             nursery, "--data", str(data), "doctor", log=tmp_path / "doctor", environment=nothing
         )
-        assert await doctor.death() == 0, doctor.log.read_text()
+        assert await doctor.wait() == 0, doctor.log.read_text()
 
         up.signal(signal.SIGINT)
-        assert await up.death() == 0, up.log.read_text()
+        assert await up.wait() == 0, up.log.read_text()
         assert "stopping; running model calls may finish" in up.log.read_text().splitlines()
-        assert await left_of(data, *ports) == []
+        assert await remains_of(data, *ports) == []
 
 
 async def test_a_background_installation_handles_signals_like_one_in_the_foreground() -> None:
@@ -190,4 +194,4 @@ async def test_a_background_installation_handles_signals_like_one_in_the_foregro
             up.terminate()
             code = await up.wait()
         assert code == 0
-        assert await left_of(data, addresses["temporal_address"], addresses["ui_url"]) == []
+        assert await remains_of(data, addresses["temporal_address"], addresses["ui_url"]) == []

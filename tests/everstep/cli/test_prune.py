@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.acceptance.harness import Nursery, until
-from tests.everstep.cli.desk import Desk
+from tests.everstep.cli.desk import CommandLine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -20,14 +20,14 @@ A_MONTH = {"EVERSTEP_KEEP_SESSIONS_DAYS": "30"}
 
 
 @asynccontextmanager
-async def connected(desk: Desk) -> AsyncGenerator[psycopg.AsyncConnection[Any]]:
+async def open_connection(desk: CommandLine) -> AsyncGenerator[psycopg.AsyncConnection[Any]]:
     url = desk.installation.database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(url) as connection:
         yield connection
 
 
-async def two_old_sessions(desk: Desk) -> None:
-    async with connected(desk) as connection:
+async def create_two_old_sessions(desk: CommandLine) -> None:
+    async with open_connection(desk) as connection:
         for session_id in OLD:
             await connection.execute(
                 "INSERT INTO agent_sessions (id, tenant_id, user_id, updated_at) "
@@ -36,19 +36,19 @@ async def two_old_sessions(desk: Desk) -> None:
             )
 
 
-async def left(desk: Desk) -> list[UUID]:
-    async with connected(desk) as connection:
+async def remaining_sessions(desk: CommandLine) -> list[UUID]:
+    async with open_connection(desk) as connection:
         found = await connection.execute("SELECT id FROM agent_sessions WHERE id = ANY (%s)", [[*OLD]])
         return sorted([id_ for (id_,) in await found.fetchall()])
 
 
-async def test_old_data_are_deleted_table_by_table(desk: Desk) -> None:
+async def test_old_data_are_deleted_table_by_table(desk: CommandLine) -> None:
     """8.7.2: data without a configured limit stay."""
-    await two_old_sessions(desk)
+    await create_two_old_sessions(desk)
 
-    counted = await desk.says("prune", "--dry-run", **A_MONTH)
-    assert await left(desk) == [*OLD]
-    removed = await desk.says("prune", **A_MONTH)
+    counted = await desk.output_of("prune", "--dry-run", **A_MONTH)
+    assert await remaining_sessions(desk) == [*OLD]
+    removed = await desk.output_of("prune", **A_MONTH)
 
     assert counted.splitlines()[0] == "agent_sessions    2 would be removed, older than 30 days"
     assert removed.splitlines() == [
@@ -57,24 +57,24 @@ async def test_old_data_are_deleted_table_by_table(desk: Desk) -> None:
         "agent_envelopes   kept: EVERSTEP_KEEP_ENVELOPES_DAYS is not set",
         "agent_answers     0 removed, older than a day",
     ]
-    assert await left(desk) == []
+    assert await remaining_sessions(desk) == []
 
 
-async def test_it_needs_only_the_database(desk: Desk) -> None:
-    said = await desk.says("prune", TEMPORAL_ADDRESS=None)
+async def test_it_needs_only_the_database(desk: CommandLine) -> None:
+    said = await desk.output_of("prune", TEMPORAL_ADDRESS=None)
 
     assert said.startswith("agent_sessions    kept")
 
 
 async def test_an_interrupted_prune_keeps_its_completed_part(
-    desk: Desk, nursery: Nursery, tmp_path: Path
+    desk: CommandLine, nursery: Nursery, tmp_path: Path
 ) -> None:
     """8.7.2"""
-    await two_old_sessions(desk)
+    await create_two_old_sessions(desk)
     log = tmp_path / "log"
     log.touch()
 
-    async with connected(desk) as connection, connected(desk) as looking:
+    async with open_connection(desk) as connection, open_connection(desk) as looking:
         # In a transaction, PostgreSQL reads the activity of other sessions only once.
         await looking.set_autocommit(True)
         await connection.execute("SELECT 1 FROM agent_sessions WHERE id = %s FOR UPDATE", [OLD[1]])
@@ -88,16 +88,16 @@ async def test_an_interrupted_prune_keeps_its_completed_part(
 
         await until("it waits for the second session", is_at_the_second)
         process.signal(signal.SIGINT)
-        assert await process.death() == 130
+        assert await process.wait() == 130
 
     assert log.read_text() == "agent_sessions    1 removed, older than 30 days\n"
-    assert await left(desk) == [OLD[1]]
-    await desk.says("prune", **A_MONTH)
-    assert await left(desk) == []
+    assert await remaining_sessions(desk) == [OLD[1]]
+    await desk.output_of("prune", **A_MONTH)
+    assert await remaining_sessions(desk) == []
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "soon", "inf", "nan"])
-async def test_an_invalid_duration_is_refused(desk: Desk, days: str) -> None:
-    complaint = await desk.complains("prune", EVERSTEP_KEEP_ANSWERS_DAYS=days)
+async def test_an_invalid_duration_is_refused(desk: CommandLine, days: str) -> None:
+    complaint = await desk.error_of("prune", EVERSTEP_KEEP_ANSWERS_DAYS=days)
 
     assert complaint.startswith("the settings cannot be used: keep_answers_days")

@@ -5,22 +5,22 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from tests.everstep.cli.desk import Desk
+from tests.everstep.cli.desk import CommandLine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def number(desk: Desk) -> UUID:
+def current_epoch(desk: CommandLine) -> UUID:
     with psycopg.connect(desk.installation.database_url.replace("+psycopg", "")) as connection:
         ((found,),) = connection.execute("SELECT epoch FROM agent_journal").fetchall()
     return found
 
 
-async def test_an_operator_reports_that_the_database_was_restored(desk: Desk) -> None:
+async def test_an_operator_reports_that_the_database_was_restored(desk: CommandLine) -> None:
     """7.8.4: the epoch changes when stored history may have changed."""
-    before = number(desk)
+    before = current_epoch(desk)
 
-    said = await desk.says("db", "restored")
+    said = await desk.output_of("db", "restored")
 
     assert said == "the journal has a new epoch: viewers that reconnect reload everything\n"
-    assert number(desk) != before
+    assert current_epoch(desk) != before

@@ -11,7 +11,7 @@ from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
-from tests.workflows.harness import connected
+from tests.workflows.harness import connect_temporal
 
 DATABASE = "conversations"
 
@@ -19,7 +19,7 @@ DATABASE = "conversations"
 @pytest_asyncio.fixture
 async def temporal(services: EmbeddedServices) -> Client:
     """A client with the settings of our processes."""
-    return await connected(services)
+    return await connect_temporal(services)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 from temporalio.client import Client as TemporalClient
 from temporalio.worker import Worker
 
-from everstep.activities.agents import nobody_waits
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.activities.agents import ignore_end
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
@@ -22,7 +22,7 @@ from everstep.agent_domain.storage.sessions import (
 )
 from everstep.client.client import Client, Execution
 from everstep.client.reconciler import Reconciler
-from everstep.client.sessions import Said, Sent, Sessions
+from everstep.client.sessions import SendResult, Sessions, UserMessage
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
@@ -33,7 +33,7 @@ USER = "ann"
 
 
 @dataclass
-class Parlour:
+class SessionSetup:
     """A tenant's sessions, and a user who posts messages to them."""
 
     sessions: Sessions
@@ -50,7 +50,7 @@ class Parlour:
         """A worker that starts the session's next execution, unless that is disabled."""
         client = self.sessions.client
         book = AgentBook(client.agents.values(), NoModels())
-        ended = nobody_waits if forgetful else self.sessions.on_end
+        ended = ignore_end if forgetful else self.sessions.on_end
         return make_worker(client.temporal, client.store, book, self.settings, ended=ended)
 
     @property
@@ -63,37 +63,37 @@ class Parlour:
         new = NewSession(uuid4(), self.scope.tenant_id, USER, **fields)
         return (await self.sessions.create(self.scope, new)).id
 
-    async def say(self, session_id: UUID, content: str = "Hello", **fields: Any) -> Sent:
+    async def post(self, session_id: UUID, content: str = "Hello", **fields: Any) -> SendResult:
         """Post a message."""
-        return await self.sessions.send(self.scope, session_id, said(content, **fields))
+        return await self.sessions.send(self.scope, session_id, message_with(content, **fields))
 
-    def execution(self, sent: Sent | UUID) -> Execution:
+    def execution(self, sent: SendResult | UUID) -> Execution:
         """The execution that the message began."""
         execution_id = sent if isinstance(sent, UUID) else sent.execution_id
         return self.sessions.client.execution(execution_id)
 
-    async def until(self, sent: Sent | UUID, status: ExecutionStatus) -> ExecutionRow:
+    async def wait_for_status(self, sent: SendResult | UUID, status: ExecutionStatus) -> ExecutionRow:
         """Wait until the execution has this status."""
         execution = self.execution(sent)
 
-        async def stands() -> bool:
+        async def has_status() -> bool:
             return (await execution.get()).status is status
 
-        await self.store.until(stands)
+        await self.store.until(has_status)
         return await execution.get()
 
-    async def over(self, sent: Sent | UUID) -> ExecutionRow:
+    async def wait_for_completion(self, sent: SendResult | UUID) -> ExecutionRow:
         """Wait until the execution is completed."""
-        return await self.until(sent, ExecutionStatus.COMPLETED)
+        return await self.wait_for_status(sent, ExecutionStatus.COMPLETED)
 
-    async def over_once_there(self, execution_id: UUID) -> None:
+    async def wait_for_other_completion(self, execution_id: UUID) -> None:
         """Wait until an execution is completed that another process begins."""
 
-        async def stands() -> bool:
+        async def is_completed() -> bool:
             row = await self.store.execution(self.execution(execution_id).ref)
             return row is not None and row.status is ExecutionStatus.COMPLETED
 
-        await self.store.until(stands)
+        await self.store.until(is_completed)
 
     async def messages(self, session_id: UUID) -> list[SessionMessageRow]:
         """All messages, oldest first."""
@@ -105,7 +105,7 @@ class Parlour:
             if cursor is None:
                 return found[::-1]
 
-    async def contents(self, session_id: UUID, *roles: str) -> list[str]:
+    async def message_texts(self, session_id: UUID, *roles: str) -> list[str]:
         """The texts of messages with these roles."""
         return [m.content for m in await self.messages(session_id) if not roles or m.role in roles]
 
@@ -114,17 +114,19 @@ class Parlour:
         page = await self.port.executions_of(self.scope, ExecutionFilter(session_id), limit=500)
         return list(page.rows[::-1])
 
-    async def heard(self, sent: Sent | UUID) -> list[str]:
+    async def conversation(self, sent: SendResult | UUID) -> list[str]:
         """The conversation that the agent gets."""
         return [message.text for message in await self.store.transcript(self.execution(sent).ref)]
 
 
-def said(content: str = "Hello", **fields: Any) -> Said:
+def message_with(content: str = "Hello", **fields: Any) -> UserMessage:
     """The user's message."""
-    return Said(content, USER, **fields)
+    return UserMessage(content, USER, **fields)
 
 
-def a_parlour(temporal: TemporalClient, store: PostgresSessions, *agents: AgentBuilder) -> Parlour:
+def a_session_setup(
+    temporal: TemporalClient, store: PostgresSessions, *agents: DefinitionBuilder
+) -> SessionSetup:
     """With its own task queue and tenant, without a worker."""
     definitions = [agent.definition() for agent in agents]
     name = f"test-{uuid4().hex}"
@@ -138,14 +140,14 @@ def a_parlour(temporal: TemporalClient, store: PostgresSessions, *agents: AgentB
     )
     sessions = Sessions(client, watched, definitions[0].descriptor.name)
     settings = Settings(task_queue=name, graceful_shutdown_seconds=0.2)
-    return Parlour(sessions, watched, Scope(name, USER), settings)
+    return SessionSetup(sessions, watched, Scope(name, USER), settings)
 
 
 @asynccontextmanager
-async def receiving(
-    temporal: TemporalClient, store: PostgresSessions, *agents: AgentBuilder
-) -> AsyncGenerator[Parlour]:
+async def open_session_setup(
+    temporal: TemporalClient, store: PostgresSessions, *agents: DefinitionBuilder
+) -> AsyncGenerator[SessionSetup]:
     """Sessions with a worker."""
-    parlour = a_parlour(temporal, store, *agents)
+    parlour = a_session_setup(temporal, store, *agents)
     async with parlour.worker():
         yield parlour

@@ -29,16 +29,16 @@ from everstep.runtime.codec import ENCODING
 from everstep.runtime.temporal import names_an_execution
 from everstep.store.sessions import PostgresSessions
 from everstep.workflows.contracts import (
-    CHILD_STANDS,
+    CHILD_STATUS_SIGNAL,
     ID_PREFIX,
-    PARENT_STANDS,
+    PARENT_PAUSE_SIGNAL,
     WORKFLOW,
     ExecutionInput,
     execution_id_of,
     workflow_id,
 )
-from everstep.workflows.foreign_workflows import NOT_OURS
-from tests.everstep.client.parlour import Parlour, a_parlour, receiving
+from everstep.workflows.foreign_workflows import FOREIGN_WORKFLOW
+from tests.everstep.client.parlour import SessionSetup, a_session_setup, open_session_setup
 from tests.workflows.harness import HeldModel, an_agent, eventually
 
 REF = ExecutionRef(uuid4())
@@ -59,7 +59,9 @@ FOREIGN: dict[str, list[Any]] = {
 }
 
 
-async def foreign(parlour: Parlour, given: list[Any], id_: str | None = None) -> WorkflowHandle[Any, Any]:
+async def start_foreign(
+    parlour: SessionSetup, given: list[Any], id_: str | None = None
+) -> WorkflowHandle[Any, Any]:
     """A workflow of our type that another program starts."""
     return await parlour.sessions.client.temporal.start_workflow(
         WORKFLOW, args=given, id=id_ or f"hello-{uuid4()}", task_queue=parlour.settings.task_queue
@@ -71,13 +73,13 @@ async def test_a_foreign_workflow_fails_once(
     temporal: TemporalClient, store: PostgresSessions, given: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """1.3.4."""
-    async with receiving(temporal, store, an_agent("Done")) as parlour:
-        handle = await foreign(parlour, given)
+    async with open_session_setup(temporal, store, an_agent("Done")) as parlour:
+        handle = await start_foreign(parlour, given)
         with pytest.raises(WorkflowFailureError) as raised:
             await handle.result()
 
         assert isinstance(raised.value.cause, ApplicationError)
-        assert (raised.value.cause.type, raised.value.cause.non_retryable) == (NOT_OURS, True)
+        assert (raised.value.cause.type, raised.value.cause.non_retryable) == (FOREIGN_WORKFLOW, True)
         events = [event async for event in handle.fetch_history_events()]
         assert len(events) == 5  # started, scheduled, started, completed, failed
         assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -87,13 +89,13 @@ async def test_input_of_a_newer_version_waits_for_it(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """1.3.4: an older worker must not end an execution that a newer one began."""
-    async with receiving(temporal, store, an_agent("Done")) as parlour:
+    async with open_session_setup(temporal, store, an_agent("Done")) as parlour:
         ref = ExecutionRef(uuid4())
         given = {
             "ref": {"execution_id": str(ref.execution_id)},
             "plan": {"max_steps": {"from": "the future"}},
         }
-        handle = await foreign(parlour, [given], workflow_id(ref))
+        handle = await start_foreign(parlour, [given], workflow_id(ref))
 
         async def has_failed_a_task() -> bool:
             return (await handle.describe()).raw_description.pending_workflow_task.attempt > 1
@@ -129,13 +131,13 @@ async def test_ended_foreign_workflows_are_not_reconciled(
     temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """1.3.4: a lost execution among them is repaired."""
-    parlour = a_parlour(temporal, store, an_agent(model=HeldModel()))
+    parlour = a_session_setup(temporal, store, an_agent(model=HeldModel()))
     handles = [
-        await foreign(parlour, ["hello"], id_)
+        await start_foreign(parlour, ["hello"], id_)
         for id_ in (f"hello-{uuid4()}", f"{ID_PREFIX}hello-{uuid4()}", f"{ID_PREFIX}{uuid4().hex}")
     ]
     session_id = await parlour.session()
-    sent = await parlour.say(session_id)
+    sent = await parlour.post(session_id)
     for handle in [*handles, parlour.execution(sent).workflow]:
         await handle.terminate()
     reconciler = parlour.reconciler
@@ -153,8 +155,8 @@ async def test_an_execution_that_cannot_be_repaired_does_not_block_the_others(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1.3.3."""
-    parlour = a_parlour(temporal, store, an_agent(model=HeldModel()))
-    sent = [await parlour.say(await parlour.session()) for _ in range(3)]
+    parlour = a_session_setup(temporal, store, an_agent(model=HeldModel()))
+    sent = [await parlour.post(await parlour.session()) for _ in range(3)]
     for each in sent:
         await parlour.execution(each).workflow.terminate()
     poisoned, close = sent[1].execution_id, vars(Reconciler)["_close"]
@@ -167,11 +169,11 @@ async def test_an_execution_that_cannot_be_repaired_does_not_block_the_others(
     monkeypatch.setattr("everstep.client.reconciler.Reconciler._close", breaks)
     reconciler, before = parlour.reconciler, FAILURES.counts[NAME]
 
-    async def others_are_closed() -> bool:
+    async def has_closed_others() -> bool:
         await reconciler.once()
         return reconciler.total.closed == 2
 
-    await eventually(others_are_closed)
+    await eventually(has_closed_others)
     assert FAILURES.counts[NAME] > before
     assert FAILURES.last[NAME] == "ValueError: a row of nonsense"
 
@@ -180,7 +182,7 @@ async def test_the_reconciler_continues_after_an_unexpected_error(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1.3.3."""
-    reconciler, stop, looks = a_parlour(temporal, store, an_agent()).reconciler, asyncio.Event(), 0
+    reconciler, stop, looks = a_session_setup(temporal, store, an_agent()).reconciler, asyncio.Event(), 0
 
     async def breaks(*_: Any, **__: Any) -> None:
         nonlocal looks
@@ -191,24 +193,24 @@ async def test_the_reconciler_continues_after_an_unexpected_error(
 
     monkeypatch.setattr(reconciler, "once", breaks)
     async with asyncio.timeout(10):
-        await reconciler.run(stop, every=0)
+        await reconciler.run(stop, interval=0)
 
     assert looks == 3
 
 
-@pytest.mark.parametrize("name", [PARENT_STANDS, CHILD_STANDS, "nothing-of-ours"])
+@pytest.mark.parametrize("name", [PARENT_PAUSE_SIGNAL, CHILD_STATUS_SIGNAL, "nothing-of-ours"])
 @pytest.mark.parametrize("given", [[], ["hello"], [{}], [1, 2, 3]], ids=["none", "text", "object", "three"])
 async def test_an_invalid_signal_is_dropped(
     temporal: TemporalClient, store: PostgresSessions, name: str, given: list[Any]
 ) -> None:
     """1.3.4: a signal stays in the history."""
     model = HeldModel()
-    async with receiving(temporal, store, an_agent(model=model)) as parlour:
-        sent = await parlour.say(await parlour.session())
+    async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+        sent = await parlour.post(await parlour.session())
         await model.begun.wait()
         await parlour.execution(sent).workflow.signal(name, args=given)
         model.go_on.set()
-        await parlour.over(sent)
+        await parlour.wait_for_completion(sent)
 
 
 @pytest.mark.parametrize("name", ["submit_input", "resolve_approval", "nothing"])
@@ -218,14 +220,14 @@ async def test_an_invalid_update_is_refused(
 ) -> None:
     """1.3.4."""
     model = HeldModel()
-    async with receiving(temporal, store, an_agent(model=model)) as parlour:
-        sent = await parlour.say(await parlour.session())
+    async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+        sent = await parlour.post(await parlour.session())
         await model.begun.wait()
         workflow: Any = parlour.execution(sent).workflow
         with pytest.raises((WorkflowUpdateFailedError, RPCError)):
             await workflow.execute_update(name, args=given)
         model.go_on.set()
-        await parlour.over(sent)
+        await parlour.wait_for_completion(sent)
 
 
 @pytest.mark.parametrize("name", ["infer", "run_tool", "process", "settle", "spawn", "report", "close"])
@@ -234,7 +236,7 @@ async def test_a_foreign_activity_with_our_name_fails_without_effect(
     temporal: TemporalClient, store: PostgresSessions, name: str, given: list[Any]
 ) -> None:
     """1.3.4."""
-    async with receiving(temporal, store, an_agent("Done")) as parlour:
+    async with open_session_setup(temporal, store, an_agent("Done")) as parlour:
         with pytest.raises(ActivityFailureError):
             await temporal.execute_activity(
                 name,
@@ -244,4 +246,4 @@ async def test_a_foreign_activity_with_our_name_fails_without_effect(
                 schedule_to_close_timeout=timedelta(seconds=30),
                 retry_policy=RetryPolicy(maximum_attempts=1),
             )
-        await parlour.over(await parlour.say(await parlour.session()))
+        await parlour.wait_for_completion(await parlour.post(await parlour.session()))

@@ -18,28 +18,28 @@ from everstep.agent_domain.storage.steps import BeginStep
 from everstep.client.errors import Ended
 from everstep.client.reconciler import Repairs
 from everstep.store.sessions import PostgresSessions
-from tests.everstep.client.parlour import Parlour, a_parlour, receiving
+from tests.everstep.client.parlour import SessionSetup, a_session_setup, open_session_setup
 from tests.workflows.harness import HeldModel, an_agent, eventually
 
 EVERY = ExecutionFilter()
 NEW = NewExecution(ExecutionRef(uuid4()), ExecutionSpec(agent="agent"), (user("Go"),))
 
 
-class Lost(Exception):
+class ProcessLost(Exception):
     """The process dies here."""
 
 
-async def accepted_and_lost(parlour: Parlour, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+async def accept_and_lose_process(parlour: SessionSetup, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     """A message is stored, and its process is lost before the workflow starts."""
     session_id = await parlour.session()
 
     async def dies(*_: object, **__: object) -> None:
-        raise Lost
+        raise ProcessLost
 
     with monkeypatch.context() as patch:
         patch.setattr("everstep.client.client.Client.launch", dies)
-        with pytest.raises(Lost):
-            await parlour.say(session_id, key=key)
+        with pytest.raises(ProcessLost):
+            await parlour.post(session_id, key=key)
     (row,) = await parlour.executions(session_id)
     assert row.status is ExecutionStatus.PENDING
 
@@ -48,14 +48,14 @@ async def test_an_accepted_message_is_started_by_the_reconciler(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8.2.2: an accepted message runs, once."""
-    async with receiving(temporal, store, an_agent("Done")) as parlour:
-        await accepted_and_lost(parlour, monkeypatch, "once")
+    async with open_session_setup(temporal, store, an_agent("Done")) as parlour:
+        await accept_and_lose_process(parlour, monkeypatch, "once")
         both = await asyncio.gather(parlour.reconciler.once(), parlour.reconciler.once())
         (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows
-        await parlour.over(row.ref.execution_id)
+        await parlour.wait_for_completion(row.ref.execution_id)
 
         assert 1 <= sum(repairs.launched for repairs in both) <= 2
-        assert await parlour.heard(row.ref.execution_id) == ["Hello", "Done"]
+        assert await parlour.conversation(row.ref.execution_id) == ["Hello", "Done"]
         assert not await parlour.reconciler.once()
 
 
@@ -63,12 +63,12 @@ async def test_an_accepted_message_is_started_when_it_is_posted_again(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8.2.2"""
-    async with receiving(temporal, store, an_agent("Done")) as parlour:
-        await accepted_and_lost(parlour, monkeypatch, "once")
+    async with open_session_setup(temporal, store, an_agent("Done")) as parlour:
+        await accept_and_lose_process(parlour, monkeypatch, "once")
         (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows
         assert row.ref.session_id
-        sent = await parlour.say(row.ref.session_id, key="once")
-        await parlour.over(sent)
+        sent = await parlour.post(row.ref.session_id, key="once")
+        await parlour.wait_for_completion(sent)
 
         assert sent.execution_id == row.ref.execution_id
         assert len(await parlour.executions(row.ref.session_id)) == 1
@@ -79,20 +79,20 @@ async def test_a_message_behind_an_ended_execution_is_started(
 ) -> None:
     """8.3.1: although the worker was lost that should have started it."""
     model = HeldModel("One", "Two")
-    parlour = a_parlour(temporal, store, an_agent(model=model))
+    parlour = a_session_setup(temporal, store, an_agent(model=model))
     async with parlour.worker(forgetful=True):
         session_id = await parlour.session()
-        first = await parlour.say(session_id)
+        first = await parlour.post(session_id)
         await model.begun.wait()
-        second = await parlour.say(session_id, "And?")
+        second = await parlour.post(session_id, "And?")
         model.go_on.set()
-        await parlour.over(first)
+        await parlour.wait_for_completion(first)
         assert second.route is Route.QUEUE
         repairs = await parlour.reconciler.once()
-        await parlour.over(second)
+        await parlour.wait_for_completion(second)
 
         assert repairs == Repairs(launched=1)
-        assert await parlour.heard(second) == ["Hello", "One", "And?", "Two"]
+        assert await parlour.conversation(second) == ["Hello", "One", "And?", "Two"]
 
 
 async def test_an_execution_with_a_terminated_workflow_is_closed(
@@ -100,11 +100,11 @@ async def test_an_execution_with_a_terminated_workflow_is_closed(
 ) -> None:
     """8.2.3: and the next message of its session starts."""
     model = HeldModel("One", "Two")
-    async with receiving(temporal, store, an_agent(model=model)) as parlour:
+    async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
         session_id = await parlour.session()
-        first = await parlour.say(session_id)
+        first = await parlour.post(session_id)
         await model.begun.wait()
-        second = await parlour.say(session_id, "And?")
+        second = await parlour.post(session_id, "And?")
         await parlour.execution(first).workflow.terminate("by an operator")
         reconciler = parlour.reconciler
 
@@ -114,11 +114,11 @@ async def test_an_execution_with_a_terminated_workflow_is_closed(
         with caplog.at_level(logging.WARNING):
             await eventually(is_closed)
         model.go_on.set()
-        await parlour.over(second)
+        await parlour.wait_for_completion(second)
         row = await parlour.execution(first).get()
 
         assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "Its workflow was terminated")
-        assert "Its workflow was terminated" in await parlour.contents(session_id, "notification")
+        assert "Its workflow was terminated" in await parlour.message_texts(session_id, "notification")
         assert f"closed the execution {first.execution_id} as failed" in caplog.text
         assert reconciler.total.closed == 1
 
@@ -127,9 +127,9 @@ async def test_a_thorough_scan_finds_workflows_missing_in_temporal(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """For example when its database was lost."""
-    parlour = a_parlour(temporal, store, an_agent())
+    parlour = a_session_setup(temporal, store, an_agent())
     session_id = await parlour.session()
-    sent = await parlour.say(session_id)
+    sent = await parlour.post(session_id)
     ref = (await parlour.execution(sent).get()).ref
     await parlour.execution(sent).workflow.terminate()
     async with parlour.worker():
@@ -151,8 +151,8 @@ async def test_a_command_is_stored_until_there_is_a_worker(
 ) -> None:
     """8.2.9: and delivered once, by the first of several reconcilers."""
     monkeypatch.setattr("everstep.client.reconciler.DELIVERY_SECONDS", 0.2)
-    parlour = a_parlour(temporal, store, an_agent("One", "Two"))
-    sent = [await parlour.say(await parlour.session()) for _ in range(3)]
+    parlour = a_session_setup(temporal, store, an_agent("One", "Two"))
+    sent = [await parlour.post(await parlour.session()) for _ in range(3)]
     for each in sent:
         await store.steer(parlour.execution(each).ref, "k-1", user("Hurry"))
     assert not await parlour.reconciler.once()
@@ -161,8 +161,8 @@ async def test_a_command_is_stored_until_there_is_a_worker(
         monkeypatch.undo()
         both = await asyncio.gather(parlour.reconciler.once(), parlour.reconciler.once())
         for each in sent:
-            await parlour.over(each)
-            assert (await parlour.heard(each)).count("Hurry") == 1
+            await parlour.wait_for_completion(each)
+            assert (await parlour.conversation(each)).count("Hurry") == 1
 
     assert sum(repairs.delivered for repairs in both) >= 3
     assert await store.commands(parlour.settings.task_queue, 0.0) == ((), None)
@@ -171,16 +171,16 @@ async def test_a_command_is_stored_until_there_is_a_worker(
 async def test_an_outage_is_waited_for(
     temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parlour = a_parlour(temporal, store, an_agent())
-    parlour.store.fails("stranded", EverstepError("the database is away"))
+    parlour = a_session_setup(temporal, store, an_agent())
+    parlour.store.fail_next("stranded", EverstepError("the database is away"))
     reconciler, stop, seen = parlour.reconciler, asyncio.Event(), list[int]()
 
-    async def looks_twice() -> bool:
+    async def has_scanned_twice() -> bool:
         seen.append(1)
-        return reconciler.looked_at is not None
+        return reconciler.last_pass_at is not None
 
-    running = asyncio.create_task(reconciler.run(stop, every=0.01))
-    await eventually(looks_twice)
+    running = asyncio.create_task(reconciler.run(stop, interval=0.01))
+    await eventually(has_scanned_twice)
     stop.set()
     await running
 
@@ -200,8 +200,8 @@ async def test_a_resume_follows_the_pause_that_waits_for_the_workflow(
     temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8.2.9: both are accepted before the workflow begins, and it receives them in their order."""
-    async with receiving(temporal, store, an_agent("Done")) as parlour:
-        await accepted_and_lost(parlour, monkeypatch, "once")
+    async with open_session_setup(temporal, store, an_agent("Done")) as parlour:
+        await accept_and_lose_process(parlour, monkeypatch, "once")
         (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows
         execution = parlour.execution(row.ref.execution_id)
         with pytest.raises(Ended):

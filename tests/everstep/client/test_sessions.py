@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from temporalio.client import Client as TemporalClient
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.errors import InvalidInput, NotFound, UnknownName
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -28,32 +28,32 @@ from everstep.agent_domain.testing import MockTool, calls
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.contexts import ContextRules
 from everstep.client.errors import Refused
-from everstep.client.sessions import Said
+from everstep.client.sessions import UserMessage
 from everstep.store.sessions import PostgresSessions
-from tests.everstep.client.parlour import Parlour, a_parlour, receiving, said
+from tests.everstep.client.parlour import SessionSetup, a_session_setup, message_with, open_session_setup
 from tests.workflows.harness import HeldModel, an_agent, eventually
 
 ANN = ContextCaller("ann", "default")
 
 
-def answering() -> AgentBuilder:
+def counting_agent() -> DefinitionBuilder:
     """An agent that counts its answers."""
     return an_agent("One", "Two", "Three")
 
 
-def sees(**_args: object) -> str:
+def counted_reply(**_args: object) -> str:
     return "it"
 
 
-async def held(parlour: Parlour, model: HeldModel) -> tuple[UUID, UUID]:
+async def start_held_execution(parlour: SessionSetup, model: HeldModel) -> tuple[UUID, UUID]:
     """A session whose agent is working: the session, the execution."""
     session_id = await parlour.session()
-    sent = await parlour.say(session_id)
+    sent = await parlour.post(session_id)
     await model.begun.wait()
     return session_id, sent.execution_id
 
 
-class TestSaying:
+class TestPosting:
     async def test_a_run_is_published_in_its_session(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
@@ -61,12 +61,12 @@ class TestSaying:
         agent = an_agent(
             calls(("look", {"where": "there"}), ("fail", {})),
             "Seen.",
-            tools=[MockTool("look", handler=sees), MockTool("fail", handler=lambda: 1 / 0)],
+            tools=[MockTool("look", handler=counted_reply), MockTool("fail", handler=lambda: 1 / 0)],
         )
         agent.with_max_steps(5).with_error_policy(ErrorPolicy.retry_all(3))
-        async with receiving(temporal, store, agent) as parlour:
+        async with open_session_setup(temporal, store, agent) as parlour:
             session_id = await parlour.session()
-            row = await parlour.over(await parlour.say(session_id, "Look!"))
+            row = await parlour.wait_for_completion(await parlour.post(session_id, "Look!"))
             messages = await parlour.messages(session_id)
             envelopes = await parlour.store.envelopes(parlour.scope.tenant_id, session_id)
             session = await parlour.port.session(parlour.scope, session_id)
@@ -103,22 +103,22 @@ class TestSaying:
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.4"""
-        async with receiving(temporal, store, answering()) as parlour:
+        async with open_session_setup(temporal, store, counting_agent()) as parlour:
             session_id = await parlour.session()
-            await parlour.over(await parlour.say(session_id, "First"))
-            second = await parlour.say(session_id, "Second")
-            await parlour.over(second)
+            await parlour.wait_for_completion(await parlour.post(session_id, "First"))
+            second = await parlour.post(session_id, "Second")
+            await parlour.wait_for_completion(second)
 
-            assert (await parlour.heard(second))[:3] == ["First", "One", "Second"]
+            assert (await parlour.conversation(second))[:3] == ["First", "One", "Second"]
 
     async def test_a_message_may_create_its_session(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.2: and a repeated post with the same key creates no other one."""
-        async with receiving(temporal, store, answering()) as parlour:
-            message = said("Hello there")
+        async with open_session_setup(temporal, store, counting_agent()) as parlour:
+            message = message_with("Hello there")
             sent, again = [await parlour.sessions.begin(parlour.scope, message) for _ in range(2)]
-            await parlour.over(sent)
+            await parlour.wait_for_completion(sent)
             session = await parlour.port.session(parlour.scope, sent.message.session_id)
 
             assert (sent.message, sent.execution_id) == (again.message, again.execution_id)
@@ -130,14 +130,14 @@ class TestSaying:
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.2: at any process, and regardless of which one starts it."""
-        async with receiving(temporal, store, answering()) as parlour:
-            message = said("Hello there")
+        async with open_session_setup(temporal, store, counting_agent()) as parlour:
+            message = message_with("Hello there")
             attempts = (parlour.sessions.begin(parlour.scope, message) for _ in range(5))
             first, *others = await asyncio.gather(*attempts)
-            await parlour.over(first)
+            await parlour.wait_for_completion(first)
 
             assert others == [first] * 4
-            assert await parlour.contents(first.message.session_id, "user", "assistant") == [
+            assert await parlour.message_texts(first.message.session_id, "user", "assistant") == [
                 "Hello there",
                 "One",
             ]
@@ -146,14 +146,14 @@ class TestSaying:
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         other = an_agent("I am the other").with_name("other")
-        async with receiving(temporal, store, answering(), other) as parlour:
-            sent = await parlour.sessions.begin(parlour.scope, said(agent="other"))
+        async with open_session_setup(temporal, store, counting_agent(), other) as parlour:
+            sent = await parlour.sessions.begin(parlour.scope, message_with(agent="other"))
             session_id = sent.message.session_id
-            await parlour.over(sent)
-            await parlour.over(await parlour.say(session_id, "Who are you?"))
-            await parlour.over(await parlour.say(session_id, "And now?", agent="agent"))
+            await parlour.wait_for_completion(sent)
+            await parlour.wait_for_completion(await parlour.post(session_id, "Who are you?"))
+            await parlour.wait_for_completion(await parlour.post(session_id, "And now?", agent="agent"))
 
-            answers = await parlour.contents(session_id, "assistant")
+            answers = await parlour.message_texts(session_id, "assistant")
             assert answers == ["I am the other", "I am the other", "One"]
 
     @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ class TestSaying:
         told: str,
     ) -> None:
         """8.2.2"""
-        parlour = a_parlour(temporal, store, answering())
+        parlour = a_session_setup(temporal, store, counting_agent())
         session_id = await parlour.session()
         with pytest.raises(error, match=told):
-            await parlour.say(session_id, **fields)
+            await parlour.post(session_id, **fields)
 
         assert await parlour.messages(session_id) == []
         assert await parlour.executions(session_id) == []
@@ -193,23 +193,25 @@ class TestSaying:
         rules = ContextRules(frozenset({"ticket", "order"}))
         context = Context("ticket", "1", "https://example.org/")
 
-        assert await rules.checked(context, ANN) == (context, None)
+        assert await rules.check(context, ANN) == (context, None)
         with pytest.raises(
             InvalidInput, match="related_type 'user' is not allowed; choose from: order, ticket"
         ):
-            await rules.checked(Context("user", "1"), ANN)
+            await rules.check(Context("user", "1"), ANN)
 
     async def test_a_key_means_another_message_for_another_user(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.9.3: also where their names have slashes."""
-        parlour = a_parlour(temporal, store, answering())
+        parlour = a_session_setup(temporal, store, counting_agent())
         tenant = parlour.scope.tenant_id
 
         async def begins(tenant: str, user: str) -> UUID:
             client = replace(parlour.sessions.client, tenant_id=tenant)
             sessions = replace(parlour.sessions, client=client)
-            return (await sessions.begin(Scope(tenant, user), Said("Hello", user, key="k"))).execution_id
+            return (
+                await sessions.begin(Scope(tenant, user), UserMessage("Hello", user, key="k"))
+            ).execution_id
 
         people = [(tenant, "eu/ann"), (f"{tenant}/eu", "ann"), (f"{tenant}/eu/ann", "ann")]
         assert len({await begins(*person) for person in people}) == 3
@@ -218,30 +220,30 @@ class TestSaying:
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.1.1: it is stored with the message."""
-        async with receiving(temporal, store, answering()) as parlour:
+        async with open_session_setup(temporal, store, counting_agent()) as parlour:
             rules = ContextRules(frozenset({"ticket"}))
             parlour.sessions = replace(parlour.sessions, contexts=rules)
             about = Context("ticket", "42", "https://example.org/tickets/42")
             session_id = await parlour.session(context=about)
-            sent = await parlour.say(session_id, "Hello", context=about)
-            await parlour.over(sent)
+            sent = await parlour.post(session_id, "Hello", context=about)
+            await parlour.wait_for_completion(sent)
 
             assert sent.message.context == about
-            assert await parlour.heard(sent) == ["Hello", "One"]
+            assert await parlour.conversation(sent) == ["Hello", "One"]
 
     async def test_a_closed_session_accepts_no_message(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.2"""
-        parlour = a_parlour(temporal, store, answering())
+        parlour = a_session_setup(temporal, store, counting_agent())
         session_id = await parlour.session()
         await parlour.port.change_session(
             parlour.scope, session_id, SessionChanges(status=SessionStatus.CLOSED)
         )
         with pytest.raises(SessionNotActive):
-            await parlour.say(session_id)
+            await parlour.post(session_id)
         with pytest.raises(NotFound):
-            await parlour.say(uuid4())
+            await parlour.post(uuid4())
 
 
 class TestBusy:
@@ -250,26 +252,26 @@ class TestBusy:
     ) -> None:
         """8.3.1: `enqueue`"""
         model = HeldModel("One", "Two", "Three")
-        async with receiving(temporal, store, an_agent(model=model)) as parlour:
-            session_id, first = await held(parlour, model)
-            waiting = [await parlour.say(session_id, content) for content in ("And?", "Then?")]
+        async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await start_held_execution(parlour, model)
+            waiting = [await parlour.post(session_id, content) for content in ("And?", "Then?")]
             statuses = [row.status for row in await parlour.executions(session_id)]
             model.go_on.set()
             for sent in (first, *waiting):
-                await parlour.over(sent)
+                await parlour.wait_for_completion(sent)
 
             assert [sent.route for sent in waiting] == [Route.QUEUE] * 2
             assert statuses == ["running", "pending", "pending"]
-            assert await parlour.heard(waiting[1]) == ["Hello", "One", "And?", "Two", "Then?", "Three"]
+            assert await parlour.conversation(waiting[1]) == ["Hello", "One", "And?", "Two", "Then?", "Three"]
 
     async def test_concurrent_messages_are_processed_one_after_the_other(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.3.1: in arrival order, and never two at once."""
-        async with receiving(temporal, store, an_agent(*["Yes"] * 60)) as parlour:
+        async with open_session_setup(temporal, store, an_agent(*["Yes"] * 60)) as parlour:
             session_id = await parlour.session()
-            await asyncio.gather(*(parlour.say(session_id, f"Message {n}") for n in range(60)))
-            arrived = await parlour.contents(session_id, "user")
+            await asyncio.gather(*(parlour.post(session_id, f"Message {n}") for n in range(60)))
+            arrived = await parlour.message_texts(session_id, "user")
             executions = await parlour.executions(session_id)
             for execution in executions:
                 await parlour.execution(execution.ref.execution_id).result()
@@ -290,50 +292,50 @@ class TestBusy:
     ) -> None:
         """8.3.1: `steer`, after the step is recorded and as a request to continue."""
         model = HeldModel("One", "Two")
-        async with receiving(temporal, store, an_agent(model=model)) as parlour:
-            session_id, first = await held(parlour, model)
-            sent = await parlour.say(session_id, "Shorter!", on_busy=OnBusy.STEER)
+        async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await start_held_execution(parlour, model)
+            sent = await parlour.post(session_id, "Shorter!", on_busy=OnBusy.STEER)
             model.go_on.set()
-            await parlour.over(first)
+            await parlour.wait_for_completion(first)
 
             assert (sent.route, sent.execution_id) == (Route.STEER, first)
-            assert await parlour.heard(first) == ["Hello", "One", "Shorter!", "Two"]
-            assert await parlour.contents(session_id, "user") == ["Hello", "Shorter!"]
+            assert await parlour.conversation(first) == ["Hello", "One", "Shorter!", "Two"]
+            assert await parlour.message_texts(session_id, "user") == ["Hello", "Shorter!"]
 
     async def test_a_steered_message_that_a_guard_forbids_is_posted_as_a_new_one(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.3.1: the steered message becomes an `enqueue`."""
         model = HeldModel("One", "Two")
-        async with receiving(temporal, store, an_agent(model=model).with_max_steps(1)) as parlour:
-            session_id, first = await held(parlour, model)
-            await parlour.say(session_id, "Shorter!", on_busy=OnBusy.STEER)
+        async with open_session_setup(temporal, store, an_agent(model=model).with_max_steps(1)) as parlour:
+            session_id, first = await start_held_execution(parlour, model)
+            await parlour.post(session_id, "Shorter!", on_busy=OnBusy.STEER)
             model.go_on.set()
-            row = await parlour.over(first)
+            row = await parlour.wait_for_completion(first)
 
             async def is_queued() -> bool:
                 return len(await parlour.executions(session_id)) == 2
 
             await eventually(is_queued)
             _, second = await parlour.executions(session_id)
-            await parlour.over(second.ref.execution_id)
+            await parlour.wait_for_completion(second.ref.execution_id)
 
             assert row.stop_reason is StopReason.COMPLETED
-            assert await parlour.heard(first) == ["Hello", "One"]
-            assert await parlour.heard(second.ref.execution_id) == ["Hello", "One", "Shorter!", "Two"]
+            assert await parlour.conversation(first) == ["Hello", "One"]
+            assert await parlour.conversation(second.ref.execution_id) == ["Hello", "One", "Shorter!", "Two"]
 
     async def test_an_interrupting_message_is_processed_at_once(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.3.1: `interrupt`: ahead of the queue."""
         model = HeldModel("One", "Two", "Three")
-        async with receiving(temporal, store, an_agent(model=model)) as parlour:
-            session_id, first = await held(parlour, model)
-            queued = await parlour.say(session_id, "Later")
-            urgent = await parlour.say(session_id, "Stop!", on_busy=OnBusy.INTERRUPT)
-            row = await parlour.until(first, ExecutionStatus.CANCELLED)
-            await parlour.over(urgent)
-            await parlour.over(queued)
+        async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await start_held_execution(parlour, model)
+            queued = await parlour.post(session_id, "Later")
+            urgent = await parlour.post(session_id, "Stop!", on_busy=OnBusy.INTERRUPT)
+            row = await parlour.wait_for_status(first, ExecutionStatus.CANCELLED)
+            await parlour.wait_for_completion(urgent)
+            await parlour.wait_for_completion(queued)
 
             async def is_closed() -> bool:
                 return model.was_closed
@@ -341,21 +343,21 @@ class TestBusy:
             # At the next heartbeat; other executions do not wait for it.
             await eventually(is_closed)
             assert row.stop_reason is StopReason.USER_REQUESTED
-            assert await parlour.heard(queued) == ["Hello", "Stop!", "Two", "Later", "Three"]
+            assert await parlour.conversation(queued) == ["Hello", "Stop!", "Two", "Later", "Three"]
 
     async def test_a_message_that_may_not_wait_is_refused(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.3.1: `reject`"""
         model = HeldModel()
-        async with receiving(temporal, store, an_agent(model=model)) as parlour:
-            session_id, first = await held(parlour, model)
+        async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await start_held_execution(parlour, model)
             with pytest.raises(SessionBusy, match="Session is busy"):
-                await parlour.say(session_id, "Now!", on_busy=OnBusy.REJECT)
+                await parlour.post(session_id, "Now!", on_busy=OnBusy.REJECT)
             model.go_on.set()
-            await parlour.over(first)
+            await parlour.wait_for_completion(first)
 
-            assert await parlour.contents(session_id, "user") == ["Hello"]
+            assert await parlour.message_texts(session_id, "user") == ["Hello"]
 
 
 ASKS_TO_CHOOSE = calls(("user_input", {"prompt": "Which?", "choices": ["Red", "Blue"]}))
@@ -370,30 +372,30 @@ class TestAnswering:
     ) -> None:
         """8.5.2, 8.5.3, 8.5.4: an invalid one changes nothing."""
         agent = an_agent(ASKS_TO_CHOOSE, ASKS_FOR_A_FORM, "Done").with_capability(UseUserInput())
-        async with receiving(temporal, store, agent) as parlour:
+        async with open_session_setup(temporal, store, agent) as parlour:
             session_id = await parlour.session()
-            sent = await parlour.say(session_id, "Paint it")
-            await parlour.until(sent, ExecutionStatus.PAUSED)
+            sent = await parlour.post(session_id, "Paint it")
+            await parlour.wait_for_status(sent, ExecutionStatus.PAUSED)
             before = await parlour.messages(session_id)
             with pytest.raises(InvalidInput, match="Answer must be one of: Red, Blue"):
-                await parlour.say(session_id, "Green")
+                await parlour.post(session_id, "Green")
             assert await parlour.messages(session_id) == before
-            answer = await parlour.say(session_id, " Red ")
+            answer = await parlour.post(session_id, " Red ")
 
-            async def asked_again() -> bool:
+            async def is_question_open() -> bool:
                 requests = await parlour.execution(sent).requests()
                 return [r.request["prompt"] for r in requests] == ["When?"]
 
-            await parlour.store.until(asked_again)
-            await parlour.until(sent, ExecutionStatus.PAUSED)
+            await parlour.store.until(is_question_open)
+            await parlour.wait_for_status(sent, ExecutionStatus.PAUSED)
             with pytest.raises(InvalidInput, match='does not match the schema: "day" is a required'):
-                await parlour.say(session_id, "{}")
-            await parlour.say(session_id, "", data={"day": "Friday"})
-            await parlour.over(sent)
+                await parlour.post(session_id, "{}")
+            await parlour.post(session_id, "", data={"day": "Friday"})
+            await parlour.wait_for_completion(sent)
             messages = await parlour.messages(session_id)
 
             assert (answer.route, answer.execution_id) == (Route.ANSWER, sent.execution_id)
-            assert await parlour.heard(sent) == ["Paint it", "", "Red", "", '{"day":"Friday"}', "Done"]
+            assert await parlour.conversation(sent) == ["Paint it", "", "Red", "", '{"day":"Friday"}', "Done"]
             told = [(m.role, m.content) for m in messages if m.role in {"user", "assistant"}]
             assert told == [
                 ("user", "Paint it"),
@@ -412,39 +414,39 @@ class TestAnswering:
     ) -> None:
         """1.1.3"""
         agent = an_agent(ASKS_TO_CHOOSE, "Done").with_capability(UseUserInput())
-        async with receiving(temporal, store, agent) as parlour:
+        async with open_session_setup(temporal, store, agent) as parlour:
             session_id = await parlour.session()
-            sent = await parlour.say(session_id)
-            await parlour.until(sent, ExecutionStatus.PAUSED)
-            answers = [await parlour.say(session_id, "Red", key="once") for _ in range(2)]
-            await parlour.over(sent)
-            late = await parlour.say(session_id, "Red", key="once")
+            sent = await parlour.post(session_id)
+            await parlour.wait_for_status(sent, ExecutionStatus.PAUSED)
+            answers = [await parlour.post(session_id, "Red", key="once") for _ in range(2)]
+            await parlour.wait_for_completion(sent)
+            late = await parlour.post(session_id, "Red", key="once")
 
             assert answers == [late, late]
-            assert await parlour.contents(session_id, "user") == ["Hello", "Red"]
+            assert await parlour.message_texts(session_id, "user") == ["Hello", "Red"]
 
     async def test_of_two_answers_one_counts(self, temporal: TemporalClient, store: PostgresSessions) -> None:
         """8.5.3: the other one is an ordinary message."""
         agent = an_agent(ASKS_TO_CHOOSE, "Done", "Fine").with_capability(UseUserInput())
-        async with receiving(temporal, store, agent) as parlour:
+        async with open_session_setup(temporal, store, agent) as parlour:
             session_id = await parlour.session()
-            sent = await parlour.say(session_id)
-            await parlour.until(sent, ExecutionStatus.PAUSED)
-            both = await asyncio.gather(parlour.say(session_id, "Red"), parlour.say(session_id, "Blue"))
+            sent = await parlour.post(session_id)
+            await parlour.wait_for_status(sent, ExecutionStatus.PAUSED)
+            both = await asyncio.gather(parlour.post(session_id, "Red"), parlour.post(session_id, "Blue"))
             for execution in await parlour.executions(session_id):
-                await parlour.over(execution.ref.execution_id)
+                await parlour.wait_for_completion(execution.ref.execution_id)
 
-            assert len(await parlour.contents(session_id, "user")) == 3
+            assert len(await parlour.message_texts(session_id, "user")) == 3
             assert Route.ANSWER in {sent.route for sent in both}
 
     async def test_a_named_question_must_be_open(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.5.3"""
-        parlour = a_parlour(temporal, store, answering())
+        parlour = a_session_setup(temporal, store, counting_agent())
         session_id = await parlour.session()
         with pytest.raises(NotFound, match="There is no open question"):
-            await parlour.say(session_id, "Red", request_id=uuid4())
+            await parlour.post(session_id, "Red", request_id=uuid4())
 
 
 class TestCancelling:
@@ -453,26 +455,26 @@ class TestCancelling:
     ) -> None:
         """8.2.1"""
         model = HeldModel("One", "Two")
-        async with receiving(temporal, store, an_agent(model=model)) as parlour:
-            session_id, first = await held(parlour, model)
-            second, third = [await parlour.say(session_id, content) for content in ("Second", "Third")]
+        async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await start_held_execution(parlour, model)
+            second, third = [await parlour.post(session_id, content) for content in ("Second", "Third")]
             await parlour.sessions.cancel(parlour.execution(second).ref)
             await parlour.sessions.cancel(parlour.execution(first).ref)
-            await parlour.over(third)
+            await parlour.wait_for_completion(third)
 
             statuses = [row.status for row in await parlour.executions(session_id)]
             assert statuses == ["cancelled", "cancelled", "completed"]
-            assert await parlour.heard(third) == ["Hello", "Third", "Two"]
-            assert (await parlour.contents(session_id)).count("Execution cancelled") == 2
+            assert await parlour.conversation(third) == ["Hello", "Third", "Two"]
+            assert (await parlour.message_texts(session_id)).count("Execution cancelled") == 2
 
     async def test_a_started_execution_without_a_worker_is_cancelled_without_effect(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.1: there is no worker yet; when one starts, there is no work left."""
         model = HeldModel()
-        parlour = a_parlour(temporal, store, an_agent(model=model))
+        parlour = a_session_setup(temporal, store, an_agent(model=model))
         session_id = await parlour.session()
-        sent = await parlour.say(session_id)
+        sent = await parlour.post(session_id)
         execution = parlour.execution(sent)
         await parlour.sessions.cancel(execution.ref)
         async with parlour.worker():
@@ -480,15 +482,15 @@ class TestCancelling:
 
         assert model.asked == 0
         assert (await execution.get()).status is ExecutionStatus.CANCELLED
-        assert (await parlour.contents(session_id)).count("Execution cancelled") == 1
+        assert (await parlour.message_texts(session_id)).count("Execution cancelled") == 1
 
     async def test_an_ended_execution_cannot_be_cancelled(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         """8.2.1"""
-        async with receiving(temporal, store, answering()) as parlour:
-            sent = await parlour.say(await parlour.session())
-            await parlour.over(sent)
+        async with open_session_setup(temporal, store, counting_agent()) as parlour:
+            sent = await parlour.post(await parlour.session())
+            await parlour.wait_for_completion(sent)
             await parlour.execution(sent).workflow.result()
             with pytest.raises(Refused, match="has ended"):
                 await parlour.sessions.cancel(parlour.execution(sent).ref)
@@ -497,12 +499,12 @@ class TestCancelling:
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
         model = HeldModel()
-        async with receiving(temporal, store, an_agent(model=model)) as parlour:
-            session_id, first = await held(parlour, model)
+        async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+            session_id, first = await start_held_execution(parlour, model)
             with pytest.raises(SessionBusy):
                 await parlour.sessions.delete(parlour.scope, session_id)
             await parlour.sessions.cancel(parlour.execution(first).ref)
-            await parlour.until(first, ExecutionStatus.CANCELLED)
+            await parlour.wait_for_status(first, ExecutionStatus.CANCELLED)
 
             assert await parlour.sessions.delete(parlour.scope, session_id)
             assert await parlour.port.session(parlour.scope, session_id) is None
@@ -521,15 +523,21 @@ class TestForks:
 
         look = MockTool("look", handler=looks)
         agent = an_agent(calls(("look", {})), "A cat", "Two cats", tools=[look])
-        async with receiving(temporal, store, agent) as parlour:
+        async with open_session_setup(temporal, store, agent) as parlour:
             session_id = await parlour.session()
-            sent = await parlour.say(session_id, "What is there?", debug=True)
-            await parlour.over(sent)
+            sent = await parlour.post(session_id, "What is there?", debug=True)
+            await parlour.wait_for_completion(sent)
             fork = await parlour.sessions.fork(parlour.execution(sent).ref, 1, "How many?")
-            row = await parlour.over(fork.id)
+            row = await parlour.wait_for_completion(fork.id)
 
             assert looked == [1]
             assert (await parlour.store.material(fork.ref)).is_debug
-            assert await parlour.heard(fork.id) == ["What is there?", "", "seen", "How many?", "Two cats"]
+            assert await parlour.conversation(fork.id) == [
+                "What is there?",
+                "",
+                "seen",
+                "How many?",
+                "Two cats",
+            ]
             assert row.metadata["forked_from"] == str(sent.execution_id)
-            assert await parlour.contents(session_id, "user") == ["What is there?", "How many?"]
+            assert await parlour.message_texts(session_id, "user") == ["What is there?", "How many?"]

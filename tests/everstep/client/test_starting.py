@@ -9,11 +9,11 @@ import pytest
 from everstep.client.client import Client
 from everstep.client.errors import Taken
 from everstep.store.memory import MemoryStore
-from tests.everstep.store.store_words import ended
+from tests.everstep.store.store_words import end_execution
 from tests.workflows.harness import an_agent
 
 
-class Forgetful:
+class ForgetfulTemporal:
     """A Temporal server that starts the same workflow any number of times."""
 
     def __init__(self) -> None:
@@ -23,19 +23,19 @@ class Forgetful:
         self.started.append(given["id"])
 
 
-def a_client(temporal: Forgetful) -> Client:
+def a_client(temporal: ForgetfulTemporal) -> Client:
     agent = an_agent("Hello").definition()
     return Client(cast("Any", temporal), MemoryStore(), {agent.descriptor.name: agent})
 
 
 async def test_an_ended_execution_is_not_started_again() -> None:
-    temporal, execution_id = Forgetful(), uuid4()
+    temporal, execution_id = ForgetfulTemporal(), uuid4()
     client = a_client(temporal)
     execution = await client.start("agent", "Hello", execution_id=execution_id)
     await client.start("agent", "Hello", execution_id=execution_id)
     assert len(temporal.started) == 2
 
-    await ended(client.store, execution.ref)
+    await end_execution(client.store, execution.ref)
 
     assert await client.start("agent", "Hello", execution_id=execution_id) == execution
     assert len(temporal.started) == 2
@@ -43,7 +43,7 @@ async def test_an_ended_execution_is_not_started_again() -> None:
 
 def test_a_key_means_another_execution_in_another_tenant() -> None:
     """8.9.3: also where their names have slashes."""
-    client = a_client(Forgetful())
+    client = a_client(ForgetfulTemporal())
     named = {"acme": "eu/k", "acme/eu": "k", '["acme"]': "eu/k"}
 
     assert len({replace(client, tenant_id=tenant).derived_id(key) for tenant, key in named.items()}) == 3
@@ -52,7 +52,7 @@ def test_a_key_means_another_execution_in_another_tenant() -> None:
 
 
 async def test_an_id_is_for_one_request() -> None:
-    temporal, execution_id = Forgetful(), uuid4()
+    temporal, execution_id = ForgetfulTemporal(), uuid4()
     client = a_client(temporal)
     await client.start("agent", "Hello", execution_id=execution_id, request="a")
 

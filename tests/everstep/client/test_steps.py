@@ -8,14 +8,14 @@ import pytest
 from everstep.agent_domain.errors import NotFound
 from everstep.client.client import Client
 from everstep.store.memory import MemoryStore
-from tests.everstep.store.store_words import TENANT, accepted, stepped
+from tests.everstep.store.store_words import TENANT, accept_execution, run_step
 
 
 async def test_a_long_execution_is_read_page_by_page() -> None:
     store = MemoryStore()
-    ref = await accepted(store)
+    ref = await accept_execution(store)
     for number in range(1, 121):
-        await stepped(store, ref, number)
+        await run_step(store, ref, number)
     execution = _client(store).execution(ref.execution_id)
 
     assert [step.number async for step in execution.each_step()] == list(range(1, 121))

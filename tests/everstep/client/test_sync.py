@@ -10,24 +10,24 @@ from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Client
 from everstep.client.sync import SyncClient, SyncExecution
 from everstep.runtime.embedded import EmbeddedServices
-from tests.workflows.harness import an_agent, an_office, connected
+from tests.workflows.harness import an_agent, an_office, connect_temporal
 
 ASKING = ("user_input", {"prompt": "Which day?"})
 
 
-def blocking(services: EmbeddedServices) -> tuple[ExecutionStatus, str | None, int]:
+def run_blocking(services: EmbeddedServices) -> tuple[ExecutionStatus, str | None, int]:
     """A program without an event loop, with its worker in the client's own loop."""
 
     @asynccontextmanager
-    async def opened() -> AsyncGenerator[Client]:
+    async def open_client() -> AsyncGenerator[Client]:
         agent = an_agent(calls(ASKING), says("Done.")).with_capability(UseUserInput())
-        office = an_office(await connected(services), agent)
+        office = an_office(await connect_temporal(services), agent)
         async with office.worker():
             yield office.client
 
-    with SyncClient(opened) as client:
+    with SyncClient(open_client) as client:
         execution = client.start("agent", "Plan it")
-        until_asked(execution)
+        wait_for_request(execution)
         execution.submit_input("Friday")
         execution.result()
         row = client.execution(execution.id).get()
@@ -35,11 +35,11 @@ def blocking(services: EmbeddedServices) -> tuple[ExecutionStatus, str | None, i
         return row.status, response, len(client.list().rows)
 
 
-def until_asked(execution: SyncExecution) -> None:
+def wait_for_request(execution: SyncExecution) -> None:
     while execution.get().status is not ExecutionStatus.PAUSED:
         """Waits in another thread."""
 
 
 async def test_a_blocking_program_runs_an_execution_to_its_end(services: EmbeddedServices) -> None:
     """8.5.3"""
-    assert await asyncio.to_thread(blocking, services) == (ExecutionStatus.COMPLETED, "Done.", 1)
+    assert await asyncio.to_thread(run_blocking, services) == (ExecutionStatus.COMPLETED, "Done.", 1)

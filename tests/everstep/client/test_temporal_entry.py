@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from temporalio.client import ActivityFailureError, Client as TemporalClient
 from temporalio.exceptions import ApplicationError
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.testing import calls, says
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.capabilities.user_input import UseUserInput
-from everstep.client.temporal_entry import ActRequest, FrontDoor, Standing, StartRequest
+from everstep.client.temporal_entry import ActRequest, ExecutionReport, StartRequest, TemporalEntry
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
 from tests.workflows.harness import NoModels, Office, an_agent, an_office
@@ -32,18 +32,18 @@ def delete(path: str) -> str:
 
 
 @asynccontextmanager
-async def a_service(temporal: TemporalClient, agent: AgentBuilder = ASKING) -> AsyncGenerator[Office]:
+async def open_service(temporal: TemporalClient, agent: DefinitionBuilder = ASKING) -> AsyncGenerator[Office]:
     """A worker with the Temporal entry activities, and its parts."""
     office = an_office(temporal, agent)
     book = AgentBook(office.client.agents.values(), NoModels())
-    door = FrontDoor(office.client)
+    door = TemporalEntry(office.client)
     async with make_worker(temporal, office.port, book, office.settings, front_door=door):
         yield office
 
 
-async def knock(
+async def call_entry(
     office: Office, name: str, request: StartRequest | ActRequest, key: str | None = None
-) -> Standing:
+) -> ExecutionReport:
     """The calls of such a service."""
     return await office.temporal.execute_activity(
         f"everstep.{name}",
@@ -51,30 +51,34 @@ async def knock(
         id=key or str(uuid4()),
         task_queue=office.settings.task_queue,
         start_to_close_timeout=timedelta(seconds=20),
-        result_type=Standing,
+        result_type=ExecutionReport,
     )
 
 
 async def test_an_execution_is_started_answered_and_followed_to_its_end(temporal: TemporalClient) -> None:
     """8.5.3"""
-    async with a_service(temporal) as office:
-        begun = await knock(office, "start", StartRequest(agent="agent", message="Plan it"))
+    async with open_service(temporal) as office:
+        begun = await call_entry(office, "start", StartRequest(agent="agent", message="Plan it"))
         execution = office.client.execution(begun.execution_id)
         await office.until_status(execution, ExecutionStatus.PAUSED)
 
-        await knock(office, "act", ActRequest(execution_id=begun.execution_id, act="answer", text="Friday"))
+        await call_entry(
+            office, "act", ActRequest(execution_id=begun.execution_id, act="answer", text="Friday")
+        )
         await execution.result()
 
-        ended = await knock(office, "act", ActRequest(execution_id=begun.execution_id, act="show"))
+        ended = await call_entry(office, "act", ActRequest(execution_id=begun.execution_id, act="show"))
         assert (ended.status, ended.stop_reason) == (ExecutionStatus.COMPLETED, StopReason.COMPLETED)
         assert ended.response == "Friday it is."
 
 
 async def test_an_execution_is_started_in_debug_mode(temporal: TemporalClient) -> None:
     """8.1.3"""
-    async with a_service(temporal) as office:
+    async with open_service(temporal) as office:
         for debug in (False, True):
-            begun = await knock(office, "start", StartRequest(agent="agent", message="Plan it", debug=debug))
+            begun = await call_entry(
+                office, "start", StartRequest(agent="agent", message="Plan it", debug=debug)
+            )
             execution = office.client.execution(begun.execution_id)
 
             assert (await office.store.material(execution.ref)).is_debug is debug
@@ -82,10 +86,10 @@ async def test_an_execution_is_started_in_debug_mode(temporal: TemporalClient) -
 
 async def test_a_repeated_activity_starts_no_other_execution(temporal: TemporalClient) -> None:
     """1.1.4"""
-    async with a_service(temporal) as office:
+    async with open_service(temporal) as office:
         request = StartRequest(agent="agent", message="Plan it")
-        one = await knock(office, "start", request, "order-17")
-        other = await knock(office, "start", request, "order-17")
+        one = await call_entry(office, "start", request, "order-17")
+        other = await call_entry(office, "start", request, "order-17")
 
         assert one.execution_id == other.execution_id
 
@@ -93,23 +97,23 @@ async def test_a_repeated_activity_starts_no_other_execution(temporal: TemporalC
 async def test_a_decision_is_bound_to_the_listed_arguments(temporal: TemporalClient) -> None:
     """8.6.3"""
     agent = an_agent(calls(("delete", {"path": "a"})), says("Done."), tools=[tool(delete)])
-    async with a_service(temporal, agent.with_approval("delete", "always")) as office:
-        begun = await knock(office, "start", StartRequest(agent="agent", message="Delete a"))
+    async with open_service(temporal, agent.with_approval("delete", "always")) as office:
+        begun = await call_entry(office, "start", StartRequest(agent="agent", message="Delete a"))
         execution = office.client.execution(begun.execution_id)
         await office.until_status(execution, ExecutionStatus.PAUSED)
         act = ActRequest(execution_id=begun.execution_id, act="show")
-        (asked,) = (await knock(office, "act", act)).requests
+        (asked,) = (await call_entry(office, "act", act)).requests
         assert (asked.kind, asked.tool) == (CallNeed.APPROVAL, "delete")
 
         for verdict in ("approve", "deny", "edit"):
             with pytest.raises(ActivityFailureError) as failure:
-                await knock(office, "act", act.model_copy(update={"act": verdict}))
+                await call_entry(office, "act", act.model_copy(update={"act": verdict}))
             assert f"{verdict} needs an args_digest" in str(failure.value.cause)
         approval = {"act": "approve", "args_digest": asked.args_digest}
-        await knock(office, "act", act.model_copy(update=approval))
+        await call_entry(office, "act", act.model_copy(update=approval))
         await execution.result()
 
-        assert (await knock(office, "act", act)).status is ExecutionStatus.COMPLETED
+        assert (await call_entry(office, "act", act)).status is ExecutionStatus.COMPLETED
 
 
 @pytest.mark.parametrize("digest", ["", " ", "A" * 64, "a" * 63])
@@ -130,11 +134,11 @@ def test_a_malformed_digest_is_refused_before_it_is_sent(digest: str) -> None:
 async def test_an_invalid_request_is_not_retried(
     temporal: TemporalClient, request_: StartRequest | ActRequest, complaint: str
 ) -> None:
-    async with a_service(temporal) as office:
+    async with open_service(temporal) as office:
         name = "start" if isinstance(request_, StartRequest) else "act"
 
         with pytest.raises(ActivityFailureError) as failure:
-            await knock(office, name, request_)
+            await call_entry(office, name, request_)
 
         assert isinstance(failure.value.cause, ApplicationError)
         assert complaint in str(failure.value.cause)

@@ -7,9 +7,9 @@ subagents for A and B.
 
 from typing import Any
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
-from everstep.agent_domain.agents.registry import AgentRegistry
+from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.messages.cached_context import InferenceRequest
@@ -22,7 +22,7 @@ from everstep.capabilities.user_input import UseUserInput
 SCHEMA = {"type": "object", "properties": {"seats": {"type": "integer"}}, "required": ["seats"]}
 
 
-class Clerk:
+class ClerkModel:
     """A model that follows the commands of a message."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
@@ -31,13 +31,13 @@ class Clerk:
             return says(f"So be it: {last.text}")
         if last.text == "fail":
             raise ModelError("the model is broken")
-        if wanted := _wanted(last.text):
+        if wanted := _calls_in(last.text):
             return calls(*wanted)
         on_text(last.text)
         return says(f"You said: {last.text}")
 
 
-def _wanted(text: str) -> list[tuple[str, dict[str, Any]]]:
+def _calls_in(text: str) -> list[tuple[str, dict[str, Any]]]:
     word, _, rest = text.partition(" ")
     match word:
         case "ask":
@@ -60,15 +60,19 @@ def book(hotel: str) -> str:
     return f"a room at {hotel}"
 
 
-def _clerk(name: str, description: str) -> AgentBuilder:
-    agent = AgentBuilder.new().with_name(name, description).with_driver(ToolCallingDriver(Clerk()))
+def _clerk(name: str, description: str) -> DefinitionBuilder:
+    agent = DefinitionBuilder.new().with_name(name, description).with_driver(ToolCallingDriver(ClerkModel()))
     return agent.with_tools([book]).with_approval("book", "always").with_capability(UseUserInput())
 
 
 CLERK = _clerk("clerk", "Books rooms")
 AIDE = AgentSpec("aide", "Does one thing", "You are an aide.")
-CHIEF = _clerk("chief", "Has others book rooms").with_capability(UseSubagents(AgentRegistry([AIDE])))
+CHIEF = _clerk("chief", "Has others book rooms").with_capability(UseSubagents(AgentSpecRegistry([AIDE])))
 
-OTHER = AgentBuilder.new().with_name("other", "Says what you say").with_driver(ToolCallingDriver(Clerk()))
+OTHER = (
+    DefinitionBuilder.new()
+    .with_name("other", "Says what you say")
+    .with_driver(ToolCallingDriver(ClerkModel()))
+)
 
 agents = [CLERK, OTHER, CHIEF]

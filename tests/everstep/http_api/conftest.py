@@ -8,8 +8,8 @@ from sqlalchemy import make_url
 
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.migrate import upgrade
-from tests.everstep.http_api.house import House, Let, Person, a_house, door_of
-from tests.workflows.harness import connected
+from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, open_api_setup, open_callers
+from tests.workflows.harness import connect_temporal
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -23,27 +23,27 @@ async def http_database(services: EmbeddedServices) -> str:
 
 
 @pytest_asyncio.fixture
-async def api_setup(http_database: str, services: EmbeddedServices) -> AsyncGenerator[House]:
+async def api_setup(http_database: str, services: EmbeddedServices) -> AsyncGenerator[ApiSetup]:
     """The API, without a worker."""
-    async with a_house(http_database, await connected(services)) as api_setup:
+    async with open_api_setup(http_database, await connect_temporal(services)) as api_setup:
         yield api_setup
 
 
 @pytest_asyncio.fixture
-async def sign_in(api_setup: House) -> AsyncGenerator[Let]:
+async def sign_in(api_setup: ApiSetup) -> AsyncGenerator[MakeCaller]:
     """Creates authenticated callers."""
-    async with door_of(api_setup) as sign_in:
+    async with open_callers(api_setup) as sign_in:
         yield sign_in
 
 
 @pytest_asyncio.fixture
-async def ann(sign_in: Let) -> Person:
+async def ann(sign_in: MakeCaller) -> ApiCaller:
     """A caller without scopes."""
     return await sign_in("ann")
 
 
 @pytest_asyncio.fixture
-async def work(api_setup: House) -> AsyncGenerator[None]:
+async def work(api_setup: ApiSetup) -> AsyncGenerator[None]:
     """A worker in this process."""
-    async with api_setup.at_work():
+    async with api_setup.open_worker():
         yield

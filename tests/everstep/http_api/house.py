@@ -18,9 +18,9 @@ from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Sessions
 from everstep.http_api.api import Api
 from everstep.http_api.app import create_app
-from everstep.http_api.auth import Doorkeeper
+from everstep.http_api.auth import Authenticator
 from everstep.http_api.channels import Signer
-from everstep.http_api.tokens import Tokens, signed
+from everstep.http_api.tokens import Tokens, sign_token
 from everstep.runtime.agents import AgentBook, load_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
@@ -41,12 +41,12 @@ Answer = httpx2.Response
 class NoModels:
     """The agents of these tests have their own models."""
 
-    def model(self, wanted: ModelChoice = None) -> Model:
-        raise LookupError(wanted)
+    def model(self, choice: ModelChoice = None) -> Model:
+        raise LookupError(choice)
 
 
 @dataclass(frozen=True)
-class House:
+class ApiSetup:
     """The parts of an installation; each test has its own tenant."""
 
     sessions: Sessions
@@ -62,7 +62,7 @@ class House:
             self.keys,
             PostgresAccounts(self.keys.engine),
             PostgresStreams(self.keys.engine),
-            Doorkeeper(Tokens(SECRET), self.keys),
+            Authenticator(Tokens(SECRET), self.keys),
             Signer("everstep", "hush"),
             allowed_origins=(ORIGIN,),
         )
@@ -74,10 +74,10 @@ class House:
 
     def token(self, user_id: str, *scopes: str, tenant: str | None = None) -> str:
         """A bearer token for this user."""
-        return signed(SECRET, user_id, tenant or self.tenant, " ".join(scopes))
+        return sign_token(SECRET, user_id, tenant or self.tenant, " ".join(scopes))
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncGenerator[None]:
+    async def open_worker(self) -> AsyncGenerator[None]:
         """Run a worker in this process."""
         client = self.sessions.client
         book = AgentBook(client.agents.values(), NoModels())
@@ -88,59 +88,59 @@ class House:
 
 
 @dataclass(frozen=True)
-class Person:
+class ApiCaller:
     """An authenticated caller of the API."""
 
     http: httpx2.AsyncClient
-    api_setup: House
+    api_setup: ApiSetup
     app: FastAPI
 
     async def get(self, path: str, **query: Any) -> Any:
         """The body of a successful GET."""
-        return _good(await self.http.get(path, params=query))
+        return _body_of_success(await self.http.get(path, params=query))
 
     async def post(self, path: str, body: Any = None, *, key: str | None = None) -> Any:
         """The body of a successful POST."""
-        return _good(await self.posts(path, body, key=key))
+        return _body_of_success(await self.send_post(path, body, key=key))
 
-    async def posts(self, path: str, body: Any = None, *, key: str | None = None) -> Answer:
+    async def send_post(self, path: str, body: Any = None, *, key: str | None = None) -> Answer:
         """The response to a POST."""
         headers = {"Idempotency-Key": key} if key else {}
         return await self.http.post(path, json=body, headers=headers)
 
-    async def session(self, **given: Any) -> str:
+    async def create_session(self, **given: Any) -> str:
         """A new session."""
         return (await self.post("/agent/sessions", given))["id"]
 
-    async def says(self, session: str, content: str, **given: Any) -> Any:
+    async def post_message(self, session: str, content: str, **given: Any) -> Any:
         """Post a message to a session."""
         return await self.post(f"/agent/sessions/{session}/messages", {"content": content, **given})
 
-    async def starts(self, content: str) -> str:
+    async def start_execution(self, content: str) -> str:
         """Start an execution without a session."""
         return (await self.post("/agent/executions", {"content": content}))["id"]
 
-    async def until(self, execution: str, *statuses: str) -> Any:
+    async def wait_for_status(self, execution: str, *statuses: str) -> Any:
         """The execution, once it has one of these statuses."""
 
-        async def stands() -> bool:
+        async def has_status() -> bool:
             return (await self.get(f"/agent/executions/{execution}"))["status"] in statuses
 
-        await eventually(stands)
+        await eventually(has_status)
         return await self.get(f"/agent/executions/{execution}")
 
-    async def asked(self, execution: str) -> Any:
+    async def wait_for_request(self, execution: str) -> Any:
         """The request for which the execution waits."""
-        await self.until(execution, "paused")
+        await self.wait_for_status(execution, "paused")
         return (await self.get(f"/agent/executions/{execution}/requests"))["items"][0]
 
 
-def _good(answer: Answer) -> Any:
+def _body_of_success(answer: Answer) -> Any:
     assert answer.status_code < 300, (answer.status_code, answer.text)
     return answer.json() if answer.content else None
 
 
-def refused(answer: Answer, status: int, *words: str) -> Any:
+def assert_problem(answer: Answer, status: int, *words: str) -> Any:
     """The problem document of an error response."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
@@ -152,33 +152,33 @@ def refused(answer: Answer, status: int, *words: str) -> Any:
     return problem
 
 
-Let = Callable[..., Awaitable[Person]]
+MakeCaller = Callable[..., Awaitable[ApiCaller]]
 
 
 @asynccontextmanager
-async def door_of(api_setup: House) -> AsyncGenerator[Let]:
+async def open_callers(api_setup: ApiSetup) -> AsyncGenerator[MakeCaller]:
     """Creates callers by name and scopes, in this test's tenant unless another is named."""
     app = create_app(api_setup.api)
     async with AsyncExitStack() as stack:
 
-        async def sign_in(user_id: str = "ann", *scopes: str, tenant: str | None = None) -> Person:
+        async def sign_in(user_id: str = "ann", *scopes: str, tenant: str | None = None) -> ApiCaller:
             token = api_setup.token(user_id, *scopes, tenant=tenant)
-            http = visitor(app, {"Authorization": f"Bearer {token}"})
-            return Person(await stack.enter_async_context(http), api_setup, app)
+            http = http_client(app, {"Authorization": f"Bearer {token}"})
+            return ApiCaller(await stack.enter_async_context(http), api_setup, app)
 
         yield sign_in
 
 
-def visitor(app: FastAPI, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+def http_client(app: FastAPI, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
     """A client that sends requests to the application."""
     transport = httpx2.ASGITransport(app)
     return httpx2.AsyncClient(transport=transport, base_url="http://api.test", headers=headers)
 
 
 @asynccontextmanager
-async def a_house(
+async def open_api_setup(
     database: str, temporal: TemporalClient, tenant: str | None = None
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[ApiSetup]:
     """An installation on this database."""
     engine = create_engine(database)
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
@@ -187,7 +187,7 @@ async def a_house(
     client = Client(temporal, store, known, settings.task_queue)
     sessions = Sessions(client, store, "clerk", ContextRules(frozenset({"order", "ticket"})))
     try:
-        api_setup = House(sessions, PostgresKeys(engine), settings)
-        yield House(sessions, api_setup.keys, settings, tenant) if tenant else api_setup
+        api_setup = ApiSetup(sessions, PostgresKeys(engine), settings)
+        yield ApiSetup(sessions, api_setup.keys, settings, tenant) if tenant else api_setup
     finally:
         await engine.dispose()

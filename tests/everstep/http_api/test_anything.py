@@ -24,9 +24,9 @@ from schemathesis.specs.openapi import checks
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
 from everstep.runtime.embedded import EmbeddedServices
-from everstep.runtime.serving import serving
-from tests.everstep.http_api.house import a_house
-from tests.workflows.harness import connected
+from everstep.runtime.serving import serve_app
+from tests.everstep.http_api.house import open_api_setup
+from tests.workflows.harness import connect_temporal
 
 A_FEW: Final = 8
 """Requests of each kind at each address: some four hundred in all."""
@@ -45,7 +45,7 @@ TRACES: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Server:
+class ApiServer:
     """The API on a port, with an authenticated caller."""
 
     url: str
@@ -62,20 +62,23 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(http_database: str, services: EmbeddedServices) -> Generator[Server]:
+def server(http_database: str, services: EmbeddedServices) -> Generator[ApiServer]:
     """In its own thread, because its callers block while they wait for responses."""
     ready, stop = threading.Event(), asyncio.Event()
     made = dict[str, Any]()
 
     async def serve() -> None:
         made["loop"] = asyncio.get_running_loop()
-        async with a_house(http_database, await connected(services)) as api_setup, api_setup.at_work():
+        async with (
+            open_api_setup(http_database, await connect_temporal(services)) as api_setup,
+            api_setup.open_worker(),
+        ):
             headers = {"Authorization": f"Bearer {api_setup.token('ann')}"}
-            app = create_app(replace(api_setup.api, feed=_over))
-            async with serving(app, "127.0.0.1", 0) as url:
+            app = create_app(replace(api_setup.api, feed=_empty_stream))
+            async with serve_app(app, "127.0.0.1", 0) as url:
                 async with httpx2.AsyncClient(base_url=url, headers=headers) as ann:
-                    made["server"] = Server(
-                        url, headers, await _belongings(ann), (await ann.get("/openapi.json")).json()
+                    made["server"] = ApiServer(
+                        url, headers, await _existing_ids(ann), (await ann.get("/openapi.json")).json()
                     )
                 ready.set()
                 await stop.wait()
@@ -88,17 +91,17 @@ def server(http_database: str, services: EmbeddedServices) -> Generator[Server]:
     thread.join(30)
 
 
-async def _over(*_: object) -> AsyncGenerator[bytes]:
+async def _empty_stream(*_: object) -> AsyncGenerator[bytes]:
     """A stream without further events: a caller reads to its end."""
 
-    async def nothing() -> AsyncGenerator[bytes]:
+    async def no_events() -> AsyncGenerator[bytes]:
         for data in (b":\n\n",):
             yield data
 
-    return nothing()
+    return no_events()
 
 
-async def _belongings(ann: httpx2.AsyncClient) -> Mapping[str, str]:
+async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
     """Ids of existing rows: requests with unknown ids test little."""
     asked = (await ann.post("/agent/messages", json={"content": "book"})).json()
     path = f"/agent/executions/{asked['execution_id']}/requests"
@@ -126,7 +129,7 @@ def kinds() -> list[tuple[str, GenerationMode]]:
     return right + [(label, GenerationMode.NEGATIVE) for label in takes]
 
 
-def tried(server: Server, label: str, mode: GenerationMode, count: int) -> None:
+def send_generated(server: ApiServer, label: str, mode: GenerationMode, count: int) -> None:
     """Send this many requests of a kind to an address."""
     method, path = label.split(" ")
     # Its types are less strict than pyright requires.
@@ -158,16 +161,16 @@ def tried(server: Server, label: str, mode: GenerationMode, count: int) -> None:
 
 
 @pytest.mark.parametrize(("label", "mode"), kinds())
-def test_generated_requests_are_answered(server: Server, label: str, mode: GenerationMode) -> None:
-    tried(server, label, mode, A_FEW)
+def test_generated_requests_are_answered(server: ApiServer, label: str, mode: GenerationMode) -> None:
+    send_generated(server, label, mode, A_FEW)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("label", "mode"), kinds())
 def test_ten_thousand_generated_requests_are_answered(
-    server: Server, label: str, mode: GenerationMode
+    server: ApiServer, label: str, mode: GenerationMode
 ) -> None:
-    tried(server, label, mode, MANY)
+    send_generated(server, label, mode, MANY)
 
 
 # Requests that do not match the description.
@@ -201,16 +204,16 @@ LINES: Final = settings(max_examples=60, derandomize=True, database=None, deadli
 
 @LINES
 @given(content=CONTENTS, path=st.sampled_from(["/agent/sessions", "/agent/messages", "/broadcasting/auth"]))
-def test_any_body_is_answered(server: Server, content: bytes, path: str) -> None:
-    is_told(server.request("POST", path, content))
+def test_any_body_is_answered(server: ApiServer, content: bytes, path: str) -> None:
+    assert_described(server.request("POST", path, content))
 
 
 @LINES
 @given(fields=FIELDS)
-def test_any_text_is_returned_unchanged(server: Server, fields: dict[str, Any]) -> None:
+def test_any_text_is_returned_unchanged(server: ApiServer, fields: dict[str, Any]) -> None:
     answer = server.request("POST", "/agent/messages", json.dumps(fields).encode())
 
-    is_told(answer)
+    assert_described(answer)
     if answer.status_code < 300:
         message = answer.json()["message"]
         assert message["content"] == fields["content"]
@@ -219,8 +222,8 @@ def test_any_text_is_returned_unchanged(server: Server, fields: dict[str, Any]) 
 
 @LINES
 @given(id_=IDS, path=st.sampled_from(["/agent/sessions/{}", "/agent/executions/{}/steps", "/{}", "/docs/{}"]))
-def test_any_address_is_answered(server: Server, id_: str, path: str) -> None:
-    is_told(server.request("GET", path.format(id_), b""))
+def test_any_address_is_answered(server: ApiServer, id_: str, path: str) -> None:
+    assert_described(server.request("GET", path.format(id_), b""))
 
 
 @LINES
@@ -230,16 +233,16 @@ def test_any_address_is_answered(server: Server, id_: str, path: str) -> None:
     ),
     value=st.binary(max_size=60).filter(lambda value: not re.search(rb"[\x00-\x08\n-\x1f\x7f]", value)),
 )
-def test_any_header_is_answered(server: Server, name: str, value: bytes) -> None:
+def test_any_header_is_answered(server: ApiServer, name: str, value: bytes) -> None:
     headers: dict[Any, Any] = {**server.headers, "Content-Type": "application/json", name: value.strip()}
 
     answer = httpx2.post(f"{server.url}/agent/messages", headers=headers, content=b'{"content": "x"}')
 
     if answer.status_code != 400 or answer.headers["content-type"].startswith("application"):
-        is_told(answer)
+        assert_described(answer)
 
 
-def is_told(answer: httpx2.Response) -> None:
+def assert_described(answer: httpx2.Response) -> None:
     """An error response is a valid problem document."""
     assert answer.status_code < 500, answer.text
     assert not TRACES.search(answer.text), answer.text

@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from everstep.agent_domain.stream.channels import derived_secret, since_of
+from everstep.agent_domain.stream.channels import derived_secret, parse_since
 from everstep.agent_domain.stream.reader import MAX_DRAFTS, Position
-from everstep.broadcast_gateway.wires.pusher import Subscribe
+from everstep.broadcast_gateway.wires.pusher import PusherSubscribe
 from everstep.http_api.api_keys import create_key
 from everstep.http_api.app import create_app
-from everstep.http_api.tokens import signed
-from tests.everstep.http_api.house import SECRET, House, Let, Person, refused, visitor
+from everstep.http_api.tokens import sign_token
+from tests.everstep.http_api.house import SECRET, ApiCaller, ApiSetup, MakeCaller, assert_problem, http_client
 
 PATH = "/broadcasting/auth"
 DRAFT = {"execution_id": str(uuid4()), "step_number": 2, "attempt": 1, "next_index": 14}
@@ -28,79 +28,85 @@ def signature(*signed: str) -> str:
     return "everstep:" + hmac.new(b"hush", ":".join(signed).encode(), hashlib.sha256).hexdigest()
 
 
-def checked(answer: Any, socket_id: str, channel: str) -> dict[str, Any]:
+def check_signature(answer: Any, socket_id: str, channel: str) -> dict[str, Any]:
     """The signed data, if the signature is correct."""
     data = answer["channel_data"]
     assert answer["auth"] == signature(socket_id, channel, data)
     return json.loads(data)
 
 
-async def test_the_channel_of_an_own_session_is_signed(ann: Person) -> None:
+async def test_the_channel_of_an_own_session_is_signed(ann: ApiCaller) -> None:
     """7.8.1"""
-    channel = f"private-agent.session.{await ann.session()}"
+    channel = f"private-agent.session.{await ann.create_session()}"
     sent = {"socket_id": "1234.5678", "channel_name": channel}
 
     as_json = await ann.http.post(PATH, json=sent)
     as_form = await ann.http.post(PATH, data=sent)
 
     assert as_json.json() == as_form.json()
-    assert [*checked(as_json.json(), "1234.5678", channel)] == ["exp"]
+    assert [*check_signature(as_json.json(), "1234.5678", channel)] == ["exp"]
 
 
-async def test_the_expiry_of_a_channel_is_signed(ann: Person, api_setup: House) -> None:
+async def test_the_expiry_of_a_channel_is_signed(ann: ApiCaller, api_setup: ApiSetup) -> None:
     """8.10.2: until the token expires, or while the key is valid."""
-    channel = f"private-agent.session.{await ann.session()}"
+    channel = f"private-agent.session.{await ann.create_session()}"
     sent = {"socket_id": "1.2", "channel_name": channel}
     now = time()
     made = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant, user_id="ann")
 
-    async def granted(credential: str) -> dict[str, Any]:
-        async with visitor(ann.app, {"Authorization": f"Bearer {credential}"}) as http:
-            return checked((await http.post(PATH, json=sent)).json(), "1.2", channel)
+    async def authorize(credential: str) -> dict[str, Any]:
+        async with http_client(ann.app, {"Authorization": f"Bearer {credential}"}) as http:
+            return check_signature((await http.post(PATH, json=sent)).json(), "1.2", channel)
 
-    in_time = signed(SECRET, "ann", api_setup.tenant, days=1 / 24)
-    late = signed(SECRET, "ann", api_setup.tenant, days=-10 / 86400)
-    assert now + 3590 < (await granted(in_time))["exp"] < now + 3610
+    in_time = sign_token(SECRET, "ann", api_setup.tenant, days=1 / 24)
+    late = sign_token(SECRET, "ann", api_setup.tenant, days=-10 / 86400)
+    assert now + 3590 < (await authorize(in_time))["exp"] < now + 3610
     # Received late, it is valid for the rest of the permitted clock skew.
-    assert now + 15 < (await granted(late))["exp"] < now + 25
-    assert await granted(made.secret) == {"key": str(made.key.id)}
+    assert now + 15 < (await authorize(late))["exp"] < now + 25
+    assert await authorize(made.secret) == {"key": str(made.key.id)}
 
 
-async def test_the_channel_of_another_user_is_refused(sign_in: Let) -> None:
+async def test_the_channel_of_another_user_is_refused(sign_in: MakeCaller) -> None:
     ann, ben, far = (
         await sign_in("ann"),
         await sign_in("ben"),
         await sign_in("ann", tenant=f"far-{uuid4().hex}"),
     )
     service = await sign_in("robot", "sessions:all")
-    sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
+    sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.create_session()}"}
 
     for stranger in (ben, far):
-        refused(await stranger.http.post(PATH, data=sent), 403, "The session of this channel does not exist")
+        assert_problem(
+            await stranger.http.post(PATH, data=sent), 403, "The session of this channel does not exist"
+        )
     unknown = {**sent, "channel_name": f"private-agent.session.{uuid4()}"}
-    refused(await ann.http.post(PATH, data=unknown), 403)
+    assert_problem(await ann.http.post(PATH, data=unknown), 403)
     assert (await service.http.post(PATH, data=sent)).status_code == 200
 
 
-async def test_the_channel_of_an_own_execution_is_signed(sign_in: Let) -> None:
+async def test_the_channel_of_an_own_execution_is_signed(sign_in: MakeCaller) -> None:
     """7.8.1"""
     ann, ben = await sign_in("ann"), await sign_in("ben")
-    alone = await ann.starts("hello")
-    within = (await ann.says(await ann.session(), "hello"))["execution_id"]
+    alone = await ann.start_execution("hello")
+    within = (await ann.post_message(await ann.create_session(), "hello"))["execution_id"]
 
     for execution in (alone, within):
         sent = {"socket_id": "1.2", "channel_name": f"private-agent.execution.{execution}"}
         answer = await ann.http.post(PATH, data=sent)
-        assert [*checked(answer.json(), "1.2", sent["channel_name"])] == ["exp"]
-        refused(await ben.http.post(PATH, data=sent), 403, "The execution of this channel does not exist")
+        assert [*check_signature(answer.json(), "1.2", sent["channel_name"])] == ["exp"]
+        assert_problem(
+            await ben.http.post(PATH, data=sent), 403, "The execution of this channel does not exist"
+        )
         # The channel names the wrong kind of object.
         mistaken = {**sent, "channel_name": f"private-agent.session.{execution}"}
-        refused(await ann.http.post(PATH, data=mistaken), 403, "The session of this channel does not exist")
+        assert_problem(
+            await ann.http.post(PATH, data=mistaken), 403, "The session of this channel does not exist"
+        )
 
 
-async def test_the_position_of_the_viewer_is_signed(ann: Person) -> None:
+async def test_the_position_of_the_viewer_is_signed(ann: ApiCaller) -> None:
     """Follows rule 7.8.4."""
-    channel = f"private-agent.session.{await ann.session()}"
+    channel = f"private-agent.session.{await ann.create_session()}"
     sent = {"socket_id": "1.2", "channel_name": channel}
 
     as_object = await ann.post(PATH, {**sent, "since": SINCE})
@@ -108,18 +114,18 @@ async def test_the_position_of_the_viewer_is_signed(ann: Person) -> None:
     as_form = (await ann.http.post(PATH, data={**sent, "since": json.dumps(SINCE)})).json()
 
     assert as_object == as_text == as_form
-    assert since_of(as_form["channel_data"]) == Position.from_dict(SINCE)
+    assert parse_since(as_form["channel_data"]) == Position.from_dict(SINCE)
     assert as_form["auth"] == signature("1.2", channel, as_form["channel_data"])
-    assert Subscribe(channel, **as_form).is_signed("1.2", {"everstep": "hush"})
+    assert PusherSubscribe(channel, **as_form).is_signed("1.2", {"everstep": "hush"})
 
 
 @pytest.mark.parametrize("since", ["", "null"])
-async def test_a_viewer_without_a_position_starts_at_the_head(ann: Person, since: str) -> None:
-    sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
+async def test_a_viewer_without_a_position_starts_at_the_head(ann: ApiCaller, since: str) -> None:
+    sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.create_session()}"}
 
     answer = await ann.http.post(PATH, data={**sent, "since": since})
 
-    assert [*checked(answer.json(), *sent.values())] == ["exp"]
+    assert [*check_signature(answer.json(), *sent.values())] == ["exp"]
 
 
 @pytest.mark.parametrize(
@@ -139,16 +145,16 @@ async def test_a_viewer_without_a_position_starts_at_the_head(ann: Person, since
         (json.dumps({"seq": 1, "drafts": [{**DRAFT, "attempt": 0}]}), "attempt"),
     ],
 )
-async def test_an_invalid_position_is_refused(ann: Person, since: str, complaint: str) -> None:
-    sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.session()}"}
+async def test_an_invalid_position_is_refused(ann: ApiCaller, since: str, complaint: str) -> None:
+    sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{await ann.create_session()}"}
 
-    refused(await ann.http.post(PATH, data={**sent, "since": since}), 422, "since: ", complaint)
-    refused(await ann.posts(PATH, {**sent, "since": since}), 422, "since: ", complaint)
+    assert_problem(await ann.http.post(PATH, data={**sent, "since": since}), 422, "since: ", complaint)
+    assert_problem(await ann.send_post(PATH, {**sent, "since": since}), 422, "since: ", complaint)
     try:
         parsed = json.loads(since)
     except ValueError:
         return
-    refused(await ann.posts(PATH, {**sent, "since": parsed}), 422, "since: ", complaint)
+    assert_problem(await ann.send_post(PATH, {**sent, "since": parsed}), 422, "since: ", complaint)
 
 
 @pytest.mark.parametrize(
@@ -165,27 +171,27 @@ async def test_an_invalid_position_is_refused(ann: Person, since: str, complaint
         {"other": "x"},
     ],
 )
-async def test_an_invalid_channel_or_socket_is_refused(ann: Person, changed: dict[str, str]) -> None:
-    session = await ann.session()
+async def test_an_invalid_channel_or_socket_is_refused(ann: ApiCaller, changed: dict[str, str]) -> None:
+    session = await ann.create_session()
     named = {name: value.format(id=session, ID=session.upper()) for name, value in changed.items()}
     sent = {"socket_id": "1.2", "channel_name": f"private-agent.session.{session}"} | named
 
-    refused(await ann.http.post(PATH, data=sent), 422)
-    refused(await ann.http.post(PATH, json=sent), 422)
+    assert_problem(await ann.http.post(PATH, data=sent), 422)
+    assert_problem(await ann.http.post(PATH, json=sent), 422)
 
 
-async def test_the_address_of_the_gateway_can_be_read(api_setup: House) -> None:
+async def test_the_address_of_the_gateway_can_be_read(api_setup: ApiSetup) -> None:
     api = replace(api_setup.api, gateway_url=lambda: "wss://watch.example")
     headers = {"Authorization": f"Bearer {api_setup.token('ann')}"}
-    async with visitor(create_app(api), headers) as http:
+    async with http_client(create_app(api), headers) as http:
         answer = await http.get("/agent/gateway")
 
     channels = ["agent.session.{session_id}", "agent.execution.{execution_id}"]
     assert answer.json() == {"url": "wss://watch.example", "key": "everstep", "channels": channels}
 
 
-async def test_without_a_gateway_the_response_says_so(ann: Person) -> None:
-    refused(await ann.http.get("/agent/gateway"), 404, "No gateway", "EVERSTEP_GATEWAY_URL")
+async def test_without_a_gateway_the_response_says_so(ann: ApiCaller) -> None:
+    assert_problem(await ann.http.get("/agent/gateway"), 404, "No gateway", "EVERSTEP_GATEWAY_URL")
 
 
 @pytest.mark.parametrize(
@@ -198,8 +204,8 @@ async def test_without_a_gateway_the_response_says_so(ann: Person) -> None:
         (b"socket_id=1.2", "application/x-www-form-urlencoded"),
     ],
 )
-async def test_an_invalid_body_is_refused(ann: Person, content: bytes, kind: Any) -> None:
-    refused(await ann.http.post(PATH, content=content, headers={"Content-Type": kind}), 422)
+async def test_an_invalid_body_is_refused(ann: ApiCaller, content: bytes, kind: Any) -> None:
+    assert_problem(await ann.http.post(PATH, content=content, headers={"Content-Type": kind}), 422)
 
 
 def test_the_gateways_secret_is_derived_from_the_tokens_secret() -> None:

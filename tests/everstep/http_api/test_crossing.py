@@ -13,7 +13,7 @@ import pytest
 
 from everstep.http_api.app import create_app
 from everstep.http_api.schemas.bodies import ForkSent
-from tests.everstep.http_api.house import House, Let, Person
+from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller
 
 EVERYBODYS = {"/agent/agents", "/healthz", "/readyz", "/metrics"}
 """Addresses whose response is the same for all callers."""
@@ -32,7 +32,7 @@ BODIES: Mapping[str, Any] = {
 """A valid body, by the name of its schema; a new schema needs an entry here."""
 
 
-class Belongings:
+class OwnObjects:
     """The objects of one user, and the texts that no response to another user may contain."""
 
     def __init__(self, ids: Mapping[str, str], words: tuple[str, ...]) -> None:
@@ -66,14 +66,14 @@ class Belongings:
         return body
 
 
-async def belongings(person: Person) -> Belongings:
+async def create_objects(person: ApiCaller) -> OwnObjects:
     """A session with a question, and a call that waits for approval."""
-    session = await person.session(title="My treasure", metadata={"note": "My treasure"})
-    asked = (await person.says(session, "ask about My treasure"))["execution_id"]
-    await person.asked(asked)
-    booking = await person.session()
-    booked = (await person.says(booking, "book My treasure"))["execution_id"]
-    request = await person.asked(booked)
+    session = await person.create_session(title="My treasure", metadata={"note": "My treasure"})
+    asked = (await person.post_message(session, "ask about My treasure"))["execution_id"]
+    await person.wait_for_request(asked)
+    booking = await person.create_session()
+    booked = (await person.post_message(booking, "book My treasure"))["execution_id"]
+    request = await person.wait_for_request(booked)
     ids = {
         "session_id": session,
         "stream_id": session,
@@ -81,10 +81,10 @@ async def belongings(person: Person) -> Belongings:
         "request_id": request["id"],
     }
     ids["digest"] = request["args_digest"]
-    return Belongings(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
+    return OwnObjects(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
 
 
-async def tried(stranger: Person, theirs: Belongings) -> None:
+async def assert_no_access(stranger: ApiCaller, theirs: OwnObjects) -> None:
     """This caller reads nothing, and changes nothing."""
     count = 0
     for method, address, body in theirs.requests(await stranger.get("/openapi.json")):
@@ -107,7 +107,7 @@ async def tried(stranger: Person, theirs: Belongings) -> None:
     assert count > 15
 
 
-async def standing(person: Person, theirs: Belongings) -> Any:
+async def stored_objects(person: ApiCaller, theirs: OwnObjects) -> Any:
     """All stored objects, to detect a change."""
     session, execution = theirs.ids["session_id"], theirs.ids["execution_id"]
     return [
@@ -119,22 +119,22 @@ async def standing(person: Person, theirs: Belongings) -> Any:
     ]
 
 
-async def test_another_user_and_another_tenant_get_nothing(sign_in: Let, work: None) -> None:
+async def test_another_user_and_another_tenant_get_nothing(sign_in: MakeCaller, work: None) -> None:
     ann = await sign_in("ann")
-    theirs = await belongings(ann)
-    before = await standing(ann, theirs)
+    theirs = await create_objects(ann)
+    before = await stored_objects(ann, theirs)
 
-    await tried(await sign_in("ben"), theirs)
-    await tried(await sign_in("ann", tenant=f"far-{uuid4().hex}"), theirs)
-    await tried(await sign_in("robot", "sessions:all", tenant=f"far-{uuid4().hex}"), theirs)
+    await assert_no_access(await sign_in("ben"), theirs)
+    await assert_no_access(await sign_in("ann", tenant=f"far-{uuid4().hex}"), theirs)
+    await assert_no_access(await sign_in("robot", "sessions:all", tenant=f"far-{uuid4().hex}"), theirs)
 
-    assert await standing(ann, theirs) == before
+    assert await stored_objects(ann, theirs) == before
     del work
 
 
-async def test_lists_of_another_user_are_refused(sign_in: Let, work: None) -> None:
+async def test_lists_of_another_user_are_refused(sign_in: MakeCaller, work: None) -> None:
     ann, ben = await sign_in("ann"), await sign_in("ben")
-    theirs = await belongings(ann)
+    theirs = await create_objects(ann)
 
     for query in (
         {"session_id": theirs.ids["session_id"]},
@@ -147,7 +147,7 @@ async def test_lists_of_another_user_are_refused(sign_in: Let, work: None) -> No
     del work
 
 
-async def test_the_check_finds_a_new_address(api_setup: House) -> None:
+async def test_the_check_finds_a_new_address(api_setup: ApiSetup) -> None:
     """An endpoint without an ownership check fails it."""
     app = create_app(api_setup.api)
 
@@ -155,7 +155,7 @@ async def test_the_check_finds_a_new_address(api_setup: House) -> None:
     async def new(thing_id: str, body: ForkSent) -> str:
         return f"{thing_id} {body}"
 
-    belonging = Belongings(
+    belonging = OwnObjects(
         {"session_id": "x", "stream_id": "x", "execution_id": "x", "request_id": "x", "digest": "x"}, ()
     )
     with pytest.raises(AssertionError, match="which id it takes"):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.everstep.http_api.house import Let, Person
+from tests.everstep.http_api.house import ApiCaller, MakeCaller
 
 
-async def executions(person: Person, session: str) -> list[Any]:
+async def executions(person: ApiCaller, session: str) -> list[Any]:
     """All executions of a session, oldest first."""
     page = await person.get("/agent/executions", session_id=session, limit=200)
     assert page["next_cursor"] is None
@@ -19,22 +19,22 @@ async def executions(person: Person, session: str) -> list[Any]:
 
 @pytest.mark.parametrize("crowd", [30, pytest.param(200, marks=pytest.mark.slow)])
 async def test_concurrent_messages_are_processed_one_after_the_other(
-    ann: Person, work: None, crowd: int
+    ann: ApiCaller, work: None, crowd: int
 ) -> None:
     """8.3.1"""
-    session = await ann.session()
+    session = await ann.create_session()
     path = f"/agent/sessions/{session}/messages"
     sent = await asyncio.gather(
-        *(ann.posts(path, {"content": f"Message {n}"}, key=f"key-{n}") for n in range(crowd))
+        *(ann.send_post(path, {"content": f"Message {n}"}, key=f"key-{n}") for n in range(crowd))
     )
     assert {answer.status_code for answer in sent} == {201}
 
-    async def all_ended() -> bool:
+    async def has_ended_all() -> bool:
         return {e["status"] for e in await executions(ann, session)} == {"completed"}
 
     # More than the default minute, because there are many.
     async with asyncio.timeout(120):
-        while not await all_ended():  # noqa: ASYNC110 -- there is no event to wait for
+        while not await has_ended_all():  # noqa: ASYNC110 -- there is no event to wait for
             await asyncio.sleep(0.2)
     ended = await executions(ann, session)
     assert len(ended) == crowd
@@ -47,10 +47,10 @@ async def test_concurrent_messages_are_processed_one_after_the_other(
     del work
 
 
-async def test_many_concurrent_callers_are_all_answered(sign_in: Let) -> None:
+async def test_many_concurrent_callers_are_all_answered(sign_in: MakeCaller) -> None:
     people = [await sign_in(f"person-{number}") for number in range(20)]
 
-    async def busy(person: Person) -> None:
+    async def busy(person: ApiCaller) -> None:
         for number in range(10):
             sent = await person.post("/agent/messages", {"content": f"Hello {number}"}, key=f"key-{number}")
             await person.get(f"/agent/sessions/{sent['session_id']}/messages")

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.agents.plan import REGISTERED
 from everstep.agent_domain.agents.processors import AgentHook
@@ -29,7 +29,7 @@ from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.client.sessions import Sessions
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
-from tests.everstep.http_api.house import House, Let, NoModels, Person, door_of
+from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, NoModels, open_callers
 
 LEAK = "db-7.internal at 10.9.8.7 refused mallory"
 PASSWORD = "hunter2-of-the-tests"  # noqa: S105 -- planted
@@ -48,7 +48,7 @@ def explain() -> str:
     raise ToolError("The table is full: remove a row")
 
 
-def broken(state: AgentState) -> AgentState:
+def failing_processor(state: AgentState) -> AgentState:
     del state
     raise RuntimeError(WORDS)
 
@@ -60,7 +60,7 @@ class BrokenHook(AgentHook):
 
 
 @REGISTERED.function("tests.leaky")
-def leaky(state: Any) -> ContinuationDecision:
+def failing_criterion(state: Any) -> ContinuationDecision:
     if state.step_count:
         raise RuntimeError(WORDS)
     return ContinuationDecision.ALLOW
@@ -77,13 +77,13 @@ REACTS = '{"thought": "", "type": "call_tool", "tool": "connect", "args": {}}'
 REACTED = '{"thought": "", "type": "final_answer", "answer": "Sorry."}'
 
 
-def an_agent(name: str, *script: Any) -> AgentBuilder:
+def an_agent(name: str, *script: Any) -> DefinitionBuilder:
     driver = ToolCallingDriver(ScriptedModel(*script))
-    builder = AgentBuilder.new().with_name(name, "Fails").with_driver(driver).with_debug()
+    builder = DefinitionBuilder.new().with_name(name, "Fails").with_driver(driver).with_debug()
     return builder.with_tools([connect, explain, look]).with_max_retries(1)
 
 
-def agents() -> Iterator[AgentBuilder]:
+def agents() -> Iterator[DefinitionBuilder]:
     yield an_agent("forgives", CALLS, "Sorry.", CALLS, "Sorry.").with_error_policy(
         ErrorPolicy.retry_tool_errors()
     )
@@ -91,9 +91,9 @@ def agents() -> Iterator[AgentBuilder]:
     yield an_agent("explains", calls(("explain", {})))
     reacts = an_agent("reacts").with_driver(ReActDriver(ScriptedModel(REACTS, REACTED, REACTS, REACTED)))
     yield reacts.with_error_policy(ErrorPolicy.retry_tool_errors())
-    yield an_agent("processes", LOOKS, "Done").add_processor(broken)
+    yield an_agent("processes", LOOKS, "Done").add_processor(failing_processor)
     yield an_agent("hooked", LOOKS, "Done").add_hook(BrokenHook())
-    yield an_agent("judged", LOOKS, "Done").add_continuation_criteria(leaky())
+    yield an_agent("judged", LOOKS, "Done").add_continuation_criteria(failing_criterion())
     yield an_agent("refused", ModelError(WORDS))
 
 
@@ -101,33 +101,33 @@ FAILING = ["forgives", "ends", "reacts", "processes", "hooked", "judged", "refus
 
 
 @pytest_asyncio.fixture
-async def leaking(api_setup: House) -> AsyncGenerator[House]:
+async def leaking(api_setup: ApiSetup) -> AsyncGenerator[ApiSetup]:
     """The API with these agents, and a worker."""
     known = {agent.descriptor.name: agent for agent in (builder.definition() for builder in agents())}
     client = replace(api_setup.sessions.client, agents=known)
     sessions = Sessions(client, api_setup.sessions.store, "ends")
     book = AgentBook(known.values(), NoModels())
     async with make_worker(client.temporal, client.store, book, api_setup.settings, ended=sessions.on_end):
-        yield House(sessions, api_setup.keys, api_setup.settings, api_setup.tenant)
+        yield ApiSetup(sessions, api_setup.keys, api_setup.settings, api_setup.tenant)
 
 
 @pytest_asyncio.fixture
-async def doors(leaking: House) -> AsyncGenerator[Let]:
-    async with door_of(leaking) as sign_in:
+async def doors(leaking: ApiSetup) -> AsyncGenerator[MakeCaller]:
+    async with open_callers(leaking) as sign_in:
         yield sign_in
 
 
-async def ran(person: Person, agent: str) -> tuple[str, str]:
+async def run_two_failures(person: ApiCaller, agent: str) -> tuple[str, str]:
     """A session in which two executions failed, the second as a continuation of the first."""
-    session = await person.session(agent=agent)
+    session = await person.create_session(agent=agent)
     execution = ""
     for content in ("Go", "Again"):
-        execution = (await person.says(session, content))["execution_id"]
-        await person.until(execution, "completed", "failed")
+        execution = (await person.post_message(session, content))["execution_id"]
+        await person.wait_for_status(execution, "completed", "failed")
     return session, execution
 
 
-async def everything(person: Person, session: str, execution: str) -> dict[str, str]:
+async def all_responses(person: ApiCaller, session: str, execution: str) -> dict[str, str]:
     """The response of every address that can be read, by address."""
     said = dict[str, str]()
     paths: dict[str, Any] = person.app.openapi()["paths"]
@@ -143,11 +143,13 @@ async def everything(person: Person, session: str, execution: str) -> dict[str, 
 
 
 @pytest.mark.parametrize("agent", FAILING)
-async def test_no_response_contains_the_text_of_an_exception(leaking: House, doors: Let, agent: str) -> None:
+async def test_no_response_contains_the_text_of_an_exception(
+    leaking: ApiSetup, doors: MakeCaller, agent: str
+) -> None:
     """5.4.4: for its owner, at every address, in every envelope and message, and in Temporal."""
     ann = await doors("ann")
-    session, execution = await ran(ann, agent)
-    said = await everything(ann, session, execution)
+    session, execution = await run_two_failures(ann, agent)
+    said = await all_responses(ann, session, execution)
     ref = ExecutionRef(UUID(execution), leaking.tenant, UUID(session))
     told = await leaking.sessions.client.store.envelopes(ref.tenant_id, ref.stream_id)
 
@@ -164,13 +166,13 @@ async def test_no_response_contains_the_text_of_an_exception(leaking: House, doo
     assert LEAK not in str(told)
     assert re.search(r"[A-Z][a-zA-Z]+ \(ref [0-9a-f]{12}\)", str(said))
     handle = await leaking.sessions.client.execution(ref.execution_id).workflow.fetch_history()
-    assert LEAK not in decoded(handle.to_json_dict())
+    assert LEAK not in decode_payloads(handle.to_json_dict())
 
 
-async def test_a_caller_with_all_scopes_reads_the_text_without_the_secret(doors: Let) -> None:
+async def test_a_caller_with_all_scopes_reads_the_text_without_the_secret(doors: MakeCaller) -> None:
     """5.4.4: under the reference that others see; the model reads the same."""
     ann, operator = await doors("ann"), await doors("ops", "sessions:all")
-    _, execution = await ran(ann, "forgives")
+    _, execution = await run_two_failures(ann, "forgives")
     path = f"/agent/executions/{execution}/steps"
     (hers, *_), (all_, *_) = (await ann.get(path))["items"], (await operator.get(path))["items"]
 
@@ -181,23 +183,25 @@ async def test_a_caller_with_all_scopes_reads_the_text_without_the_secret(doors:
     assert re.fullmatch(r"ConnectionError \(ref [0-9a-f]{12}\)", told)
     assert hers["calls"][0]["text"] == f"Error: {told}"
     assert hers["messages"][-1]["content"] == f"Error: {told}"
-    _, failed = await ran(ann, "ends")
+    _, failed = await run_two_failures(ann, "ends")
     path = f"/agent/executions/{failed}"
     row, rows = await ann.get(path), await operator.get(path)
     assert re.fullmatch(r"ConnectionError \(ref [0-9a-f]{12}\)", row["error_message"])
     assert rows["error_message"] == words
 
 
-async def test_the_text_of_a_tool_error_is_shown_to_all_callers(doors: Let) -> None:
+async def test_the_text_of_a_tool_error_is_shown_to_all_callers(doors: MakeCaller) -> None:
     """5.4.4: by raising `ToolError`."""
     ann = await doors("ann")
-    _, execution = await ran(ann, "explains")
+    _, execution = await run_two_failures(ann, "explains")
 
     row = await ann.get(f"/agent/executions/{execution}")
     assert row["error_message"] == "The table is full: remove a row"
 
 
-async def test_a_setting_shows_all_texts_to_all_callers(api_setup: House, leaking: House, doors: Let) -> None:
+async def test_a_setting_shows_all_texts_to_all_callers(
+    api_setup: ApiSetup, leaking: ApiSetup, doors: MakeCaller
+) -> None:
     """5.4.4: for installations of one person; secrets are still redacted."""
     del doors
     known = leaking.sessions.client.agents
@@ -208,22 +212,22 @@ async def test_a_setting_shows_all_texts_to_all_callers(api_setup: House, leakin
     book = AgentBook(known.values(), NoModels())
     async with (
         make_worker(client.temporal, client.store, book, settings, ended=sessions.on_end),
-        door_of(House(sessions, api_setup.keys, settings, api_setup.tenant)) as sign_in,
+        open_callers(ApiSetup(sessions, api_setup.keys, settings, api_setup.tenant)) as sign_in,
     ):
         ann = await sign_in("ann")
-        _, execution = await ran(ann, "ends")
+        _, execution = await run_two_failures(ann, "ends")
         row = await ann.get(f"/agent/executions/{execution}")
 
     assert row["error_message"] == f"{LEAK}, password=[redacted]"
 
 
-def decoded(value: Any) -> str:
+def decode_payloads(value: Any) -> str:
     """A history as text, its payloads decoded."""
     match value:
         case dict():
-            return " ".join(map(decoded, cast("dict[str, Any]", value).values()))
+            return " ".join(map(decode_payloads, cast("dict[str, Any]", value).values()))
         case list():
-            return " ".join(map(decoded, cast("list[Any]", value)))
+            return " ".join(map(decode_payloads, cast("list[Any]", value)))
         case str():
             try:
                 return f"{value} {base64.b64decode(value, validate=True).decode()}"

@@ -18,12 +18,12 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.http_api.api_keys import PREFIX, create_key, digest_of
-from everstep.http_api.auth import ANYBODY, Doorkeeper, open_door
+from everstep.http_api.auth import ANONYMOUS, Authenticator, allow_all
 from everstep.http_api.callers import Caller, Grant
-from everstep.http_api.jwks import COOLDOWN, LIFESPAN, KeySet
+from everstep.http_api.jwks import COOLDOWN_SECONDS, MAX_AGE_SECONDS, KeySet
 from everstep.http_api.problems import Refusal
 from everstep.http_api.tokens import ANY, LATEST, LEEWAY, Tokens
-from tests.everstep.http_api.house import ORIGIN, SECRET, House, Person, refused, visitor
+from tests.everstep.http_api.house import ORIGIN, SECRET, ApiCaller, ApiSetup, assert_problem, http_client
 
 RSA_KEYS = [rsa.generate_private_key(65537, 2048) for _ in range(2)]
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
@@ -35,11 +35,13 @@ def claims(**given: Any) -> dict[str, Any]:
     return {"sub": "ann", "tenant": "acme", "exp": soon} | given
 
 
-def by_secret(payload: Mapping[str, Any], secret: str = SECRET, algorithm: str = "HS256") -> str:
+def token_signed_with_secret(
+    payload: Mapping[str, Any], secret: str = SECRET, algorithm: str = "HS256"
+) -> str:
     return jwt.encode({**payload}, secret, algorithm)
 
 
-async def refusal(tokens: Tokens, token: str) -> str:
+async def refusal_of(tokens: Tokens, token: str) -> str:
     with pytest.raises(Refusal) as raised:
         await tokens.caller(token)
     assert raised.value.status == 401
@@ -47,7 +49,9 @@ async def refusal(tokens: Tokens, token: str) -> str:
 
 
 async def test_a_token_names_its_user() -> None:
-    caller = await Tokens(SECRET).caller(by_secret(claims(scope="openid sessions:all profile")))
+    caller = await Tokens(SECRET).caller(
+        token_signed_with_secret(claims(scope="openid sessions:all profile"))
+    )
 
     assert caller == Caller("ann", "acme", frozenset({Grant.ALL_SESSIONS}))
 
@@ -56,7 +60,7 @@ async def test_scopes_may_be_a_list_and_a_tenant_may_be_left_out() -> None:
     payload = claims(scope=["read-only"])
     del payload["tenant"]
 
-    caller = await Tokens(SECRET).caller(by_secret(payload))
+    caller = await Tokens(SECRET).caller(token_signed_with_secret(payload))
 
     assert caller == Caller("ann", DEFAULT_TENANT, frozenset({Grant.READ_ONLY}))
 
@@ -85,14 +89,16 @@ async def test_a_token_without_the_required_claims_is_refused(payload: dict[str,
     if payload == {"exp": 1e300}:
         told["sub"] = ""
 
-    token = by_secret({name: value for name, value in told.items() if value is not None or name == "tenant"})
-    assert words in await refusal(Tokens(SECRET), token)
+    token = token_signed_with_secret(
+        {name: value for name, value in told.items() if value is not None or name == "tenant"}
+    )
+    assert words in await refusal_of(Tokens(SECRET), token)
 
 
 async def test_a_token_is_accepted_within_the_clock_skew() -> None:
     late = claims(exp=datetime.now(UTC) - timedelta(seconds=LEEWAY - 10))
 
-    assert (await Tokens(SECRET).caller(by_secret(late))).user_id == "ann"
+    assert (await Tokens(SECRET).caller(token_signed_with_secret(late))).user_id == "ann"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +108,8 @@ async def test_a_token_is_accepted_within_the_clock_skew() -> None:
         "x",
         "a.b.c",
         "é" * 20,
-        by_secret(claims(), "another secret that is long enough for it"),
-        by_secret(claims(), SECRET * 2, algorithm="HS384"),
+        token_signed_with_secret(claims(), "another secret that is long enough for it"),
+        token_signed_with_secret(claims(), SECRET * 2, algorithm="HS384"),
         jwt.encode(claims(), "", "none"),
         jwt.encode(claims(), RSA_KEYS[0], "RS256"),
         "eyJhbGciOiJIUzI1NiJ9" + "." + "W" * 4000 + ".x",
@@ -113,16 +119,16 @@ async def test_a_token_is_accepted_within_the_clock_skew() -> None:
     ids=["none", "short", "parts", "no ascii", "secret", "method", "unsigned", "key", "long part", "long"],
 )
 async def test_a_token_with_another_signature_is_refused(token: str) -> None:
-    await refusal(Tokens(SECRET), token)
+    await refusal_of(Tokens(SECRET), token)
 
 
 async def test_issuer_and_audience_are_checked_if_configured() -> None:
     tokens = Tokens(SECRET, issuer="https://id.example", audience="everstep")
     right = {"iss": "https://id.example", "aud": "everstep"}
 
-    assert (await tokens.caller(by_secret(claims(**right)))).user_id == "ann"
+    assert (await tokens.caller(token_signed_with_secret(claims(**right)))).user_id == "ann"
     for wrong in ({}, {**right, "iss": "https://evil.example"}, {**right, "aud": "shop"}):
-        await refusal(tokens, by_secret(claims(**wrong)))
+        await refusal_of(tokens, token_signed_with_secret(claims(**wrong)))
 
 
 @pytest.mark.parametrize("given", [{}, {"issuer": "x"}, {"audience": "x"}, {"issuer": "", "audience": "x"}])
@@ -146,33 +152,39 @@ async def test_a_providers_token_for_another_application_is_refused() -> None:
         {"iss": None},
     )
 
-    assert (await strict.caller(by_key(RSA_KEYS[0], "one", **right))).user_id == "ann"
+    assert (await strict.caller(token_signed_with_key(RSA_KEYS[0], "one", **right))).user_id == "ann"
     for wrong in wrongs:
         named: dict[str, Any] = {name: value for name, value in (right | wrong).items() if value is not None}
-        await refusal(strict, by_key(RSA_KEYS[0], "one", scope="sessions:all", **named))
+        await refusal_of(strict, token_signed_with_key(RSA_KEYS[0], "one", scope="sessions:all", **named))
     any_audience = Tokens(keys=keys, issuer="https://id.example", audience=ANY)
-    assert (await any_audience.caller(by_key(RSA_KEYS[0], "one", **right | {"aud": "shop"}))).user_id == "ann"
+    assert (
+        await any_audience.caller(token_signed_with_key(RSA_KEYS[0], "one", **right | {"aud": "shop"}))
+    ).user_id == "ann"
 
 
 @pytest.mark.parametrize("sub", ["key:", "key:0190b4a6-4a53-7c2e-9a0e-0c7f6f1f7a10", "local", "anybody"])
 async def test_a_token_does_not_name_a_reserved_user(sub: str) -> None:
     """8.9.2"""
-    assert "choose another name" in await refusal(Tokens(SECRET), by_secret(claims(sub=sub)))
+    assert "choose another name" in await refusal_of(
+        Tokens(SECRET), token_signed_with_secret(claims(sub=sub))
+    )
 
 
 async def test_a_token_with_all_scopes_may_name_the_service_user() -> None:
     """8.9.2"""
-    token = by_secret(claims(sub="local", scope="sessions:all"))
+    token = token_signed_with_secret(claims(sub="local", scope="sessions:all"))
     assert (await Tokens(SECRET).caller(token)).user_id == "local"
 
 
-async def test_a_key_acts_for_itself_only(api_setup: House, ann: Person) -> None:
+async def test_a_key_acts_for_itself_only(api_setup: ApiSetup, ann: ApiCaller) -> None:
     """8.9.2: neither for a service, nor for another key."""
     made = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant, scopes=["sessions:all"])
     theirs = f"key:{uuid4()}"
     headers = {"Authorization": f"Bearer {made.secret}"}
-    async with visitor(ann.app, headers) as service:
-        refused(await service.post("/agent/sessions", json={"user_id": theirs}), 422, "reserved for keys")
+    async with http_client(ann.app, headers) as service:
+        assert_problem(
+            await service.post("/agent/sessions", json={"user_id": theirs}), 422, "reserved for keys"
+        )
         own = await service.post("/agent/sessions", json={"user_id": f"key:{made.key.id}"})
         assert own.status_code == 201
     with pytest.raises(InvalidInput, match="reserved for keys"):
@@ -187,13 +199,13 @@ def test_a_short_secret_is_refused() -> None:
 async def test_a_caller_is_cached_until_the_token_expires() -> None:
     soon = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
 
-    caller = await Tokens(SECRET).caller(by_secret(claims(exp=soon)))
-    for_good = await Tokens(SECRET).caller(by_secret(claims(exp=10**400)))
+    caller = await Tokens(SECRET).caller(token_signed_with_secret(claims(exp=soon)))
+    for_good = await Tokens(SECRET).caller(token_signed_with_secret(claims(exp=10**400)))
 
     assert caller.expires_at == soon.timestamp() + LEEWAY
     assert for_good.expires_at == LATEST + LEEWAY
     assert caller == for_good
-    assert ANYBODY.expires_at is None
+    assert ANONYMOUS.expires_at is None
 
 
 # Keys of an identity provider.
@@ -227,7 +239,7 @@ def _jwk(key: Any) -> str:
     return RSAAlgorithm.to_jwk(public) if isinstance(key, RSAPrivateKey) else ECAlgorithm.to_jwk(public)
 
 
-def by_key(key: Any, kid: str | None, algorithm: str = "RS256", **given: Any) -> str:
+def token_signed_with_key(key: Any, kid: str | None, algorithm: str = "RS256", **given: Any) -> str:
     return jwt.encode(claims(**given), key, algorithm, headers={"kid": kid} if kid else None)
 
 
@@ -236,8 +248,8 @@ async def test_a_providers_keys_are_fetched_once() -> None:
     tokens = provider.tokens
 
     for _ in range(3):
-        assert (await tokens.caller(by_key(RSA_KEYS[0], "one"))).user_id == "ann"
-        assert (await tokens.caller(by_key(EC_KEY, "two", "ES256"))).user_id == "ann"
+        assert (await tokens.caller(token_signed_with_key(RSA_KEYS[0], "one"))).user_id == "ann"
+        assert (await tokens.caller(token_signed_with_key(EC_KEY, "two", "ES256"))).user_id == "ann"
 
     assert provider.looks == 1
 
@@ -245,14 +257,14 @@ async def test_a_providers_keys_are_fetched_once() -> None:
 async def test_a_new_key_is_fetched_at_once_but_with_a_rate_limit() -> None:
     provider = Provider(("one", RSA_KEYS[0]))
     tokens = provider.tokens
-    await tokens.caller(by_key(RSA_KEYS[0], "one"))
+    await tokens.caller(token_signed_with_key(RSA_KEYS[0], "one"))
     provider.keys = [("two", RSA_KEYS[1])]
 
-    await refusal(tokens, by_key(RSA_KEYS[1], "two"))
-    provider.now += COOLDOWN
-    assert (await tokens.caller(by_key(RSA_KEYS[1], "two"))).user_id == "ann"
+    await refusal_of(tokens, token_signed_with_key(RSA_KEYS[1], "two"))
+    provider.now += COOLDOWN_SECONDS
+    assert (await tokens.caller(token_signed_with_key(RSA_KEYS[1], "two"))).user_id == "ann"
     for number in range(20):
-        await refusal(tokens, by_key(RSA_KEYS[1], f"unknown {number}"))
+        await refusal_of(tokens, token_signed_with_key(RSA_KEYS[1], f"unknown {number}"))
 
     assert provider.looks == 2
 
@@ -260,20 +272,20 @@ async def test_a_new_key_is_fetched_at_once_but_with_a_rate_limit() -> None:
 async def test_a_withdrawn_key_is_refused_after_a_while() -> None:
     provider = Provider(("one", RSA_KEYS[0]), ("two", RSA_KEYS[1]))
     tokens = provider.tokens
-    await tokens.caller(by_key(RSA_KEYS[0], "one"))
+    await tokens.caller(token_signed_with_key(RSA_KEYS[0], "one"))
     provider.keys = [("two", RSA_KEYS[1])]
-    provider.now += LIFESPAN
+    provider.now += MAX_AGE_SECONDS
 
-    await refusal(tokens, by_key(RSA_KEYS[0], "one"))
+    await refusal_of(tokens, token_signed_with_key(RSA_KEYS[0], "one"))
 
 
 async def test_cached_keys_are_accepted_while_the_provider_is_unreachable() -> None:
     provider = Provider(("one", RSA_KEYS[0]))
     tokens = provider.tokens
-    await tokens.caller(by_key(RSA_KEYS[0], "one"))
-    provider.is_down, provider.now = True, LIFESPAN
+    await tokens.caller(token_signed_with_key(RSA_KEYS[0], "one"))
+    provider.is_down, provider.now = True, MAX_AGE_SECONDS
 
-    assert (await tokens.caller(by_key(RSA_KEYS[0], "one"))).user_id == "ann"
+    assert (await tokens.caller(token_signed_with_key(RSA_KEYS[0], "one"))).user_id == "ann"
 
 
 async def test_without_any_key_the_provider_is_reported_as_unreachable() -> None:
@@ -281,7 +293,7 @@ async def test_without_any_key_the_provider_is_reported_as_unreachable() -> None
     provider.is_down = True
 
     with pytest.raises(Refusal) as raised:
-        await provider.tokens.caller(by_key(RSA_KEYS[0], "one"))
+        await provider.tokens.caller(token_signed_with_key(RSA_KEYS[0], "one"))
 
     assert raised.value.status == 503
 
@@ -291,14 +303,14 @@ async def test_a_public_key_is_not_a_signing_secret() -> None:
     provider = Provider(("one", RSA_KEYS[0]))
     public = _jwk(RSA_KEYS[0]).encode()
     # Built by hand: the library does not sign with a public key.
-    head, body, _ = by_secret(claims()).split(".")
+    head, body, _ = token_signed_with_secret(claims()).split(".")
     signature = hmac.new(public, f"{head}.{body}".encode(), "sha256").digest()
     forged = f"{head}.{body}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
 
-    assert "not valid" in await refusal(provider.tokens, forged)
-    await refusal(provider.tokens, by_key(RSA_KEYS[0], "one", "RS512"))
-    await refusal(provider.tokens, by_key(RSA_KEYS[0], None))
-    await refusal(provider.tokens, by_secret(claims()))
+    assert "not valid" in await refusal_of(provider.tokens, forged)
+    await refusal_of(provider.tokens, token_signed_with_key(RSA_KEYS[0], "one", "RS512"))
+    await refusal_of(provider.tokens, token_signed_with_key(RSA_KEYS[0], None))
+    await refusal_of(provider.tokens, token_signed_with_secret(claims()))
 
 
 @pytest.mark.parametrize(
@@ -310,13 +322,15 @@ async def test_a_document_that_holds_no_keys_authenticates_no_caller(document: b
         return document
 
     with pytest.raises(Refusal):
-        await Tokens(keys=KeySet(URL, fetch), issuer=ANY, audience=ANY).caller(by_key(RSA_KEYS[0], "one"))
+        await Tokens(keys=KeySet(URL, fetch), issuer=ANY, audience=ANY).caller(
+            token_signed_with_key(RSA_KEYS[0], "one")
+        )
 
 
 # Keys of services.
 
 
-async def test_a_key_is_shown_once_and_stored_as_a_digest(api_setup: House) -> None:
+async def test_a_key_is_shown_once_and_stored_as_a_digest(api_setup: ApiSetup) -> None:
     made = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant, scopes=["sessions:all"])
 
     kept = (await api_setup.keys.keys(api_setup.tenant))[0]
@@ -325,20 +339,22 @@ async def test_a_key_is_shown_once_and_stored_as_a_digest(api_setup: House) -> N
     assert kept.last_used_at is None
     assert made.secret not in str(kept)
     assert await api_setup.keys.key(digest_of(made.secret))
-    caller = await Doorkeeper(None, api_setup.keys)(f"Bearer {made.secret}")
+    caller = await Authenticator(None, api_setup.keys)(f"Bearer {made.secret}")
     assert caller == Caller(f"key:{made.key.id}", api_setup.tenant, frozenset({Grant.ALL_SESSIONS}))
     assert (await api_setup.keys.keys(api_setup.tenant))[0].last_used_at is not None
 
 
-async def test_a_key_may_act_for_one_user(api_setup: House) -> None:
+async def test_a_key_may_act_for_one_user(api_setup: ApiSetup) -> None:
     made = await create_key(api_setup.keys, "phone", tenant_id=api_setup.tenant, user_id="ann")
 
-    assert await Doorkeeper(None, api_setup.keys)(f"bearer  {made.secret}") == Caller("ann", api_setup.tenant)
+    assert await Authenticator(None, api_setup.keys)(f"bearer  {made.secret}") == Caller(
+        "ann", api_setup.tenant
+    )
 
 
-async def test_a_revoked_key_is_refused(api_setup: House) -> None:
+async def test_a_revoked_key_is_refused(api_setup: ApiSetup) -> None:
     made = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant)
-    door = Doorkeeper(None, api_setup.keys)
+    door = Authenticator(None, api_setup.keys)
     await door(f"Bearer {made.secret}")
 
     assert not await api_setup.keys.revoke_key("another tenant", made.key.id)
@@ -358,7 +374,7 @@ async def test_a_revoked_key_is_refused(api_setup: House) -> None:
         ("x", {"user_id": "a\x00"}, "NUL"),
     ],
 )
-async def test_a_key_needs_known_scopes(api_setup: House, name: str, given: Any, words: str) -> None:
+async def test_a_key_needs_known_scopes(api_setup: ApiSetup, name: str, given: Any, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         await create_key(api_setup.keys, name, **given)
 
@@ -377,45 +393,45 @@ async def test_a_key_needs_known_scopes(api_setup: House, name: str, given: Any,
         "Bearer x",
     ],
 )
-async def test_a_request_without_a_key_or_token_is_refused(api_setup: House, header: str | None) -> None:
+async def test_a_request_without_a_key_or_token_is_refused(api_setup: ApiSetup, header: str | None) -> None:
     with pytest.raises(Refusal) as raised:
-        await Doorkeeper(None, api_setup.keys)(header)
+        await Authenticator(None, api_setup.keys)(header)
 
     assert raised.value.status == 401
 
 
 async def test_an_api_without_authentication_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        caller = await open_door()(None)
+        caller = await allow_all()(None)
 
-    assert caller is ANYBODY
+    assert caller is ANONYMOUS
     assert "EVERSTEP_AUTH=off" in caplog.text
 
 
 # The middleware of the API.
 
 
-async def test_every_address_but_three_requires_authentication(ann: Person) -> None:
-    async with visitor(ann.app) as stranger:
+async def test_every_address_but_three_requires_authentication(ann: ApiCaller) -> None:
+    async with http_client(ann.app) as stranger:
         for path, operations in (await ann.get("/openapi.json"))["paths"].items():
             for method in operations:
                 answer = await stranger.request(method.upper(), path.replace("{", "").replace("}", ""))
                 if path in ("/healthz", "/readyz", "/metrics"):
                     assert answer.status_code == 200
                 else:
-                    refused(answer, 401, "Authorization: Bearer")
+                    assert_problem(answer, 401, "Authorization: Bearer")
                     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_a_read_only_token_changes_nothing(ann: Person, api_setup: House) -> None:
-    session = await ann.session()
+async def test_a_read_only_token_changes_nothing(ann: ApiCaller, api_setup: ApiSetup) -> None:
+    session = await ann.create_session()
     token = api_setup.token("ann", "read-only")
-    async with visitor(ann.app, {"Authorization": f"Bearer {token}"}) as reader:
+    async with http_client(ann.app, {"Authorization": f"Bearer {token}"}) as reader:
         for path, operations in (await ann.get("/openapi.json"))["paths"].items():
             for method in operations.keys() - {"get"}:
                 if path != "/broadcasting/auth":
                     address = path.format(session_id=session, execution_id=uuid4(), request_id=uuid4())
-                    refused(await reader.request(method.upper(), address, json={}), 403, "read-only")
+                    assert_problem(await reader.request(method.upper(), address, json={}), 403, "read-only")
         assert (await reader.get(f"/agent/sessions/{session}")).status_code == 200
         channel = {"socket_id": "1.2", "channel_name": f"private-agent.session.{session}"}
         assert (await reader.post("/broadcasting/auth", json=channel)).status_code == 200
@@ -424,17 +440,17 @@ async def test_a_read_only_token_changes_nothing(ann: Person, api_setup: House) 
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", f"{ORIGIN}.evil.example", "http://shop.example", "x"]
 )
-async def test_a_page_of_another_origin_is_refused(ann: Person, origin: str) -> None:
+async def test_a_page_of_another_origin_is_refused(ann: ApiCaller, origin: str) -> None:
     answer = await ann.http.get("/agent/sessions", headers={"Origin": origin})
 
-    refused(answer, 403, "EVERSTEP_ALLOWED_ORIGINS")
+    assert_problem(answer, 403, "EVERSTEP_ALLOWED_ORIGINS")
     assert "access-control-allow-origin" not in answer.headers
 
 
 @pytest.mark.parametrize(
     "origin", [ORIGIN, "https://SHOP.example", "http://api.test", "https://api.test:443"]
 )
-async def test_pages_of_allowed_origins_may_use_the_api(ann: Person, origin: str) -> None:
+async def test_pages_of_allowed_origins_may_use_the_api(ann: ApiCaller, origin: str) -> None:
     answer = await ann.http.get("/agent/sessions", headers={"Origin": origin})
 
     assert answer.status_code == 200
@@ -443,8 +459,8 @@ async def test_pages_of_allowed_origins_may_use_the_api(ann: Person, origin: str
         assert "Idempotency-Replayed" in answer.headers["access-control-expose-headers"]
 
 
-async def test_a_browser_may_send_a_preflight_request(ann: Person) -> None:
-    async with visitor(ann.app) as browser:
+async def test_a_browser_may_send_a_preflight_request(ann: ApiCaller) -> None:
+    async with http_client(ann.app) as browser:
         answer = await browser.options("/agent/sessions", headers={"Origin": ORIGIN})
 
     assert answer.status_code == 204

@@ -6,39 +6,41 @@ from uuid import UUID, uuid4
 import pytest
 
 from everstep.http_api import idempotency
-from tests.everstep.http_api.house import AGENTS, Let, Person, refused
+from tests.everstep.http_api.house import AGENTS, ApiCaller, MakeCaller, assert_problem
 
 
-async def test_a_question_is_answered_by_one_of_its_choices(ann: Person, work: None) -> None:
+async def test_a_question_is_answered_by_one_of_its_choices(ann: ApiCaller, work: None) -> None:
     """8.5.3, 8.5.4"""
-    execution = await ann.starts("ask me")
-    question = await ann.asked(execution)
+    execution = await ann.start_execution("ask me")
+    question = await ann.wait_for_request(execution)
     path = f"/agent/executions/{execution}/input"
 
     assert question["request"]["choices"] == ["Monday", "Friday"]
     for text, complaint in (("Sunday", "Answer must be one of: Monday, Friday"), ("", "Answer must be")):
-        refused(await ann.posts(path, {"text": text}), 422, complaint)
+        assert_problem(await ann.send_post(path, {"text": text}), 422, complaint)
     assert (await ann.get(f"/agent/executions/{execution}"))["status"] == "paused"
     assert (await ann.post(path, {"text": " Friday "}))["state"] == "resolved"
-    ended = await ann.until(execution, "completed")
+    ended = await ann.wait_for_status(execution, "completed")
     assert ended["output"]["response"] == "So be it: Friday"
-    refused(await ann.posts(path, {"text": "Friday"}), 409)
+    assert_problem(await ann.send_post(path, {"text": "Friday"}), 409)
     del work
 
 
-async def test_the_next_message_of_a_session_answers_its_question(ann: Person, work: None) -> None:
+async def test_the_next_message_of_a_session_answers_its_question(ann: ApiCaller, work: None) -> None:
     """8.5.3"""
-    session = await ann.session()
-    asked = await ann.says(session, "ask me")
-    await ann.asked(asked["execution_id"])
+    session = await ann.create_session()
+    asked = await ann.post_message(session, "ask me")
+    await ann.wait_for_request(asked["execution_id"])
 
     path = f"/agent/sessions/{session}/messages"
-    refused(await ann.posts(path, {"content": "Sunday"}), 422, "Answer must be one of: Monday, Friday")
-    answered = await ann.says(session, "Friday")
+    assert_problem(
+        await ann.send_post(path, {"content": "Sunday"}), 422, "Answer must be one of: Monday, Friday"
+    )
+    answered = await ann.post_message(session, "Friday")
 
     assert answered["route"] == "answer"
     assert answered["execution_id"] == asked["execution_id"]
-    ended = await ann.until(asked["execution_id"], "completed")
+    ended = await ann.wait_for_status(asked["execution_id"], "completed")
     assert ended["output"]["response"] == "So be it: Friday"
     del work
 
@@ -51,56 +53,64 @@ async def test_the_next_message_of_a_session_answers_its_question(ann: Person, w
         ("form", "Answer does not match the schema: "),
     ],
 )
-async def test_an_empty_answer_is_refused(ann: Person, work: None, question: str, complaint: str) -> None:
+async def test_an_empty_answer_is_refused(ann: ApiCaller, work: None, question: str, complaint: str) -> None:
     """8.5.4"""
-    session = await ann.session()
-    execution = (await ann.says(session, question))["execution_id"]
-    await ann.asked(execution)
+    session = await ann.create_session()
+    execution = (await ann.post_message(session, question))["execution_id"]
+    await ann.wait_for_request(execution)
 
-    refused(await ann.posts(f"/agent/sessions/{session}/messages", {"content": " "}), 422, complaint)
-    refused(await ann.posts(f"/agent/executions/{execution}/input", {"text": " "}), 422, complaint)
+    assert_problem(
+        await ann.send_post(f"/agent/sessions/{session}/messages", {"content": " "}), 422, complaint
+    )
+    assert_problem(await ann.send_post(f"/agent/executions/{execution}/input", {"text": " "}), 422, complaint)
     assert (await ann.get(f"/agent/executions/{execution}"))["status"] == "paused"
     del work
 
 
-async def test_a_form_is_answered_with_its_data(ann: Person, work: None) -> None:
+async def test_a_form_is_answered_with_its_data(ann: ApiCaller, work: None) -> None:
     """8.5.3"""
-    session = await ann.session()
-    execution = (await ann.says(session, "form"))["execution_id"]
-    await ann.asked(execution)
+    session = await ann.create_session()
+    execution = (await ann.post_message(session, "form"))["execution_id"]
+    await ann.wait_for_request(execution)
     path = f"/agent/sessions/{session}/messages"
 
-    refused(await ann.posts(path, {"data": {"seats": "two"}}), 422, "Answer does not match the schema: ")
+    assert_problem(
+        await ann.send_post(path, {"data": {"seats": "two"}}), 422, "Answer does not match the schema: "
+    )
     answered = await ann.post(path, {"data": {"seats": 2}})
 
     assert answered["route"] == "answer"
-    ended = await ann.until(execution, "completed")
+    ended = await ann.wait_for_status(execution, "completed")
     assert ended["output"]["response"] == 'So be it: {"seats":2}'
-    refused(await ann.posts(path, {"content": " "}), 422, "say something")
+    assert_problem(await ann.send_post(path, {"content": " "}), 422, "say something")
     del work
 
 
-async def test_a_call_runs_once_it_is_approved(ann: Person, work: None) -> None:
+async def test_a_call_runs_once_it_is_approved(ann: ApiCaller, work: None) -> None:
     """8.6.2, 8.6.3"""
-    execution = await ann.starts("book")
-    request = await ann.asked(execution)
+    execution = await ann.start_execution("book")
+    request = await ann.wait_for_request(execution)
     path = f"/agent/executions/{execution}/approvals/{request['id']}"
     right = {"decision": "approve", "args_digest": request["args_digest"]}
 
-    wrong = refused(await ann.posts(path, {**right, "args_digest": "0" * 64}), 409)
+    wrong = assert_problem(await ann.send_post(path, {**right, "args_digest": "0" * 64}), 409)
     assert wrong["title"] == "Approval does not match the pending call"
-    refused(await ann.posts(path, {**right, "args": {"hotel": "x"}}), 422, "send args with the decision")
-    refused(await ann.posts(path, {"decision": "approve"}), 422, "args_digest")
+    assert_problem(
+        await ann.send_post(path, {**right, "args": {"hotel": "x"}}), 422, "send args with the decision"
+    )
+    assert_problem(await ann.send_post(path, {"decision": "approve"}), 422, "args_digest")
     for digest in ("", " ", right["args_digest"].upper(), right["args_digest"][:63], None):
-        refused(await ann.posts(path, {**right, "args_digest": digest}), 422, "args_digest")
+        assert_problem(await ann.send_post(path, {**right, "args_digest": digest}), 422, "args_digest")
     assert (await ann.get(f"/agent/executions/{execution}"))["status"] == "paused"
-    refused(await ann.posts(path, {**right, "remember": {"hotel": "Quay"}}), 422, "does not match the call")
+    assert_problem(
+        await ann.send_post(path, {**right, "remember": {"hotel": "Quay"}}), 422, "does not match the call"
+    )
     decided = await ann.post(path, {**right, "remember": {"hotel": "Harbour*"}})
-    again = refused(await ann.posts(path, right), 409)
+    again = assert_problem(await ann.send_post(path, right), 409)
 
     assert decided["state"] == "resolved"
     assert again["title"] == "Approval already resolved"
-    ended = await ann.until(execution, "completed")
+    ended = await ann.wait_for_status(execution, "completed")
     assert ended["output"]["response"] == "So be it: a room at Harbour Inn"
     del work
 
@@ -116,29 +126,31 @@ async def test_a_call_runs_once_it_is_approved(ann: Person, work: None) -> None:
     ],
 )
 async def test_a_call_is_denied_or_edited(
-    ann: Person, work: None, decision: dict[str, Any], response: str
+    ann: ApiCaller, work: None, decision: dict[str, Any], response: str
 ) -> None:
     """8.6.2"""
-    execution = await ann.starts("book")
-    request = await ann.asked(execution)
+    execution = await ann.start_execution("book")
+    request = await ann.wait_for_request(execution)
 
     path = f"/agent/executions/{execution}/approvals/{request['id']}"
     await ann.post(path, {**decision, "args_digest": request["args_digest"]})
 
-    assert (await ann.until(execution, "completed"))["output"]["response"] == response
+    assert (await ann.wait_for_status(execution, "completed"))["output"]["response"] == response
     del work
 
 
-async def test_after_an_edit_only_the_request_shows_the_original_arguments(ann: Person, work: None) -> None:
+async def test_after_an_edit_only_the_request_shows_the_original_arguments(
+    ann: ApiCaller, work: None
+) -> None:
     """8.6.5"""
-    session = await ann.session()
-    execution = (await ann.says(session, "book", broadcast="debug"))["execution_id"]
-    request = await ann.asked(execution)
+    session = await ann.create_session()
+    execution = (await ann.post_message(session, "book", broadcast="debug"))["execution_id"]
+    request = await ann.wait_for_request(execution)
 
     path = f"/agent/executions/{execution}/approvals/{request['id']}"
     edit = {"decision": "edit", "args": {"hotel": "Quay"}, "args_digest": request["args_digest"]}
     assert (await ann.post(path, edit))["args"] == {"hotel": "Harbour Inn"}
-    await ann.until(execution, "completed")
+    await ann.wait_for_status(execution, "completed")
 
     said = (await ann.get(f"/agent/sessions/{session}/messages"))["items"]
     assert [message["content"] for message in said if message["content"].startswith("book(")] == [
@@ -155,11 +167,11 @@ async def test_after_an_edit_only_the_request_shows_the_original_arguments(ann: 
     del work
 
 
-async def test_a_question_that_was_answered_accepts_no_other_answer(ann: Person, work: None) -> None:
+async def test_a_question_that_was_answered_accepts_no_other_answer(ann: ApiCaller, work: None) -> None:
     """8.5.4: in either form."""
-    session = await ann.session()
-    execution = (await ann.says(session, "ask me"))["execution_id"]
-    question = await ann.asked(execution)
+    session = await ann.create_session()
+    execution = (await ann.post_message(session, "ask me"))["execution_id"]
+    question = await ann.wait_for_request(execution)
     await ann.post(f"/agent/executions/{execution}/input", {"text": "Friday"})
 
     named = {"request_id": question["id"]}
@@ -168,39 +180,41 @@ async def test_a_question_that_was_answered_accepts_no_other_answer(ann: Person,
         (f"/agent/sessions/{session}/messages", {"content": "Monday", "on_busy": "interrupt", **named}),
         (f"/agent/executions/{execution}/input", {"text": "Monday", **named}),
     ):
-        refused(await ann.posts(path, body), 409, "The question is no longer open")
-    ended = await ann.until(execution, "completed")
+        assert_problem(await ann.send_post(path, body), 409, "The question is no longer open")
+    ended = await ann.wait_for_status(execution, "completed")
     assert ended["output"]["response"] == "So be it: Friday"
     path = f"/agent/sessions/{session}/messages"
-    refused(await ann.posts(path, {"content": "Monday", "request_id": str(uuid4())}), 404)
+    assert_problem(await ann.send_post(path, {"content": "Monday", "request_id": str(uuid4())}), 404)
     del work
 
 
-async def test_a_request_has_one_kind_and_one_execution(ann: Person, work: None) -> None:
-    asking, booking = await ann.starts("ask me"), await ann.starts("book")
-    question, approval = await ann.asked(asking), await ann.asked(booking)
+async def test_a_request_has_one_kind_and_one_execution(ann: ApiCaller, work: None) -> None:
+    asking, booking = await ann.start_execution("ask me"), await ann.start_execution("book")
+    question, approval = await ann.wait_for_request(asking), await ann.wait_for_request(booking)
 
     decision = {"decision": "approve", "args_digest": approval["args_digest"]}
     for execution, request in ((asking, question["id"]), (asking, approval["id"]), (booking, str(uuid4()))):
-        refused(await ann.posts(f"/agent/executions/{execution}/approvals/{request}", decision), 404)
+        assert_problem(
+            await ann.send_post(f"/agent/executions/{execution}/approvals/{request}", decision), 404
+        )
     answer = {"text": "Friday", "request_id": approval["id"]}
-    refused(await ann.posts(f"/agent/executions/{booking}/input", answer), 404)
-    refused(await ann.posts(f"/agent/executions/{booking}/input", {"text": "Friday"}), 409)
+    assert_problem(await ann.send_post(f"/agent/executions/{booking}/input", answer), 404)
+    assert_problem(await ann.send_post(f"/agent/executions/{booking}/input", {"text": "Friday"}), 409)
     del work
 
 
-async def test_the_inbox_lists_open_requests_of_all_sessions(sign_in: Let, work: None) -> None:
+async def test_the_inbox_lists_open_requests_of_all_sessions(sign_in: MakeCaller, work: None) -> None:
     """8.4.1"""
     ann, ben, service = await sign_in("ann"), await sign_in("ben"), await sign_in("robot", "sessions:all")
-    session = await ann.session()
-    first = (await ann.says(session, "ask me"))["execution_id"]
-    await ann.asked(first)
-    second = await ann.starts("book")
-    await ann.asked(second)
-    third = await ben.starts("book")
-    await ben.asked(third)
+    session = await ann.create_session()
+    first = (await ann.post_message(session, "ask me"))["execution_id"]
+    await ann.wait_for_request(first)
+    second = await ann.start_execution("book")
+    await ann.wait_for_request(second)
+    third = await ben.start_execution("book")
+    await ben.wait_for_request(third)
 
-    async def inbox(person: Person, **query: Any) -> list[str]:
+    async def inbox(person: ApiCaller, **query: Any) -> list[str]:
         return [request["execution_id"] for request in (await person.get("/agent/inbox", **query))["items"]]
 
     assert await inbox(ann) == [first, second]
@@ -211,13 +225,13 @@ async def test_the_inbox_lists_open_requests_of_all_sessions(sign_in: Let, work:
     del work
 
 
-async def test_steps_and_votes_are_listed(ann: Person, work: None) -> None:
-    execution = await ann.starts("book")
-    request = await ann.asked(execution)
+async def test_steps_and_votes_are_listed(ann: ApiCaller, work: None) -> None:
+    execution = await ann.start_execution("book")
+    request = await ann.wait_for_request(execution)
     path = f"/agent/executions/{execution}"
     approval = {"decision": "approve", "args_digest": request["args_digest"]}
     await ann.post(f"{path}/approvals/{request['id']}", approval)
-    await ann.until(execution, "completed")
+    await ann.wait_for_status(execution, "completed")
 
     first, second = (await ann.get(f"{path}/steps"))["items"]
     assert (first["number"], first["type"], second["type"]) == (1, "tool_execution", "final")
@@ -234,11 +248,11 @@ async def test_steps_and_votes_are_listed(ann: Person, work: None) -> None:
     del work
 
 
-async def test_the_final_snapshot_is_stored_and_a_fork_is_independent(ann: Person, work: None) -> None:
+async def test_the_final_snapshot_is_stored_and_a_fork_is_independent(ann: ApiCaller, work: None) -> None:
     """8.1.3"""
-    session = await ann.session()
-    first = (await ann.says(session, "One"))["execution_id"]
-    await ann.until(first, "completed")
+    session = await ann.create_session()
+    first = (await ann.post_message(session, "One"))["execution_id"]
+    await ann.wait_for_status(first, "completed")
     path = f"/agent/executions/{first}"
 
     snapshots = (await ann.get(f"{path}/snapshots"))["items"]
@@ -246,97 +260,99 @@ async def test_the_final_snapshot_is_stored_and_a_fork_is_independent(ann: Perso
     fork = await ann.post(f"{path}/fork", {"step": 0, "content": "Another one"}, key="fork-1")
     again = await ann.post(f"{path}/fork", {"step": 0, "content": "Another one"}, key="fork-1")
     assert again["id"] == fork["id"] != first
-    ended = await ann.until(fork["id"], "completed")
+    ended = await ann.wait_for_status(fork["id"], "completed")
     assert ended["output"]["response"] == "You said: Another one"
-    refused(await ann.posts(f"{path}/fork", {"step": 7}), 422)
-    refused(await ann.posts(f"{path}/fork", {"step": -1}), 422)
+    assert_problem(await ann.send_post(f"{path}/fork", {"step": 7}), 422)
+    assert_problem(await ann.send_post(f"{path}/fork", {"step": -1}), 422)
     del work
 
 
-async def test_debug_mode_is_requested_with_an_execution(ann: Person, work: None) -> None:
+async def test_debug_mode_is_requested_with_an_execution(ann: ApiCaller, work: None) -> None:
     """8.1.3"""
     body = {"content": "Hello", "debug": True}
-    session = await ann.session()
+    session = await ann.create_session()
     begun = [
         (await ann.post("/agent/executions", body))["id"],
         (await ann.post("/agent/messages", body))["execution_id"],
-        (await ann.says(session, "Hello", debug=True))["execution_id"],
-        (await ann.says(session, "Hello again"))["execution_id"],
+        (await ann.post_message(session, "Hello", debug=True))["execution_id"],
+        (await ann.post_message(session, "Hello again"))["execution_id"],
     ]
 
     for execution, debugged in zip(begun, (True, True, True, False), strict=True):
-        await ann.until(execution, "completed")
+        await ann.wait_for_status(execution, "completed")
         (final,) = (await ann.get(f"/agent/executions/{execution}/snapshots"))["items"]
         assert (final["is_final"], final["debug_mode"]) == (True, debugged)
         assert ("messageStore" in final["state"]) is debugged
     del work
 
 
-async def test_a_running_or_queued_execution_is_cancelled(ann: Person, work: None) -> None:
+async def test_a_running_or_queued_execution_is_cancelled(ann: ApiCaller, work: None) -> None:
     """8.2.1"""
-    session = await ann.session()
-    begun = (await ann.says(session, "book"))["execution_id"]
-    await ann.until(begun, "paused")
-    waiting = (await ann.says(session, "Later"))["execution_id"]
+    session = await ann.create_session()
+    begun = (await ann.post_message(session, "book"))["execution_id"]
+    await ann.wait_for_status(begun, "paused")
+    waiting = (await ann.post_message(session, "Later"))["execution_id"]
 
     cancelled = await ann.post(f"/agent/executions/{waiting}/cancel")
     assert (cancelled["status"], cancelled["started_at"]) == ("cancelled", None)
     await ann.post(f"/agent/executions/{begun}/cancel")
-    ended = await ann.until(begun, "cancelled")
+    ended = await ann.wait_for_status(begun, "cancelled")
     assert ended["stop_reason"] == "user_requested"
     assert (await ann.post(f"/agent/executions/{begun}/cancel"))["status"] == "cancelled"
     del work
 
 
-async def test_an_execution_is_paused_steered_and_resumed(ann: Person, work: None) -> None:
-    execution = await ann.starts("book")
-    await ann.asked(execution)
+async def test_an_execution_is_paused_steered_and_resumed(ann: ApiCaller, work: None) -> None:
+    execution = await ann.start_execution("book")
+    await ann.wait_for_request(execution)
     path = f"/agent/executions/{execution}"
 
     await ann.post(f"{path}/pause")
     await ann.post(f"{path}/steer", {"content": "Make it quick"}, key="steer-1")
     await ann.post(f"{path}/resume")
-    refused(await ann.posts(f"{path}/steer", {"content": " "}), 422)
+    assert_problem(await ann.send_post(f"{path}/steer", {"content": " "}), 422)
 
     await ann.post(f"{path}/cancel")
-    await ann.until(execution, "cancelled")
-    refused(await ann.posts(f"{path}/pause"), 409, "read the execution")
-    refused(await ann.posts(f"{path}/steer", {"content": "x"}), 409)
+    await ann.wait_for_status(execution, "cancelled")
+    assert_problem(await ann.send_post(f"{path}/pause"), 409, "read the execution")
+    assert_problem(await ann.send_post(f"{path}/steer", {"content": "x"}), 409)
     del work
 
 
-async def test_an_ended_execution_cannot_be_cancelled(ann: Person, work: None) -> None:
-    execution = await ann.starts("Hello")
-    await ann.until(execution, "completed")
+async def test_an_ended_execution_cannot_be_cancelled(ann: ApiCaller, work: None) -> None:
+    execution = await ann.start_execution("Hello")
+    await ann.wait_for_status(execution, "completed")
 
-    refused(await ann.posts(f"/agent/executions/{execution}/cancel"), 409)
+    assert_problem(await ann.send_post(f"/agent/executions/{execution}/cancel"), 409)
     del work
 
 
 @pytest.mark.parametrize("key", [None, "k-1"])
 async def test_a_request_does_not_wait_for_a_missing_worker(
-    ann: Person, monkeypatch: pytest.MonkeyPatch, key: str | None
+    ann: ApiCaller, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
-    async with ann.api_setup.at_work():
-        session = await ann.session()
-        execution = (await ann.says(session, "ask me"))["execution_id"]
-        await ann.asked(execution)
+    async with ann.api_setup.open_worker():
+        session = await ann.create_session()
+        execution = (await ann.post_message(session, "ask me"))["execution_id"]
+        await ann.wait_for_request(execution)
     monkeypatch.setattr(idempotency, "PATIENCE", 0.5)
 
-    pause = await ann.posts(f"/agent/executions/{execution}/pause", key=key)
-    answer = await ann.posts(f"/agent/sessions/{session}/messages", {"content": "Friday"}, key=f"{key}-2")
+    pause = await ann.send_post(f"/agent/executions/{execution}/pause", key=key)
+    answer = await ann.send_post(f"/agent/sessions/{session}/messages", {"content": "Friday"}, key=f"{key}-2")
 
     for refusal in (pause, answer):
-        refused(refusal, 503, "same Idempotency-Key")
+        assert_problem(refusal, 503, "same Idempotency-Key")
     monkeypatch.undo()
-    async with ann.api_setup.at_work():
-        again = await ann.posts(f"/agent/sessions/{session}/messages", {"content": "Friday"}, key=f"{key}-2")
+    async with ann.api_setup.open_worker():
+        again = await ann.send_post(
+            f"/agent/sessions/{session}/messages", {"content": "Friday"}, key=f"{key}-2"
+        )
         assert again.json()["route"] == "answer"
         await ann.post(f"/agent/executions/{execution}/resume")
-        assert (await ann.until(execution, "completed"))["output"]["response"] == "So be it: Friday"
+        assert (await ann.wait_for_status(execution, "completed"))["output"]["response"] == "So be it: Friday"
 
 
-async def test_agents_are_listed(ann: Person) -> None:
+async def test_agents_are_listed(ann: ApiCaller) -> None:
     listed = await ann.get("/agent/agents")
 
     assert listed["default"] == "clerk"
@@ -347,10 +363,10 @@ async def test_agents_are_listed(ann: Person) -> None:
     assert clerk["source"] == AGENTS
 
 
-async def test_an_execution_shows_its_agent_definition(ann: Person) -> None:
+async def test_an_execution_shows_its_agent_definition(ann: ApiCaller) -> None:
     """10.2.4: in the response of a single execution, because the definition is long."""
     clerk = (await ann.get("/agent/agents"))["items"][0]
-    execution = await ann.starts("hello")
+    execution = await ann.start_execution("hello")
 
     assert (await ann.get(f"/agent/executions/{execution}"))["definition_hash"] == clerk["definition_hash"]
     assert len(clerk["definition_hash"]) == 64
@@ -358,25 +374,27 @@ async def test_an_execution_shows_its_agent_definition(ann: Person) -> None:
     assert listed["definition_hash"] is None
 
 
-async def test_the_level_of_detail_for_viewers_is_set_with_an_execution(ann: Person, work: None) -> None:
+async def test_the_level_of_detail_for_viewers_is_set_with_an_execution(ann: ApiCaller, work: None) -> None:
     """7.5"""
     del work
     told: list[set[str]] = []
     for given in ({}, {"broadcast": "debug"}):
         started = await ann.post("/agent/executions", {"content": "hello", **given})
-        await ann.until(started["id"], "completed")
+        await ann.wait_for_status(started["id"], "completed")
         store = ann.api_setup.sessions.client.store
         told.append({e.type for e in await store.envelopes(ann.api_setup.tenant, UUID(started["id"]))})
     assert ["agent.continuation" in each for each in told] == [False, True]
-    refused(await ann.posts("/agent/executions", {"content": "hello", "broadcast": "loud"}), 422, "broadcast")
+    assert_problem(
+        await ann.send_post("/agent/executions", {"content": "hello", "broadcast": "loud"}), 422, "broadcast"
+    )
 
 
-async def test_the_trace_names_the_source_of_the_signal_that_stopped(ann: Person, work: None) -> None:
+async def test_the_trace_names_the_source_of_the_signal_that_stopped(ann: ApiCaller, work: None) -> None:
     """2.4.2"""
-    execution = await ann.starts("book")
-    await ann.asked(execution)
+    execution = await ann.start_execution("book")
+    await ann.wait_for_request(execution)
     await ann.post(f"/agent/executions/{execution}/cancel")
-    await ann.until(execution, "cancelled")
+    await ann.wait_for_status(execution, "cancelled")
 
     (decided,) = (await ann.get(f"/agent/executions/{execution}/trace"))["items"]
     vote = decided["outcome"]["evaluations"][0]

@@ -17,8 +17,8 @@ from everstep.http_api.app import create_app
 from everstep.http_api.middleware import MAX_BODY, MAX_HEAD, MAX_HEADERS
 from everstep.http_api.schemas.execution_responses import Execution, Request
 from everstep.http_api.schemas.responses import Message, MessageAccepted, Session
-from everstep.http_api.schemas.text import Told
-from tests.everstep.http_api.house import ORIGIN, House, Person, refused, visitor
+from everstep.http_api.schemas.text import ResponseModel
+from tests.everstep.http_api.house import ORIGIN, ApiCaller, ApiSetup, assert_problem, http_client
 
 SECRET_PLACE = "postgresql://user:hush@db.internal/everstep"  # noqa: S105 -- no secret
 
@@ -37,7 +37,7 @@ async def chunks(size: int, piece: int = 8192) -> AsyncGenerator[bytes]:
 JSON = {"Content-Type": "application/json"}
 
 
-async def test_a_body_may_be_as_large_as_the_limit(ann: Person) -> None:
+async def test_a_body_may_be_as_large_as_the_limit(ann: ApiCaller) -> None:
     def body(size: int) -> bytes:
         return b'{"content": "x", "metadata": {"a": "' + b"x" * (size - 39) + b'"}}'
 
@@ -45,41 +45,41 @@ async def test_a_body_may_be_as_large_as_the_limit(ann: Person) -> None:
     as_large = await ann.http.post("/agent/messages", content=body(MAX_BODY), headers=JSON)
     larger = await ann.http.post("/agent/messages", content=body(MAX_BODY + 1), headers=JSON)
     assert as_large.status_code == 201
-    refused(larger, 413, str(MAX_BODY))
+    assert_problem(larger, 413, str(MAX_BODY))
 
 
-async def test_a_body_without_a_length_is_limited_too(ann: Person) -> None:
-    async def sent(size: int) -> Any:
+async def test_a_body_without_a_length_is_limited_too(ann: ApiCaller) -> None:
+    async def send_body(size: int) -> Any:
         return await ann.http.post("/agent/messages", content=chunks(size), headers=JSON)
 
-    refused(await sent(MAX_BODY + 1), 413)
+    assert_problem(await send_body(MAX_BODY + 1), 413)
     # The body is read, and then the message is too long.
-    refused(await sent(MAX_BODY), 422, "body.content")
+    assert_problem(await send_body(MAX_BODY), 422, "body.content")
 
 
 @pytest.mark.parametrize("length", ["999999999999", "9" * 500, "262145"])
-async def test_an_announced_length_is_trusted(ann: Person, length: str) -> None:
+async def test_an_announced_length_is_trusted(ann: ApiCaller, length: str) -> None:
     headers = {**JSON, "Content-Length": length}
 
-    refused(await ann.http.post("/agent/messages", content=b"{}", headers=headers), 413)
+    assert_problem(await ann.http.post("/agent/messages", content=b"{}", headers=headers), 413)
 
 
 @pytest.mark.parametrize("given", ["abc-123", "0" * 128, "a.b/c:d=="])
-async def test_a_request_keeps_its_id(ann: Person, given: str) -> None:
+async def test_a_request_keeps_its_id(ann: ApiCaller, given: str) -> None:
     answer = await ann.http.get("/agent/agents", headers={"X-Request-Id": given})
 
     assert answer.headers["x-request-id"] == given
 
 
 @pytest.mark.parametrize("given", ["", "0" * 129, "a b", "é", "a\tb", '"'])
-async def test_a_request_without_a_valid_id_gets_one(ann: Person, given: str) -> None:
+async def test_a_request_without_a_valid_id_gets_one(ann: ApiCaller, given: str) -> None:
     answer = await ann.http.get("/agent/agents", headers=[(b"X-Request-Id", given.encode())])
 
     assert len(answer.headers["x-request-id"]) == 32
 
 
-async def test_a_request_is_one_log_line(ann: Person, caplog: pytest.LogCaptureFixture) -> None:
-    session = await ann.session(title="a private matter")
+async def test_a_request_is_one_log_line(ann: ApiCaller, caplog: pytest.LogCaptureFixture) -> None:
+    session = await ann.create_session(title="a private matter")
     with caplog.at_level(logging.INFO, "everstep.http_api"):
         await ann.http.get(f"/agent/sessions/{session}", headers={"X-Request-Id": "r-1"})
 
@@ -99,14 +99,14 @@ async def test_a_request_is_one_log_line(ann: Person, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("path", ["/", "/agent", "/agent/sessions/", "/agent/executions/x/steps/1"])
-async def test_an_unknown_address_is_a_problem(ann: Person, path: str) -> None:
-    refused(await ann.http.get(path), 404, "/docs")
+async def test_an_unknown_address_is_a_problem(ann: ApiCaller, path: str) -> None:
+    assert_problem(await ann.http.get(path), 404, "/docs")
 
 
-async def test_an_unknown_method_is_a_problem(ann: Person) -> None:
+async def test_an_unknown_method_is_a_problem(ann: ApiCaller) -> None:
     answer = await ann.http.put("/agent/agents")
 
-    refused(answer, 405, "use GET")
+    assert_problem(answer, 405, "use GET")
     assert answer.headers["allow"] == "GET"
 
 
@@ -131,23 +131,23 @@ async def test_an_unknown_method_is_a_problem(ann: Person) -> None:
         ('{"content": "\N{GRINNING FACE}\u202e\u0301"}'.encode(), 201),
     ],
 )
-async def test_any_content_is_accepted_or_refused(ann: Person, body: bytes, status: int) -> None:
+async def test_any_content_is_accepted_or_refused(ann: ApiCaller, body: bytes, status: int) -> None:
     answer = await ann.http.post("/agent/messages", content=body, headers=JSON)
 
     assert answer.status_code == status, answer.text
     if status != 201:
-        refused(answer, status)
+        assert_problem(answer, status)
 
 
-async def test_invalid_json_is_refused(ann: Person) -> None:
+async def test_invalid_json_is_refused(ann: ApiCaller) -> None:
     as_text = {"Content-Type": "text/plain"}
 
-    refused(await ann.http.post("/agent/messages", content=b'{"content": "x"}', headers=as_text), 422)
+    assert_problem(await ann.http.post("/agent/messages", content=b'{"content": "x"}', headers=as_text), 422)
 
 
 @pytest.mark.parametrize("path", ["/agent/sessions/7", "/agent/executions/x", "/agent/executions/%00/steps"])
-async def test_an_invalid_id_is_refused(ann: Person, path: str) -> None:
-    refused(await ann.http.get(path), 422, "path.")
+async def test_an_invalid_id_is_refused(ann: ApiCaller, path: str) -> None:
+    assert_problem(await ann.http.get(path), 422, "path.")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ async def test_an_invalid_id_is_refused(ann: Person, path: str) -> None:
     ],
 )
 async def test_a_server_error_is_logged_and_the_caller_gets_a_reference(
-    ann: Person,
+    ann: ApiCaller,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     *,
@@ -179,7 +179,7 @@ async def test_a_server_error_is_logged_and_the_caller_gets_a_reference(
     monkeypatch.setattr("everstep.store.sessions.PostgresSessions.session", fails)
     answer = await ann.http.get(f"/agent/sessions/{uuid4()}")
 
-    refused(answer, status, words)
+    assert_problem(answer, status, words)
     assert "hush" not in answer.text
     assert "Traceback" not in answer.text
     if status >= 500:
@@ -191,21 +191,21 @@ async def test_a_server_error_is_logged_and_the_caller_gets_a_reference(
 # Health, metrics and pages.
 
 
-async def test_the_health_check_answers(ann: Person) -> None:
-    async with visitor(ann.app) as probe:
+async def test_the_health_check_answers(ann: ApiCaller) -> None:
+    async with http_client(ann.app) as probe:
         assert (await probe.get("/healthz")).json() == {"status": "ok"}
         assert (await probe.get("/readyz")).json() == {"status": "ready", "checks": []}
 
 
-async def test_requests_are_counted(ann: Person) -> None:
-    session = await ann.session()
+async def test_requests_are_counted(ann: ApiCaller) -> None:
+    session = await ann.create_session()
     await ann.http.get(f"/agent/sessions/{session}")
-    await ann.posts("/agent/messages", {"content": "x"}, key="k")
-    await ann.posts("/agent/messages", {"content": "x"}, key="k")
+    await ann.send_post("/agent/messages", {"content": "x"}, key="k")
+    await ann.send_post("/agent/messages", {"content": "x"}, key="k")
     await ann.http.get("/nothing")
     await ann.http.request("BREW", "/agent/sessions")
 
-    async with visitor(ann.app) as prometheus:
+    async with http_client(ann.app) as prometheus:
         counted = (await prometheus.get("/metrics")).text
 
     route = 'route="/agent/sessions/{session_id}"'
@@ -220,8 +220,8 @@ async def test_requests_are_counted(ann: Person) -> None:
     assert session not in counted
 
 
-async def test_the_pages_load_nothing_from_other_origins(ann: Person) -> None:
-    async with visitor(ann.app) as reader:
+async def test_the_pages_load_nothing_from_other_origins(ann: ApiCaller) -> None:
+    async with http_client(ann.app) as reader:
         page = (await reader.get("/docs")).text
         assert "https://" not in page.replace("https://fastapi.tiangolo.com", "")
         for name, kind in (("swagger-ui-bundle.js", "javascript"), ("swagger-ui.css", "css")):
@@ -229,13 +229,13 @@ async def test_the_pages_load_nothing_from_other_origins(ann: Person) -> None:
             asset = await reader.get(f"/docs/{name}")
             assert kind in asset.headers["content-type"]
             assert len(asset.content) > 10_000
-        refused(await reader.get("/docs/other"), 404)
+        assert_problem(await reader.get("/docs/other"), 404)
 
 
-async def test_pages_load_the_browser_client_from_this_server(ann: Person) -> None:
+async def test_pages_load_the_browser_client_from_this_server(ann: ApiCaller) -> None:
     """From every allowed origin; it is sent again only after a change."""
     address = "/everstep-client.js"
-    async with visitor(ann.app) as page:
+    async with http_client(ann.app) as page:
         client = await page.get(address)
         assert client.headers["content-type"] == "text/javascript; charset=utf-8"
         assert client.headers["cache-control"] == "no-cache"
@@ -249,7 +249,7 @@ async def test_pages_load_the_browser_client_from_this_server(ann: Person) -> No
         assert elsewhere.headers["access-control-allow-origin"] == ORIGIN
 
 
-async def test_the_document_describes_every_error_as_a_problem(ann: Person) -> None:
+async def test_the_document_describes_every_error_as_a_problem(ann: ApiCaller) -> None:
     document = await ann.get("/openapi.json")
 
     assert document["openapi"].startswith("3.1")
@@ -267,32 +267,34 @@ async def test_the_document_describes_every_error_as_a_problem(ann: Person) -> N
 
 
 @pytest.mark.parametrize("told", [Execution, Message, MessageAccepted, Request, Session])
-def test_the_examples_of_the_document_match_the_responses(told: type[Told]) -> None:
+def test_the_examples_of_the_document_match_the_responses(told: type[ResponseModel]) -> None:
     (sample,) = told.model_json_schema()["examples"]
 
     assert told.model_validate(sample).model_dump(mode="json") == sample
 
 
-async def test_the_limit_can_be_set(api_setup: House, ann: Person) -> None:
-    async with visitor(create_app(api_setup.api, max_body=10), dict(ann.http.headers)) as caller:
-        refused(await caller.post("/agent/messages", content=b"x" * 11), 413, "10 bytes")
-        refused(await caller.post("/agent/messages", content=b"x" * 10, headers=JSON), 422)
+async def test_the_limit_can_be_set(api_setup: ApiSetup, ann: ApiCaller) -> None:
+    async with http_client(create_app(api_setup.api, max_body=10), dict(ann.http.headers)) as caller:
+        assert_problem(await caller.post("/agent/messages", content=b"x" * 11), 413, "10 bytes")
+        assert_problem(await caller.post("/agent/messages", content=b"x" * 10, headers=JSON), 422)
 
 
-async def test_no_body_is_read_before_the_caller_is_authenticated(ann: Person) -> None:
+async def test_no_body_is_read_before_the_caller_is_authenticated(ann: ApiCaller) -> None:
     """8.8.3: at every address that requires authentication. An unread body closes the connection."""
-    async with visitor(ann.app) as stranger:
+    async with http_client(ann.app) as stranger:
         for path, operations in (await ann.get("/openapi.json"))["paths"].items():
             for method in operations.keys() - {"get"}:
                 address = path.replace("{", "").replace("}", "")
                 answer = await stranger.request(method, address, content=chunks(1000), headers=JSON)
-                refused(answer, 401)
+                assert_problem(answer, 401)
                 assert answer.headers["connection"] == "close"
     known = await ann.http.post("/agent/messages", content=chunks(1000), headers=JSON)
     assert "connection" not in known.headers
 
 
-async def test_headers_that_are_too_large_are_refused(ann: Person) -> None:
+async def test_headers_that_are_too_large_are_refused(ann: ApiCaller) -> None:
     """8.8.1"""
     for large in ({"A": "a" * MAX_HEAD}, {f"A{number}": "a" for number in range(MAX_HEADERS)}):
-        refused(await ann.http.get("/agent/agents", headers=large), 431, str(MAX_HEAD), str(MAX_HEADERS))
+        assert_problem(
+            await ann.http.get("/agent/agents", headers=large), 431, str(MAX_HEAD), str(MAX_HEADERS)
+        )

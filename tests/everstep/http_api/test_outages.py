@@ -11,17 +11,22 @@ from sqlalchemy import text
 from temporalio.client import Client, Interceptor, OutboundInterceptor
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep.client.outages import MEANINGS, PASSING, Meaning, meaning_of
+from everstep.client.outages import MEANINGS, TRANSIENT_CODES, ErrorMeaning, meaning_of
 from everstep.runtime.embedded import EmbeddedServices
-from tests.everstep.http_api.house import House, Person, a_house, door_of, refused
-from tests.workflows.harness import connected
+from tests.everstep.http_api.house import ApiCaller, ApiSetup, assert_problem, open_api_setup, open_callers
+from tests.workflows.harness import connect_temporal
 
 SECRET_PLACE = "temporal.internal:7233"  # noqa: S105 -- no secret
 
-ANSWERED: Final = {Meaning.PASSES: 503, Meaning.LOCKED: 503, Meaning.NOT_NOW: 409, Meaning.FAULT: 500}
+ANSWERED: Final = {
+    ErrorMeaning.TRANSIENT: 503,
+    ErrorMeaning.DENIED: 503,
+    ErrorMeaning.NOT_NOW: 409,
+    ErrorMeaning.FAULT: 500,
+}
 
 
-class Refusing(Interceptor):
+class RefusingTemporal(Interceptor):
     """A server that answers every call with one status, once it is set."""
 
     def __init__(self) -> None:
@@ -30,11 +35,11 @@ class Refusing(Interceptor):
         self.asked = 0
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
-        return _Refusing(self, next)
+        return _RefusingOutbound(self, next)
 
 
-class _Refusing(OutboundInterceptor):
-    def __init__(self, refusing: Refusing, next: OutboundInterceptor) -> None:
+class _RefusingOutbound(OutboundInterceptor):
+    def __init__(self, refusing: RefusingTemporal, next: OutboundInterceptor) -> None:
         super().__init__(next)
         self.refusing = refusing
 
@@ -60,25 +65,25 @@ class _Refusing(OutboundInterceptor):
 
 
 @pytest_asyncio.fixture
-async def refusing() -> Refusing:
+async def refusing() -> RefusingTemporal:
     """The status that Temporal returns."""
-    return Refusing()
+    return RefusingTemporal()
 
 
 @pytest_asyncio.fixture
 async def refused_house(
-    http_database: str, services: EmbeddedServices, refusing: Refusing
-) -> AsyncGenerator[House]:
+    http_database: str, services: EmbeddedServices, refusing: RefusingTemporal
+) -> AsyncGenerator[ApiSetup]:
     """An API whose Temporal refuses."""
-    options: dict[str, Any] = {**(await connected(services)).config(), "interceptors": [refusing]}
-    async with a_house(http_database, Client(**options)) as api_setup:
+    options: dict[str, Any] = {**(await connect_temporal(services)).config(), "interceptors": [refusing]}
+    async with open_api_setup(http_database, Client(**options)) as api_setup:
         yield api_setup
 
 
 @pytest_asyncio.fixture
-async def caller(refused_house: House) -> AsyncGenerator[Person]:
+async def caller(refused_house: ApiSetup) -> AsyncGenerator[ApiCaller]:
     """An authenticated caller."""
-    async with door_of(refused_house) as sign_in:
+    async with open_callers(refused_house) as sign_in:
         yield await sign_in("ann")
 
 
@@ -95,7 +100,7 @@ ENDPOINTS: Final[dict[str, Any]] = {
 """Requests that call Temporal in every state of the execution."""
 
 
-async def begun(api_setup: House, execution: str) -> None:
+async def mark_as_running(api_setup: ApiSetup, execution: str) -> None:
     """Mark the execution as running in the store: there is no worker to begin it."""
     async with api_setup.keys.engine.connect() as connection:
         values = {"id": execution}
@@ -106,27 +111,27 @@ async def begun(api_setup: House, execution: str) -> None:
 
 @pytest.mark.parametrize("status", RPCStatusCode)
 async def test_every_status_is_answered_by_its_meaning_at_every_endpoint(
-    refused_house: House, caller: Person, refusing: Refusing, status: RPCStatusCode
+    refused_house: ApiSetup, caller: ApiCaller, refusing: RefusingTemporal, status: RPCStatusCode
 ) -> None:
     """1.3.5: a passing outage is 503 with Retry-After, also while a workflow task fails."""
-    execution = await caller.starts("Hello")
-    await begun(refused_house, execution)
-    session = await caller.session()
+    execution = await caller.start_execution("Hello")
+    await mark_as_running(refused_house, execution)
+    session = await caller.create_session()
     refusing.status = status
 
     for path, body in ENDPOINTS.items():
         before = refusing.asked
-        answer = await caller.posts(path.format(session=session, execution=execution), body)
+        answer = await caller.send_post(path.format(session=session, execution=execution), body)
         if refusing.asked == before:
             assert answer.status_code < 500, (path, answer.text)
             continue
         meaning = meaning_of(RPCError("", status, b""))
-        if path.endswith("/steer") and meaning is Meaning.NOT_NOW:
+        if path.endswith("/steer") and meaning is ErrorMeaning.NOT_NOW:
             # The message is stored, and begins its own execution once the store has the end of this one.
             assert (answer.status_code, answer.json()["route"]) == (200, "queue")
             continue
         expected = ANSWERED[meaning]
-        refused(answer, expected)
+        assert_problem(answer, expected)
         assert ("retry-after" in answer.headers) == (expected == 503), path
         assert SECRET_PLACE not in answer.text
     assert refusing.asked >= 5
@@ -135,11 +140,11 @@ async def test_every_status_is_answered_by_its_meaning_at_every_endpoint(
 def test_every_status_has_a_meaning() -> None:
     """1.3.5."""
     assert {*MEANINGS} == {*RPCStatusCode}
-    assert RPCStatusCode.FAILED_PRECONDITION in PASSING
+    assert RPCStatusCode.FAILED_PRECONDITION in TRANSIENT_CODES
 
 
 def test_a_missing_namespace_is_an_outage() -> None:
     """1.3.5: no caller can repair it."""
     error = RPCError(f"Namespace {uuid4()} is not found.", RPCStatusCode.NOT_FOUND, b"")
 
-    assert meaning_of(error) is Meaning.LOCKED
+    assert meaning_of(error) is ErrorMeaning.DENIED

@@ -20,7 +20,14 @@ from everstep.client.sessions import Sessions
 from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
-from tests.everstep.http_api.house import Answer, House, Let, Person, door_of, refused
+from tests.everstep.http_api.house import (
+    Answer,
+    ApiCaller,
+    ApiSetup,
+    MakeCaller,
+    assert_problem,
+    open_callers,
+)
 
 REPLAYED = "idempotency-replayed"
 
@@ -34,91 +41,91 @@ class Case:
     other_path: str | None = None
     other_body: Any = None
 
-    def send(self, person: Person, key: str) -> Awaitable[Answer]:
-        return person.posts(self.path, self.body, key=key)
+    def send(self, person: ApiCaller, key: str) -> Awaitable[Answer]:
+        return person.send_post(self.path, self.body, key=key)
 
-    def send_another(self, person: Person, key: str) -> Awaitable[Answer]:
-        return person.posts(self.other_path or self.path, self.other_body, key=key)
+    def send_another(self, person: ApiCaller, key: str) -> Awaitable[Answer]:
+        return person.send_post(self.other_path or self.path, self.other_body, key=key)
 
 
-async def _waiting(ann: Person) -> str:
+async def _waiting(ann: ApiCaller) -> str:
     """An execution that waits for an approval."""
-    execution = await ann.starts("book")
-    await ann.asked(execution)
+    execution = await ann.start_execution("book")
+    await ann.wait_for_request(execution)
     return execution
 
 
-async def _session(ann: Person) -> Case:
+async def _session(ann: ApiCaller) -> Case:
     del ann
     return Case("/agent/sessions", {"title": "One"}, other_body={"title": "Two"})
 
 
-async def _first_message(ann: Person) -> Case:
+async def _first_message(ann: ApiCaller) -> Case:
     del ann
     return Case("/agent/messages", {"content": "Hello"}, other_body={"content": "Other"})
 
 
-async def _message(ann: Person) -> Case:
-    path = f"/agent/sessions/{await ann.session()}/messages"
+async def _message(ann: ApiCaller) -> Case:
+    path = f"/agent/sessions/{await ann.create_session()}/messages"
     return Case(path, {"content": "Hello"}, other_body={"content": "Other"})
 
 
-async def _execution(ann: Person) -> Case:
+async def _execution(ann: ApiCaller) -> Case:
     del ann
     return Case("/agent/executions", {"content": "Hello"}, other_body={"content": "Other"})
 
 
-async def _answer(ann: Person) -> Case:
-    execution = await ann.starts("ask me")
-    await ann.asked(execution)
+async def _answer(ann: ApiCaller) -> Case:
+    execution = await ann.start_execution("ask me")
+    await ann.wait_for_request(execution)
     path = f"/agent/executions/{execution}/input"
     return Case(path, {"text": "Friday"}, other_body={"text": "Monday"})
 
 
-async def _decision(ann: Person) -> Case:
-    execution = await ann.starts("book")
-    request = await ann.asked(execution)
+async def _decision(ann: ApiCaller) -> Case:
+    execution = await ann.start_execution("book")
+    request = await ann.wait_for_request(execution)
     path = f"/agent/executions/{execution}/approvals/{request['id']}"
     digest = {"args_digest": request["args_digest"]}
     return Case(path, {"decision": "approve", **digest}, other_body={"decision": "deny", **digest})
 
 
-async def _steer(ann: Person) -> Case:
+async def _steer(ann: ApiCaller) -> Case:
     path = f"/agent/executions/{await _waiting(ann)}/steer"
     return Case(path, {"content": "Hurry"}, other_body={"content": "Wait"})
 
 
-async def _pause(ann: Person) -> Case:
+async def _pause(ann: ApiCaller) -> Case:
     one, two = await _waiting(ann), await _waiting(ann)
     return Case(f"/agent/executions/{one}/pause", other_path=f"/agent/executions/{two}/pause")
 
 
-async def _resume(ann: Person) -> Case:
+async def _resume(ann: ApiCaller) -> Case:
     one, two = await _waiting(ann), await _waiting(ann)
     for execution in (one, two):
         await ann.post(f"/agent/executions/{execution}/pause")
     return Case(f"/agent/executions/{one}/resume", other_path=f"/agent/executions/{two}/resume")
 
 
-async def _cancel(ann: Person) -> Case:
+async def _cancel(ann: ApiCaller) -> Case:
     one, two = await _waiting(ann), await _waiting(ann)
     return Case(f"/agent/executions/{one}/cancel", other_path=f"/agent/executions/{two}/cancel")
 
 
-async def _fork(ann: Person) -> Case:
-    execution = await ann.starts("Hello")
-    await ann.until(execution, "completed")
+async def _fork(ann: ApiCaller) -> Case:
+    execution = await ann.start_execution("Hello")
+    await ann.wait_for_status(execution, "completed")
     path = f"/agent/executions/{execution}/fork"
     return Case(path, {"step": 0, "content": "One"}, other_body={"step": 0, "content": "Two"})
 
 
-async def _channel(ann: Person) -> Case:
-    channel = f"private-agent.session.{await ann.session()}"
+async def _channel(ann: ApiCaller) -> Case:
+    channel = f"private-agent.session.{await ann.create_session()}"
     body = {"socket_id": "1.2", "channel_name": channel}
     return Case("/broadcasting/auth", body, other_body={**body, "socket_id": "3.4"})
 
 
-CASES: dict[str, Callable[[Person], Awaitable[Case]]] = {
+CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
     "/agent/sessions": _session,
     "/agent/messages": _first_message,
     "/agent/sessions/{session_id}/messages": _message,
@@ -139,20 +146,20 @@ MAKES_NOTHING = frozenset({"/agent/sessions", "/broadcasting/auth"})
 every_post = pytest.mark.parametrize("post", CASES, ids=lambda path: path.strip("/").replace("/", "."))
 
 
-class Lost(Exception):
+class ProcessLost(Exception):
     """The process dies at this point."""
 
 
 @dataclass(frozen=True)
-class Processes:
+class TwoProcesses:
     """Two API processes of one installation, which share only the servers, and a worker."""
 
-    api_setup: House
-    ann: Person
-    also_ann: Person
+    api_setup: ApiSetup
+    ann: ApiCaller
+    also_ann: ApiCaller
     """The same user, at the other process."""
 
-    async def made(self) -> list[int]:
+    async def count_rows(self) -> list[int]:
         """The number of rows that requests create."""
         counts: list[int] = []
         async with self.api_setup.keys.engine.connect() as connection:
@@ -171,7 +178,7 @@ class Processes:
 
 
 @pytest_asyncio.fixture
-async def processes(api_setup: House, sign_in: Let, work: None) -> AsyncGenerator[Processes]:
+async def processes(api_setup: ApiSetup, sign_in: MakeCaller, work: None) -> AsyncGenerator[TwoProcesses]:
     """Two API processes."""
     del work
     ours = api_setup.sessions
@@ -179,26 +186,26 @@ async def processes(api_setup: House, sign_in: Let, work: None) -> AsyncGenerato
     store = PostgresSessions(engine)
     client = Client(ours.client.temporal, store, ours.client.agents, ours.client.task_queue)
     sessions = Sessions(client, store, ours.default_agent, ours.contexts)
-    other = House(sessions, PostgresKeys(engine), api_setup.settings, api_setup.tenant)
-    async with door_of(other) as let_in:
-        yield Processes(api_setup, await sign_in("ann"), await let_in("ann"))
+    other = ApiSetup(sessions, PostgresKeys(engine), api_setup.settings, api_setup.tenant)
+    async with open_callers(other) as let_in:
+        yield TwoProcesses(api_setup, await sign_in("ann"), await let_in("ann"))
     await engine.dispose()
 
 
-async def dying(api_setup: House, case: Case) -> None:
+async def send_and_die(api_setup: ApiSetup, case: Case) -> None:
     """Send the request to a process that dies after its commit, before it calls Temporal."""
 
     def strike(point: Failpoint) -> None:
         if point is Failpoint.API_AFTER_COMMIT:
-            raise Lost
+            raise ProcessLost
 
     client = replace(api_setup.sessions.client, strike=strike)
     doomed = replace(api_setup, sessions=replace(api_setup.sessions, client=client, strike=strike))
-    async with door_of(doomed) as sign_in:
-        refused(await case.send(await sign_in("ann"), "k-1"), 500)
+    async with open_callers(doomed) as sign_in:
+        assert_problem(await case.send(await sign_in("ann"), "k-1"), 500)
 
 
-async def test_every_post_has_a_case(ann: Person) -> None:
+async def test_every_post_has_a_case(ann: ApiCaller) -> None:
     """8.2.8"""
     paths = (await ann.get("/openapi.json"))["paths"]
 
@@ -207,59 +214,59 @@ async def test_every_post_has_a_case(ann: Person) -> None:
 
 @every_post
 async def test_one_key_gets_one_response_from_two_concurrent_processes(
-    processes: Processes, post: str
+    processes: TwoProcesses, post: str
 ) -> None:
     """8.2.8"""
     case = await CASES[post](processes.ann)
     both = (processes.ann, processes.also_ann)
     answers = await asyncio.gather(*(case.send(each, "k-1") for each in both * 4))
-    made = await processes.made()
+    made = await processes.count_rows()
     later = [await case.send(each, "k-1") for each in both]
 
     assert {answer.status_code for answer in answers} <= {200, 201}, [answer.text for answer in answers]
     assert [answer.json() for answer in (*answers, *later)] == [answers[0].json()] * 10
     assert {REPLAYED in answer.headers for answer in later} == {True}
-    assert await processes.made() == made
+    assert await processes.count_rows() == made
 
 
 @every_post
 async def test_a_request_lost_before_its_response_was_stored_is_repeated(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch, post: str
+    processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch, post: str
 ) -> None:
     """8.2.8: and the key accepts no other request, although no response was sent."""
     case = await CASES[post](processes.ann)
 
-    async def lost(*_name: object, **_given: object) -> None:
-        raise Lost
+    async def lose_process(*_name: object, **_given: object) -> None:
+        raise ProcessLost
 
     with monkeypatch.context() as patch:
-        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
-        refused(await case.send(processes.ann, "k-1"), 500)
-    made = await processes.made()
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lose_process)
+        assert_problem(await case.send(processes.ann, "k-1"), 500)
+    made = await processes.count_rows()
 
     for each in (processes.also_ann, processes.ann):
-        refused(await case.send_another(each, "k-1"), 422, "use a new key")
+        assert_problem(await case.send_another(each, "k-1"), 422, "use a new key")
     again = await case.send(processes.also_ann, "k-1")
     assert again.status_code in {200, 201}, again.text
-    refused(await case.send_another(processes.ann, "k-1"), 422, "use a new key")
+    assert_problem(await case.send_another(processes.ann, "k-1"), 422, "use a new key")
     assert (await case.send(processes.ann, "k-1")).json() == again.json()
-    assert await processes.made() == made
+    assert await processes.count_rows() == made
 
 
 @pytest.mark.parametrize("post", sorted(CASES.keys() - MAKES_NOTHING))
 async def test_a_request_lost_between_commit_and_temporal_is_repeated(
-    processes: Processes, post: str
+    processes: TwoProcesses, post: str
 ) -> None:
     """8.2.8: by the same request, at another process."""
     case = await CASES[post](processes.ann)
-    await dying(processes.api_setup, case)
-    made = await processes.made()
+    await send_and_die(processes.api_setup, case)
+    made = await processes.count_rows()
 
-    refused(await case.send_another(processes.also_ann, "k-1"), 422, "use a new key")
+    assert_problem(await case.send_another(processes.also_ann, "k-1"), 422, "use a new key")
     again = await case.send(processes.also_ann, "k-1")
 
     assert again.status_code in {200, 201}, again.text
-    assert await processes.made() == made
+    assert await processes.count_rows() == made
     assert (await case.send(processes.ann, "k-1")).json() == again.json()
     assert await processes.api_setup.sessions.store.commands(
         processes.api_setup.settings.task_queue, 0.0
@@ -270,10 +277,10 @@ async def test_a_request_lost_between_commit_and_temporal_is_repeated(
 
 
 @pytest.mark.parametrize("post", sorted(CASES.keys() - MAKES_NOTHING))
-async def test_a_request_lost_there_is_completed_without_a_retry(processes: Processes, post: str) -> None:
+async def test_a_request_lost_there_is_completed_without_a_retry(processes: TwoProcesses, post: str) -> None:
     """8.2.9: by the reconciler."""
     case = await CASES[post](processes.ann)
-    await dying(processes.api_setup, case)
+    await send_and_die(processes.api_setup, case)
 
     repairs = await processes.api_setup.reconciler.once()
 
@@ -289,19 +296,19 @@ async def test_a_request_lost_there_is_completed_without_a_retry(processes: Proc
 
 
 async def test_a_cancel_with_a_lost_response_gets_the_same_one_after_the_end(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8.2.8"""
     case = await _cancel(processes.ann)
     execution = case.path.split("/")[3]
 
-    async def lost(*_name: object, **_given: object) -> None:
-        raise Lost
+    async def lose_process(*_name: object, **_given: object) -> None:
+        raise ProcessLost
 
     with monkeypatch.context() as patch:
-        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
-        refused(await case.send(processes.ann, "k-1"), 500)
-    await processes.ann.until(execution, "cancelled")
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lose_process)
+        assert_problem(await case.send(processes.ann, "k-1"), 500)
+    await processes.ann.wait_for_status(execution, "cancelled")
     await processes.api_setup.sessions.client.execution(UUID(execution)).workflow.result()
 
     assert (await case.send(processes.also_ann, "k-1")).json()["status"] == "cancelled"
@@ -309,7 +316,7 @@ async def test_a_cancel_with_a_lost_response_gets_the_same_one_after_the_end(
     assert (await case.send(processes.also_ann, "k-2")).json()["status"] == "cancelled"
 
 
-async def test_two_concurrent_cancels_get_the_same_response(processes: Processes) -> None:
+async def test_two_concurrent_cancels_get_the_same_response(processes: TwoProcesses) -> None:
     """8.2.1: with different keys."""
     case = await _cancel(processes.ann)
     both = (processes.ann, processes.also_ann)
@@ -321,44 +328,44 @@ async def test_two_concurrent_cancels_get_the_same_response(processes: Processes
 
 @pytest.mark.parametrize("kept", ["/pause", "/resume"])
 async def test_a_request_accepted_before_the_end_gets_the_same_response_after_it(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch, kept: str
+    processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     """8.2.8"""
     case = await {"/pause": _pause, "/resume": _resume}[kept](processes.ann)
     execution = case.path.split("/")[3]
 
-    async def lost(*_name: object, **_given: object) -> None:
-        raise Lost
+    async def lose_process(*_name: object, **_given: object) -> None:
+        raise ProcessLost
 
     with monkeypatch.context() as patch:
-        patch.setattr("everstep.store.keys.PostgresKeys.remember", lost)
-        refused(await case.send(processes.ann, "k-1"), 500)
+        patch.setattr("everstep.store.keys.PostgresKeys.remember", lose_process)
+        assert_problem(await case.send(processes.ann, "k-1"), 500)
     await processes.ann.post(f"/agent/executions/{execution}/cancel")
-    await processes.ann.until(execution, "cancelled")
+    await processes.ann.wait_for_status(execution, "cancelled")
 
     assert (await case.send(processes.also_ann, "k-1")).status_code == 200
-    refused(await case.send(processes.also_ann, "k-2"), 409, "has ended")
+    assert_problem(await case.send(processes.also_ann, "k-2"), 409, "has ended")
 
 
-async def test_a_claim_of_a_lost_process_expires(processes: Processes) -> None:
+async def test_a_claim_of_a_lost_process_expires(processes: TwoProcesses) -> None:
     """8.2.8: the waiting request takes over; a different one is refused at once."""
     keys, name = processes.api_setup.keys, (processes.api_setup.tenant, "ann", "k-1")
     owner, other = UUID(int=1), UUID(int=2)
 
-    async def claimed(by: UUID, digest: str = "d") -> tuple[str, bool]:
+    async def claim_key(by: UUID, digest: str = "d") -> tuple[str, bool]:
         claim = await keys.claim(*name, by, digest=digest, seconds=60)
         assert isinstance(claim, Claim)
         return claim.digest, claim.is_mine
 
-    assert await claimed(owner) == ("d", True)
-    assert await claimed(other) == ("d", False)
-    await keys.unclaim(*name, other, forget=True)
-    assert await claimed(other) == ("d", False)
+    assert await claim_key(owner) == ("d", True)
+    assert await claim_key(other) == ("d", False)
+    await keys.release_claim(*name, other, forget=True)
+    assert await claim_key(other) == ("d", False)
     await keys.renew(*name, owner, seconds=0)
-    assert await claimed(other, "e") == ("d", False)
-    assert await claimed(other) == ("d", True)
-    await keys.unclaim(*name, other, forget=False)
-    assert await claimed(owner, "e") == ("d", False)
-    assert await claimed(owner) == ("d", True)
-    await keys.unclaim(*name, owner, forget=True)
-    assert await claimed(other, "e") == ("e", True)
+    assert await claim_key(other, "e") == ("d", False)
+    assert await claim_key(other) == ("d", True)
+    await keys.release_claim(*name, other, forget=False)
+    assert await claim_key(owner, "e") == ("d", False)
+    assert await claim_key(owner) == ("d", True)
+    await keys.release_claim(*name, owner, forget=True)
+    assert await claim_key(other, "e") == ("e", True)

@@ -13,28 +13,28 @@ import pytest_asyncio
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.client.reconciler import Reconciler
 from everstep.http_api.app import create_app
-from everstep.runtime.gateway import feeding
-from everstep.runtime.serving import serving
-from tests.everstep.http_api.house import SECRET, House, Person, refused
+from everstep.runtime.gateway import open_feeds
+from everstep.runtime.serving import serve_app
+from tests.everstep.http_api.house import SECRET, ApiCaller, ApiSetup, assert_problem
 
 pytestmark = pytest.mark.usefixtures("work")
 
 
 @pytest_asyncio.fixture
-async def url(api_setup: House) -> AsyncGenerator[str]:
+async def url(api_setup: ApiSetup) -> AsyncGenerator[str]:
     """The address of the API."""
     settings = api_setup.settings.model_copy(update={"auth_secret": SECRET})
-    async with feeding(settings, api_setup.keys.engine) as feeds:
+    async with open_feeds(settings, api_setup.keys.engine) as feeds:
         assert feeds is not None
         app = create_app(replace(api_setup.api, feed=feeds.open))
-        async with serving(app, "127.0.0.1", 0) as url:
+        async with serve_app(app, "127.0.0.1", 0) as url:
             yield url
             feeds.close()
 
 
 @asynccontextmanager
-async def following(
-    url: str, person: Person, stream_id: str, **headers: str
+async def open_event_stream(
+    url: str, person: ApiCaller, stream_id: str, **headers: str
 ) -> AsyncGenerator[AsyncGenerator[tuple[str, str, Any]]]:
     """Events as (id, type, data)."""
 
@@ -58,13 +58,13 @@ async def following(
         yield read(answer)
 
 
-async def test_a_session_is_followed_and_resumed(url: str, ann: Person) -> None:
+async def test_a_session_is_followed_and_resumed(url: str, ann: ApiCaller) -> None:
     """7.8.1"""
-    session = await ann.session()
-    run = (await ann.says(session, "hello"))["execution_id"]
-    await ann.until(run, "completed")
+    session = await ann.create_session()
+    run = (await ann.post_message(session, "hello"))["execution_id"]
+    await ann.wait_for_status(run, "completed")
     seen: list[tuple[str, str, Any]] = []
-    async with following(url, ann, session, **{"Last-Event-ID": "0"}) as events:
+    async with open_event_stream(url, ann, session, **{"Last-Event-ID": "0"}) as events:
         async for event in events:
             seen.append(event)
             if event[1] == "agent.status" and event[2]["payload"]["status"] == "completed":
@@ -72,19 +72,19 @@ async def test_a_session_is_followed_and_resumed(url: str, ann: Person) -> None:
     assert seen[0][1:] == ("joined", {"epoch": seen[0][2]["epoch"], "seq": 0, "recovered": True})
     epoch = seen[0][2]["epoch"]
     assert [event[0] for event in seen[1:]] == [f"{epoch}:{n}" for n in range(1, len(seen))]
-    async with following(url, ann, session, **{"Last-Event-ID": seen[3][0]}) as events:
+    async with open_event_stream(url, ann, session, **{"Last-Event-ID": seen[3][0]}) as events:
         assert (await anext(events))[2]["recovered"]
         assert await anext(events) == seen[4]
     # An execution of a session publishes in the session's stream.
-    async with following(url, ann, f"{run}?since=0") as events:
+    async with open_event_stream(url, ann, f"{run}?since=0") as events:
         await anext(events)
         assert await anext(events) == seen[1]
 
 
-async def everything(url: str, person: Person, session: str, *executions: str) -> list[Any]:
+async def all_envelopes(url: str, person: ApiCaller, session: str, *executions: str) -> list[Any]:
     """All envelopes of a session, up to the terminal status of each of these executions."""
     told, missing = list[Any](), set(executions)
-    async with following(url, person, session, **{"Last-Event-ID": "0"}) as events:
+    async with open_event_stream(url, person, session, **{"Last-Event-ID": "0"}) as events:
         await anext(events)
         while missing:
             _, kind, envelope = await anext(events)
@@ -94,16 +94,16 @@ async def everything(url: str, person: Person, session: str, *executions: str) -
     return told
 
 
-async def all_messages(person: Person, session: str) -> list[Any]:
+async def all_messages(person: ApiCaller, session: str) -> list[Any]:
     """The messages of a session, oldest first."""
     return (await person.get(f"/agent/sessions/{session}/messages", limit=200))["items"][::-1]
 
 
-async def test_an_announcement_has_the_time_of_its_message(url: str, ann: Person) -> None:
+async def test_an_announcement_has_the_time_of_its_message(url: str, ann: ApiCaller) -> None:
     """0.5, 7.7.1, 7.8.3: both sort alike."""
-    session = await ann.session()
-    run = (await ann.says(session, "hello"))["execution_id"]
-    told = await everything(url, ann, session, run)
+    session = await ann.create_session()
+    run = (await ann.post_message(session, "hello"))["execution_id"]
+    told = await all_envelopes(url, ann, session, run)
 
     messages = {each["id"]: each["created_at"] for each in await all_messages(ann, session)}
     announced = {each["id"]: each["timestamp"] for each in told if not each["type"].startswith("agent.")}
@@ -124,38 +124,38 @@ ENDS = {
 
 @pytest.mark.parametrize("said", ENDS)
 async def test_the_last_envelope_of_an_execution_is_its_terminal_status(
-    url: str, ann: Person, api_setup: House, said: str
+    url: str, ann: ApiCaller, api_setup: ApiSetup, said: str
 ) -> None:
     """7.4.2: its announcement precedes it, regardless of which process records the end."""
     status, waits = ENDS[said], said in {"queued", "terminated", "cancel"}
-    session = await ann.session()
-    run = (await ann.says(session, "book" if waits else said))["execution_id"]
+    session = await ann.create_session()
+    run = (await ann.post_message(session, "book" if waits else said))["execution_id"]
     if waits:
-        await ann.asked(run)
+        await ann.wait_for_request(run)
     if said == "terminated":
         await api_setup.sessions.client.execution(run).workflow.terminate()
         await Reconciler(api_setup.sessions, grace=0).once()
     if said == "queued":
-        run = (await ann.says(session, "later"))["execution_id"]
+        run = (await ann.post_message(session, "later"))["execution_id"]
     if status == "cancelled":
         await ann.post(f"/agent/executions/{run}/cancel")
-    await ann.until(run, status)
+    await ann.wait_for_status(run, status)
 
-    own = [each for each in await everything(url, ann, session, run) if each["execution_id"] == run]
+    own = [each for each in await all_envelopes(url, ann, session, run) if each["execution_id"] == run]
     assert [each["type"] for each in own[-2:]] == [f"execution.{status}", "agent.status"]
     assert own[-1]["payload"]["status"] == status
 
 
-async def test_only_permitted_readers_can_follow(url: str, ann: Person, api_setup: House) -> None:
-    session = await ann.session()
+async def test_only_permitted_readers_can_follow(url: str, ann: ApiCaller, api_setup: ApiSetup) -> None:
+    session = await ann.create_session()
     bob = {"Authorization": f"Bearer {api_setup.token('bob')}"}
     async with httpx2.AsyncClient(base_url=url) as http:
-        refused(await http.get(f"/agent/streams/{session}", headers=bob), 404, session)
+        assert_problem(await http.get(f"/agent/streams/{session}", headers=bob), 404, session)
         assert (await http.get(f"/agent/streams/{session}")).status_code == 401
         headers = {**ann.http.headers, "Last-Event-ID": "yesterday"}
-        refused(await http.get(f"/agent/streams/{session}", headers=headers), 422, "Last-Event-ID")
+        assert_problem(await http.get(f"/agent/streams/{session}", headers=headers), 422, "Last-Event-ID")
 
 
-async def test_without_a_secret_no_channel_is_signed(ann: Person) -> None:
-    session = await ann.session()
-    refused(await ann.http.get(f"/agent/streams/{session}"), 503, "EVERSTEP_BROADCAST_SECRET")
+async def test_without_a_secret_no_channel_is_signed(ann: ApiCaller) -> None:
+    session = await ann.create_session()
+    assert_problem(await ann.http.get(f"/agent/streams/{session}"), 503, "EVERSTEP_BROADCAST_SECRET")

@@ -3,26 +3,26 @@
 import pytest
 
 from everstep.http_api.metrics import Metrics
-from tests.everstep.http_api.house import Let, Person, refused
+from tests.everstep.http_api.house import ApiCaller, MakeCaller, assert_problem
 
 
-async def test_usage_is_summed_by_agent(sign_in: Let, work: None) -> None:
+async def test_usage_is_summed_by_agent(sign_in: MakeCaller, work: None) -> None:
     ann, ben, service = await sign_in("ann"), await sign_in("ben"), await sign_in("robot", "sessions:all")
     for person, agent in ((ann, "clerk"), (ann, "clerk"), (ann, "other"), (ben, "other")):
         sent = await person.post("/agent/messages", {"content": "Hello", "agent": agent})
-        await person.until(sent["execution_id"], "completed")
+        await person.wait_for_status(sent["execution_id"], "completed")
 
-    async def counted(person: Person) -> list[tuple[str, int, int]]:
+    async def read_usage(person: ApiCaller) -> list[tuple[str, int, int]]:
         usage = await person.get("/agent/usage")
         return [(told["agent"], told["executions"], told["steps"]) for told in usage["agents"]]
 
-    assert await counted(ann) == [("clerk", 2, 2), ("other", 1, 1)]
-    assert await counted(ben) == [("other", 1, 1)]
-    assert await counted(service) == [("clerk", 2, 2), ("other", 2, 2)]
+    assert await read_usage(ann) == [("clerk", 2, 2), ("other", 1, 1)]
+    assert await read_usage(ben) == [("other", 1, 1)]
+    assert await read_usage(service) == [("clerk", 2, 2), ("other", 2, 2)]
     del work
 
 
-async def test_only_executions_of_the_period_are_counted(ann: Person) -> None:
+async def test_only_executions_of_the_period_are_counted(ann: ApiCaller) -> None:
     begun = await ann.post("/agent/executions", {"content": "Hello"})
     at = begun["created_at"]
 
@@ -45,17 +45,17 @@ async def test_only_executions_of_the_period_are_counted(ann: Person) -> None:
         ("until=0001-01-01T00:00:00Z&since=9999-12-31T23:59:59Z", "earlier"),
     ],
 )
-async def test_an_invalid_period_is_refused(ann: Person, query: str, words: str) -> None:
-    refused(await ann.http.get(f"/agent/usage?{query}"), 422, words)
+async def test_an_invalid_period_is_refused(ann: ApiCaller, query: str, words: str) -> None:
+    assert_problem(await ann.http.get(f"/agent/usage?{query}"), 422, words)
 
 
-async def test_the_period_may_be_far_in_the_past_or_future(ann: Person) -> None:
+async def test_the_period_may_be_far_in_the_past_or_future(ann: ApiCaller) -> None:
     far = await ann.get("/agent/usage", until="0001-01-01T00:00:00Z")
 
     assert far["until"] == "2000-01-01T00:00:00.000000Z"
 
 
 def test_repairs_are_counted() -> None:
-    text = Metrics(lambda: {"launched": 2}).text().decode()
+    text = Metrics(lambda: {"launched": 2}).render().decode()
 
     assert 'everstep_repairs_total{repair="launched"} 2.0' in text

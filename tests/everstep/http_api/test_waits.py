@@ -14,8 +14,8 @@ from everstep.agent_domain.testing import MockTool, calls
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
 from everstep.store import transcript_statements
-from everstep.store.transaction import Asked, Transaction
-from tests.everstep.http_api.house import House, Let, NoModels, Person
+from everstep.store.transaction import BoundStatement, Transaction
+from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, NoModels
 from tests.workflows.harness import HeldModel, an_agent
 
 WAITS: Final = {
@@ -37,12 +37,12 @@ TRANSCRIPTS: Final = 3
 class Waits:
     """Counts waits for the database, and reads of a conversation."""
 
-    def __init__(self, house: House, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, house: ApiSetup, patch: pytest.MonkeyPatch) -> None:
         self.count = self.transcripts = 0
         self.counted: dict[str, int] = {}
         together = Transaction.together
 
-        async def counting(transaction: Transaction, *asked: Asked, last: bool = False) -> Any:
+        async def counting(transaction: Transaction, *asked: BoundStatement, last: bool = False) -> Any:
             self.count += 1
             statements = [statement for statement, _ in asked]
             self.transcripts += statements.count(transcript_statements.TRANSCRIPT)
@@ -61,7 +61,7 @@ class Waits:
 
 
 @asynccontextmanager
-async def at_work(house: House, agent: AgentDefinition) -> AsyncGenerator[None]:
+async def at_work(house: ApiSetup, agent: AgentDefinition) -> AsyncGenerator[None]:
     """Run a worker with this agent."""
     sessions = house.sessions
     client, book = sessions.client, AgentBook([agent], NoModels())
@@ -72,7 +72,7 @@ async def at_work(house: House, agent: AgentDefinition) -> AsyncGenerator[None]:
 class Scene:
     """A caller, a model that waits for the test, and a worker."""
 
-    def __init__(self, house: House, ann: Person, model: HeldModel, waits: Waits) -> None:
+    def __init__(self, house: ApiSetup, ann: ApiCaller, model: HeldModel, waits: Waits) -> None:
         self.house, self.ann, self.model, self.waits = house, ann, model, waits
 
     async def send(self, session: str | None = None) -> tuple[str, str]:
@@ -99,7 +99,7 @@ class Scene:
 
 
 async def test_each_operation_has_its_number_of_waits(
-    api_setup: House, sign_in: Let, monkeypatch: pytest.MonkeyPatch
+    api_setup: ApiSetup, sign_in: MakeCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = HeldModel(calls(("look", {})), "Done", holds=1)
     held = an_agent(model=model, tools=[MockTool("look")]).with_name("held").definition()

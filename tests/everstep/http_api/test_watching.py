@@ -13,34 +13,34 @@ from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.stream.channels import Channel
 from everstep.broadcast_gateway.ports import Guest, NotAdmitted
 from everstep.http_api.api_keys import create_key
-from everstep.http_api.auth import open_door
+from everstep.http_api.auth import allow_all
 from everstep.http_api.callers import Caller
 from everstep.http_api.problems import unavailable
-from everstep.runtime.authorization import ApiDoors, doors
+from everstep.runtime.authorization import ApiGatewayAccess, build_gateway_access
 from everstep.runtime.settings import Settings
 from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseUnreachable
 from everstep.store.streams import PostgresStreams
-from tests.everstep.http_api.house import SECRET, House, Let
+from tests.everstep.http_api.house import SECRET, ApiSetup, MakeCaller
 
 
-def doors_of(api_setup: House) -> ApiDoors:
+def api_doors_of(api_setup: ApiSetup) -> ApiGatewayAccess:
     """Authentication with the parts that the gateway's process has."""
-    return doors(Settings(auth_secret=SECRET), api_setup.keys.engine)
+    return build_gateway_access(Settings(auth_secret=SECRET), api_setup.keys.engine)
 
 
-def guest(api_setup: House, user_id: str | None) -> Guest:
+def gateway_guest(api_setup: ApiSetup, user_id: str | None) -> Guest:
     return Guest(api_setup.tenant, user_id)
 
 
-async def test_the_gateway_accepts_the_callers_of_the_api(api_setup: House) -> None:
-    known = doors_of(api_setup)
+async def test_the_gateway_accepts_the_callers_of_the_api(api_setup: ApiSetup) -> None:
+    known = api_doors_of(api_setup)
     before = datetime.now(UTC).timestamp()
     key = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant, user_id="ann")
 
-    ann = await known.guest(api_setup.token("ann"))
-    service = await known.guest(api_setup.token("robot", "sessions:all", "read-only"))
-    by_key = await known.guest(key.secret)
+    ann = await known.authenticate_viewer(api_setup.token("ann"))
+    service = await known.authenticate_viewer(api_setup.token("robot", "sessions:all", "read-only"))
+    by_key = await known.authenticate_viewer(key.secret)
 
     assert (ann.tenant_id, ann.user_id) == (api_setup.tenant, "ann")
     assert ann.expires_at is not None
@@ -49,95 +49,101 @@ async def test_the_gateway_accepts_the_callers_of_the_api(api_setup: House) -> N
     assert by_key == Guest(api_setup.tenant, "ann", None)
 
 
-async def test_other_viewers_are_refused(api_setup: House) -> None:
-    known = doors_of(api_setup)
+async def test_other_viewers_are_refused(api_setup: ApiSetup) -> None:
+    known = api_doors_of(api_setup)
     key = await create_key(api_setup.keys, "shop", tenant_id=api_setup.tenant)
     await api_setup.keys.revoke_key(api_setup.tenant, key.key.id)
 
     for token in ("", " ", "x", "a b", "a\x00b", "é", key.secret, api_setup.token("ann") + "x"):
         with pytest.raises(NotAdmitted):
-            await known.guest(token)
+            await known.authenticate_viewer(token)
 
 
-async def test_without_authentication_every_viewer_is_accepted(api_setup: House) -> None:
-    known = ApiDoors(open_door(), PostgresStreams(api_setup.keys.engine), api_setup.keys)
+async def test_without_authentication_every_viewer_is_accepted(api_setup: ApiSetup) -> None:
+    known = ApiGatewayAccess(allow_all(), PostgresStreams(api_setup.keys.engine), api_setup.keys)
 
-    assert await known.guest("") == await known.guest("whatever") == Guest("default", None, None)
+    assert (
+        await known.authenticate_viewer("")
+        == await known.authenticate_viewer("whatever")
+        == Guest("default", None, None)
+    )
 
 
-async def test_an_unreachable_provider_is_not_a_refusal(api_setup: House) -> None:
-    async def away(_header: str | None) -> Caller:
+async def test_an_unreachable_provider_is_not_a_refusal(api_setup: ApiSetup) -> None:
+    async def raise_unreachable(_header: str | None) -> Caller:
         raise unavailable("The identity provider")
 
-    known = ApiDoors(away, PostgresStreams(api_setup.keys.engine), api_setup.keys)
+    known = ApiGatewayAccess(raise_unreachable, PostgresStreams(api_setup.keys.engine), api_setup.keys)
 
     with pytest.raises(StoreUnavailable, match="identity provider"):
-        await known.guest("x")
+        await known.authenticate_viewer("x")
 
 
-async def test_a_session_is_watched_by_its_readers(api_setup: House, sign_in: Let) -> None:
+async def test_a_session_is_watched_by_its_readers(api_setup: ApiSetup, sign_in: MakeCaller) -> None:
     """7.8.1"""
-    known = doors_of(api_setup)
-    session = UUID(await (await sign_in("ann")).session())
+    known = api_doors_of(api_setup)
+    session = UUID(await (await sign_in("ann")).create_session())
     channel = Channel(session)
 
-    assert await known.stream(channel, guest(api_setup, "ann")) == session
-    assert await known.stream(channel, guest(api_setup, None)) == session
-    assert await known.stream(channel, guest(api_setup, "ben")) is None
+    assert await known.find_stream(channel, gateway_guest(api_setup, "ann")) == session
+    assert await known.find_stream(channel, gateway_guest(api_setup, None)) == session
+    assert await known.find_stream(channel, gateway_guest(api_setup, "ben")) is None
     for user_id in ("ann", None):
-        assert await known.stream(channel, Guest("elsewhere", user_id)) is None
-    assert await known.stream(channel, None) == session
-    assert await known.stream(Channel(session, is_session=False), None) is None
-    for whoever in (None, guest(api_setup, None)):
-        assert await known.stream(Channel(uuid4()), whoever) is None
+        assert await known.find_stream(channel, Guest("elsewhere", user_id)) is None
+    assert await known.find_stream(channel, None) == session
+    assert await known.find_stream(Channel(session, is_session=False), None) is None
+    for whoever in (None, gateway_guest(api_setup, None)):
+        assert await known.find_stream(Channel(uuid4()), whoever) is None
 
 
-async def test_an_execution_without_a_session_has_its_own_stream(api_setup: House, sign_in: Let) -> None:
+async def test_an_execution_without_a_session_has_its_own_stream(
+    api_setup: ApiSetup, sign_in: MakeCaller
+) -> None:
     """7.8.1"""
-    known = doors_of(api_setup)
-    execution = UUID(await (await sign_in("ann")).starts("hello"))
+    known = api_doors_of(api_setup)
+    execution = UUID(await (await sign_in("ann")).start_execution("hello"))
     channel = Channel(execution, is_session=False)
 
-    assert await known.stream(channel, guest(api_setup, "ann")) == execution
-    assert await known.stream(channel, guest(api_setup, None)) == execution
-    assert await known.stream(channel, guest(api_setup, "ben")) is None
-    assert await known.stream(channel, Guest("elsewhere", "ann")) is None
-    assert await known.stream(channel, None) == execution
-    assert await known.stream(Channel(execution), None) is None
+    assert await known.find_stream(channel, gateway_guest(api_setup, "ann")) == execution
+    assert await known.find_stream(channel, gateway_guest(api_setup, None)) == execution
+    assert await known.find_stream(channel, gateway_guest(api_setup, "ben")) is None
+    assert await known.find_stream(channel, Guest("elsewhere", "ann")) is None
+    assert await known.find_stream(channel, None) == execution
+    assert await known.find_stream(Channel(execution), None) is None
 
 
-async def test_an_execution_without_an_owner_is_for_viewers_with_all_scopes(api_setup: House) -> None:
-    known = doors_of(api_setup)
+async def test_an_execution_without_an_owner_is_for_viewers_with_all_scopes(api_setup: ApiSetup) -> None:
+    known = api_doors_of(api_setup)
     client = replace(api_setup.sessions.client, tenant_id=api_setup.tenant)
     execution = (await client.start("clerk", "hello")).id
     channel = Channel(execution, is_session=False)
 
-    assert await known.stream(channel, guest(api_setup, None)) == execution
-    assert await known.stream(channel, guest(api_setup, "ann")) is None
+    assert await known.find_stream(channel, gateway_guest(api_setup, None)) == execution
+    assert await known.find_stream(channel, gateway_guest(api_setup, "ann")) is None
 
 
 async def test_an_execution_of_a_session_is_watched_by_readers_of_the_session(
-    api_setup: House, sign_in: Let
+    api_setup: ApiSetup, sign_in: MakeCaller
 ) -> None:
     """7.8.1: it belongs to its session, regardless of the user who began it."""
-    known = doors_of(api_setup)
+    known = api_doors_of(api_setup)
     ann, service = await sign_in("ann"), await sign_in("robot", "sessions:all")
-    session = await ann.session()
-    said = await service.says(session, "hello")
+    session = await ann.create_session()
+    said = await service.post_message(session, "hello")
     channel = Channel(UUID(said["execution_id"]), is_session=False)
 
-    assert await known.stream(channel, guest(api_setup, "ann")) == UUID(session)
-    assert await known.stream(channel, guest(api_setup, None)) == UUID(session)
-    assert await known.stream(channel, guest(api_setup, "robot")) is None
-    assert await known.stream(channel, Guest("elsewhere", None)) is None
-    assert await known.stream(channel, None) == UUID(session)
+    assert await known.find_stream(channel, gateway_guest(api_setup, "ann")) == UUID(session)
+    assert await known.find_stream(channel, gateway_guest(api_setup, None)) == UUID(session)
+    assert await known.find_stream(channel, gateway_guest(api_setup, "robot")) is None
+    assert await known.find_stream(channel, Guest("elsewhere", None)) is None
+    assert await known.find_stream(channel, None) == UUID(session)
 
 
-async def test_the_gateway_and_http_permit_the_same(api_setup: House, sign_in: Let) -> None:
+async def test_the_gateway_and_http_permit_the_same(api_setup: ApiSetup, sign_in: MakeCaller) -> None:
     """Both ways of reading agree, for every caller."""
-    known = doors_of(api_setup)
+    known = api_doors_of(api_setup)
     people = [await sign_in("ann"), await sign_in("ben"), await sign_in("robot", "sessions:all")]
-    owned = [(await person.session(), await person.starts("hello")) for person in people]
+    owned = [(await person.create_session(), await person.start_execution("hello")) for person in people]
 
     for person, user_id in zip(people, ("ann", "ben", None), strict=True):
         for session, execution in owned:
@@ -146,40 +152,45 @@ async def test_the_gateway_and_http_permit_the_same(api_setup: House, sign_in: L
                 (f"/agent/executions/{execution}", Channel(UUID(execution), is_session=False)),
             ):
                 is_read = (await person.http.get(path)).status_code == 200
-                assert is_read == (await known.stream(channel, guest(api_setup, user_id)) is not None)
+                assert is_read == (
+                    await known.find_stream(channel, gateway_guest(api_setup, user_id)) is not None
+                )
 
 
-async def test_an_unreachable_database_is_reported(api_setup: House) -> None:
+async def test_an_unreachable_database_is_reported(api_setup: ApiSetup) -> None:
     engine = create_engine("postgresql+psycopg://127.0.0.1:9/nothing")
-    known = doors(Settings(auth_secret=SECRET), engine)
+    known = build_gateway_access(Settings(auth_secret=SECRET), engine)
 
     with pytest.raises(StoreUnavailable):
-        await known.stream(Channel(uuid4()), guest(api_setup, "ann"))
+        await known.find_stream(Channel(uuid4()), gateway_guest(api_setup, "ann"))
     with pytest.raises(StoreUnavailable):
-        await known.guest("esk_" + "x" * 43)
+        await known.authenticate_viewer("esk_" + "x" * 43)
     await engine.dispose()
 
 
-async def test_concurrent_questions_share_one_query(api_setup: House, sign_in: Let) -> None:
-    known = doors_of(api_setup)
-    sessions = [UUID(await (await sign_in(name)).session()) for name in ("ann", "ben", "cid")]
+async def test_concurrent_questions_share_one_query(api_setup: ApiSetup, sign_in: MakeCaller) -> None:
+    known = api_doors_of(api_setup)
+    sessions = [UUID(await (await sign_in(name)).create_session()) for name in ("ann", "ben", "cid")]
     statements = list[str]()
 
     @event.listens_for(api_setup.keys.engine.sync_engine, "before_cursor_execute")
-    def _asked(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+    def _count_query(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:  # pyright: ignore[reportUnusedFunction]
         statements.append(statement)
 
     asked = [
-        known.stream(Channel(each), guest(api_setup, "ben")) for each in (*sessions, sessions[1], uuid4())
+        known.find_stream(Channel(each), gateway_guest(api_setup, "ben"))
+        for each in (*sessions, sessions[1], uuid4())
     ]
 
     assert await asyncio.gather(*asked) == [None, sessions[1], None, sessions[1], None]
     assert len(statements) == 1
 
 
-async def test_an_unreachable_database_is_reported_to_all_waiting_viewers(api_setup: House) -> None:
-    away = doors(Settings(auth_secret=SECRET), create_engine("postgresql://nobody@127.0.0.1:1/none"))
-    asked = [away.stream(Channel(uuid4()), guest(api_setup, None)) for _ in range(3)]
+async def test_an_unreachable_database_is_reported_to_all_waiting_viewers(api_setup: ApiSetup) -> None:
+    away = build_gateway_access(
+        Settings(auth_secret=SECRET), create_engine("postgresql://nobody@127.0.0.1:1/none")
+    )
+    asked = [away.find_stream(Channel(uuid4()), gateway_guest(api_setup, None)) for _ in range(3)]
 
     answers = await asyncio.gather(*asked, return_exceptions=True)
 

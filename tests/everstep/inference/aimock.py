@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from tests.node import installed, node
+from tests.node import installed_modules, node
 
 LOCK = Path(__file__).parent / "node"
 
@@ -32,7 +32,7 @@ class Aimock:
         """Delete all configured responses and recorded requests."""
         await self._control("POST", "/reset")
 
-    async def serve(self, *fixtures: dict[str, Any]) -> None:
+    async def add_responses(self, *fixtures: dict[str, Any]) -> None:
         """Add responses; the first one that matches a request is returned."""
         await self._control("POST", "/fixtures", {"fixtures": fixtures})
 
@@ -43,9 +43,9 @@ class Aimock:
 
 
 @contextmanager
-def running() -> Generator[Aimock]:
+def open_aimock() -> Generator[Aimock]:
     """A server on a free port."""
-    package = installed(LOCK) / "@copilotkit" / "aimock"
+    package = installed_modules(LOCK) / "@copilotkit" / "aimock"
     with tempfile.TemporaryDirectory() as folder:
         fixtures = Path(folder) / "none.json"
         fixtures.write_text('{"fixtures": []}')

@@ -21,7 +21,7 @@ WEATHER = MockTool("weather", "Tells the weather", schema=WEATHER_SCHEMA)
 CLOCK = MockTool("clock", "Tells the time")
 
 
-def asking(
+def a_request(
     *messages: str | Message,
     system: str | None = None,
     tools: tuple[MockTool, ...] = (),
@@ -41,7 +41,7 @@ def with_results(response: InferenceResponse, *results: Any) -> Messages:
     return ToolCallingDriver(ScriptedModel()).outputs(step)
 
 
-class Listener(list[str]):
+class ChunkRecorder(list[str]):
     """Records the chunks of a response."""
 
     def __call__(self, text: str) -> None:
@@ -52,6 +52,6 @@ class Listener(list[str]):
         return "".join(self)
 
 
-async def asked(model: Model, *messages: str | Message, **request: Any) -> InferenceResponse:
+async def ask(model: Model, *messages: str | Message, **request: Any) -> InferenceResponse:
     """The response, without a listener."""
-    return await model.respond(asking(*messages, **request), Listener())
+    return await model.respond(a_request(*messages, **request), ChunkRecorder())

@@ -8,10 +8,10 @@ from tests.everstep.inference import aimock as aimock_server
 from tests.everstep.inference.aimock import Aimock
 from tests.everstep.inference.counterparts import (
     COUNTERPARTS,
-    AimockCounterpart,
-    Counterpart,
-    ScriptedCounterpart,
-    WireCounterpart,
+    AimockModelServer,
+    ModelServer,
+    ScriptedModelServer,
+    WireModelServer,
 )
 from tests.everstep.inference.dialects import DIALECTS
 from tests.everstep.inference.wire_server import WireServer, wire_server
@@ -20,7 +20,7 @@ from tests.everstep.inference.wire_server import WireServer, wire_server
 @pytest.fixture(scope="session")
 def aimock() -> Iterator[Aimock]:
     """One server for all tests; each test begins with a reset."""
-    with aimock_server.running() as server:
+    with aimock_server.open_aimock() as server:
         yield server
 
 
@@ -32,24 +32,24 @@ async def server() -> AsyncIterator[WireServer]:
 
 
 @pytest.fixture(params=DIALECTS)
-async def wire(request: pytest.FixtureRequest, server: WireServer) -> AsyncIterator[WireCounterpart]:
+async def wire(request: pytest.FixtureRequest, server: WireServer) -> AsyncIterator[WireModelServer]:
     """Our server, with the wire format of each provider."""
-    counterpart = WireCounterpart(DIALECTS[request.param], server)
+    counterpart = WireModelServer(DIALECTS[request.param], server)
     async with counterpart.stack:
         yield counterpart
 
 
 @pytest.fixture(params=COUNTERPARTS)
-async def counterpart(request: pytest.FixtureRequest) -> AsyncIterator[Counterpart]:
+async def counterpart(request: pytest.FixtureRequest) -> AsyncIterator[ModelServer]:
     """All servers that a model driver supports."""
     kind, _, driver = request.param.partition(" ")
     if kind == "scripted":
-        made: Counterpart = ScriptedCounterpart()
+        made: ModelServer = ScriptedModelServer()
     elif kind == "aimock":
-        made = AimockCounterpart(DIALECTS[driver], request.getfixturevalue("aimock"))
+        made = AimockModelServer(DIALECTS[driver], request.getfixturevalue("aimock"))
     else:
         async with wire_server() as server:
-            made = WireCounterpart(DIALECTS[driver], server)
+            made = WireModelServer(DIALECTS[driver], server)
             async with made.stack:
                 yield made
         return

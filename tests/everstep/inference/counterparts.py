@@ -22,7 +22,7 @@ from everstep.inference.scripted import (
 )
 from tests.everstep.inference.aimock import Aimock
 from tests.everstep.inference.dialects import DIALECTS, Answer, Dialect
-from tests.everstep.inference.wire_server import Break, Reply, WireServer
+from tests.everstep.inference.wire_server import Reply, StreamBreak, WireServer
 
 KEY = "sk-secret"
 
@@ -37,7 +37,7 @@ def a_model(driver: str, base_url: str, stack: AsyncExitStack, **settings: Any) 
 
 
 @dataclass(frozen=True)
-class Said:
+class ReceivedMessage:
     """A message as the server parsed it."""
 
     role: str
@@ -47,13 +47,13 @@ class Said:
     answers: str | None = None
 
 
-class Counterpart(ABC):
+class ModelServer(ABC):
     """The server behind a model driver."""
 
     def __init__(self) -> None:
         self.stack = AsyncExitStack()
 
-    def can_say(self, finish: str) -> bool:
+    def supports_finish(self, finish: str) -> bool:
         """Whether it supports this finish reason."""
         del finish
         return True
@@ -63,27 +63,27 @@ class Counterpart(ABC):
         """A model that sends its requests to this server."""
 
     @abstractmethod
-    async def answers(self, *answers: Answer) -> None:
+    async def script_answers(self, *answers: Answer) -> None:
         """Respond with these answers, in order."""
 
     @abstractmethod
-    async def breaks_off(self, answer: Answer) -> None:
+    async def script_break(self, answer: Answer) -> None:
         """Send only the beginning of this answer."""
 
     @abstractmethod
-    async def refuses(self, status: int, message: str, retry_after: int | None = None) -> None:
+    async def script_error(self, status: int, message: str, retry_after: int | None = None) -> None:
         """Respond with an error."""
 
     @abstractmethod
-    async def hesitates(self, answer: Answer) -> None:
+    async def script_delay(self, answer: Answer) -> None:
         """Respond later than every timeout."""
 
     @abstractmethod
-    async def heard(self) -> list[list[Said]]:
+    async def received_conversations(self) -> list[list[ReceivedMessage]]:
         """The conversations of the requests that it received."""
 
 
-class WireCounterpart(Counterpart):
+class WireModelServer(ModelServer):
     """Our own server, in a provider's wire format."""
 
     def __init__(self, dialect: Dialect, server: WireServer) -> None:
@@ -95,49 +95,49 @@ class WireCounterpart(Counterpart):
         url = settings.pop("base_url", self.server.url + self.dialect.prefix)
         return a_model(self.dialect.driver, url, self.stack, **settings)
 
-    async def answers(self, *answers: Answer) -> None:
+    async def script_answers(self, *answers: Answer) -> None:
         self.server.answers(*(self.dialect.events(answer) for answer in answers))
 
-    async def breaks_off(self, answer: Answer) -> None:
+    async def script_break(self, answer: Answer) -> None:
         events = self.dialect.events(answer)
-        self.server.answers(Reply((*events[: self.dialect.closing(events)], Break.CUT)))
+        self.server.answers(Reply((*events[: self.dialect.closing(events)], StreamBreak.CUT)))
 
-    async def refuses(self, status: int, message: str, retry_after: int | None = None) -> None:
+    async def script_error(self, status: int, message: str, retry_after: int | None = None) -> None:
         wait = {} if retry_after is None else {"Retry_After": str(retry_after)}
         self.server.answers(Reply.json(status, self.dialect.refusal("some_error", message), **wait))
 
-    async def hesitates(self, answer: Answer) -> None:
-        self.server.answers(Reply((self.dialect.events(answer)[0], Break.STALL)))
+    async def script_delay(self, answer: Answer) -> None:
+        self.server.answers(Reply((self.dialect.events(answer)[0], StreamBreak.STALL)))
 
-    async def heard(self) -> list[list[Said]]:
+    async def received_conversations(self) -> list[list[ReceivedMessage]]:
         read = {"openai": _read_items, "openai-chat": _read_chat, "anthropic": _read_turns}
         return [read[self.dialect.driver](request.body) for request in self.server.requests]
 
 
-def _read_items(body: Mapping[str, Any]) -> list[Said]:
+def _read_items(body: Mapping[str, Any]) -> list[ReceivedMessage]:
     """Items of the Responses API; calls belong to the message before them."""
-    said: list[Said] = []
+    said: list[ReceivedMessage] = []
     for item in body["input"]:
         match item.get("type"):
             case "function_call":
                 call = (item["call_id"], item["name"], item["arguments"])
                 if said[-1].role != "assistant":
-                    said.append(Said("assistant"))
-                said[-1] = Said("assistant", said[-1].text, (*said[-1].calls, call))
+                    said.append(ReceivedMessage("assistant"))
+                said[-1] = ReceivedMessage("assistant", said[-1].text, (*said[-1].calls, call))
             case "function_call_output":
-                said.append(Said("tool", item["output"], answers=item["call_id"]))
+                said.append(ReceivedMessage("tool", item["output"], answers=item["call_id"]))
             case "reasoning":
                 pass
             case _:
                 content = item["content"]
                 text = content if isinstance(content, str) else "".join(part["text"] for part in content)
-                said.append(Said(item["role"], text))
+                said.append(ReceivedMessage(item["role"], text))
     return said
 
 
-def _read_chat(body: Mapping[str, Any]) -> list[Said]:
+def _read_chat(body: Mapping[str, Any]) -> list[ReceivedMessage]:
     return [
-        Said(
+        ReceivedMessage(
             message["role"],
             message["content"] or "",
             tuple(
@@ -150,17 +150,19 @@ def _read_chat(body: Mapping[str, Any]) -> list[Said]:
     ]
 
 
-def _read_turns(body: Mapping[str, Any]) -> list[Said]:
-    said = [Said("system", block["text"]) for block in body.get("system", [])]
+def _read_turns(body: Mapping[str, Any]) -> list[ReceivedMessage]:
+    said = [ReceivedMessage("system", block["text"]) for block in body.get("system", [])]
     for message in body["messages"]:
         blocks = message["content"]
         texts = "".join(block["text"] for block in blocks if block["type"] == "text")
         calls = tuple((b["id"], b["name"], _compact(b["input"])) for b in blocks if b["type"] == "tool_use")
         said += [
-            Said("tool", b["content"], answers=b["tool_use_id"]) for b in blocks if b["type"] == "tool_result"
+            ReceivedMessage("tool", b["content"], answers=b["tool_use_id"])
+            for b in blocks
+            if b["type"] == "tool_result"
         ]
         if texts or calls:
-            said.append(Said(message["role"], texts, calls))
+            said.append(ReceivedMessage(message["role"], texts, calls))
     return said
 
 
@@ -168,7 +170,7 @@ def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-class AimockCounterpart(Counterpart):
+class AimockModelServer(ModelServer):
     """A third-party server."""
 
     def __init__(self, dialect: Dialect, server: Aimock) -> None:
@@ -176,17 +178,19 @@ class AimockCounterpart(Counterpart):
         self.dialect = dialect
         self.server = server
 
-    def can_say(self, finish: str) -> bool:
+    def supports_finish(self, finish: str) -> bool:
         # For a filter it sends `response.completed` with the status `failed`, which the provider never does.
         return (self.dialect.driver, finish) != ("openai", "content_filter")
 
     def model(self, **settings: Any) -> Model:
         return a_model(self.dialect.driver, self.server.url + self.dialect.prefix, self.stack, **settings)
 
-    async def answers(self, *answers: Answer) -> None:
+    async def script_answers(self, *answers: Answer) -> None:
         await self.server.reset()
         for number, answer in enumerate(answers):
-            await self.server.serve({"match": {"turnIndex": number}, "response": self._response(answer)})
+            await self.server.add_responses(
+                {"match": {"turnIndex": number}, "response": self._response(answer)}
+            )
 
     @staticmethod
     def _response(answer: Answer) -> dict[str, Any]:
@@ -203,37 +207,41 @@ class AimockCounterpart(Counterpart):
             said["reasoning"] = answer.reasoning
         return said
 
-    async def breaks_off(self, answer: Answer) -> None:
+    async def script_break(self, answer: Answer) -> None:
         await self.server.reset()
-        await self.server.serve({"match": {}, "response": self._response(answer), "truncateAfterChunks": 6})
+        await self.server.add_responses(
+            {"match": {}, "response": self._response(answer), "truncateAfterChunks": 6}
+        )
 
-    async def refuses(self, status: int, message: str, retry_after: int | None = None) -> None:
+    async def script_error(self, status: int, message: str, retry_after: int | None = None) -> None:
         await self.server.reset()
         refusal: dict[str, Any] = {"error": {"message": message, "type": "some_error"}, "status": status}
         wait = {} if retry_after is None else {"retryAfter": retry_after}
-        await self.server.serve({"match": {}, "response": refusal | wait})
+        await self.server.add_responses({"match": {}, "response": refusal | wait})
 
-    async def hesitates(self, answer: Answer) -> None:
+    async def script_delay(self, answer: Answer) -> None:
         await self.server.reset()
-        await self.server.serve({"match": {}, "response": self._response(answer), "latency": 60_000})
+        await self.server.add_responses({"match": {}, "response": self._response(answer), "latency": 60_000})
 
-    async def heard(self) -> list[list[Said]]:
-        return [_joined(_read_chat(body)) for body in await self.server.requests()]
+    async def received_conversations(self) -> list[list[ReceivedMessage]]:
+        return [_join_items(_read_chat(body)) for body in await self.server.requests()]
 
 
-def _joined(messages: list[Said]) -> list[Said]:
+def _join_items(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
     """It parses the items of the Responses API as separate messages."""
-    said: list[Said] = []
+    said: list[ReceivedMessage] = []
     for message in messages:
         if said and message.role == said[-1].role == "assistant":
             before = said.pop()
-            said.append(Said("assistant", before.text + message.text, before.calls + message.calls))
+            said.append(
+                ReceivedMessage("assistant", before.text + message.text, before.calls + message.calls)
+            )
         else:
             said.append(message)
     return said
 
 
-class ScriptedCounterpart(Counterpart):
+class ScriptedModelServer(ModelServer):
     """A script instead of a provider."""
 
     def __init__(self) -> None:
@@ -242,9 +250,9 @@ class ScriptedCounterpart(Counterpart):
         self.requests: list[InferenceRequest] = []
 
     def model(self, **settings: Any) -> Model:
-        return _Recorded(ScenarioModel(self.script), self.requests)
+        return _RecordingModel(ScenarioModel(self.script), self.requests)
 
-    async def answers(self, *answers: Answer) -> None:
+    async def script_answers(self, *answers: Answer) -> None:
         self.script = Script.of(*(self._turn(answer) for answer in answers))
 
     @staticmethod
@@ -261,25 +269,25 @@ class ScriptedCounterpart(Counterpart):
             }
         )
 
-    async def breaks_off(self, answer: Answer) -> None:
+    async def script_break(self, answer: Answer) -> None:
         self._fails(answer, type="unavailable", after=5)
 
-    async def refuses(self, status: int, message: str, retry_after: int | None = None) -> None:
+    async def script_error(self, status: int, message: str, retry_after: int | None = None) -> None:
         kind = {429: "rate_limit", 503: "unavailable"}.get(status, "refused")
         self._fails(Answer(), type=kind, message=message, retry_after=retry_after)
 
-    async def hesitates(self, answer: Answer) -> None:
+    async def script_delay(self, answer: Answer) -> None:
         self._fails(answer, type="timeout")
 
     def _fails(self, answer: Answer, **error: Any) -> None:
         turn = self._turn(answer)
         self.script = Script.of(turn.model_copy(update={"error": ScriptedError.model_validate(error)}))
 
-    async def heard(self) -> list[list[Said]]:
-        return [[_said(message) for message in request.messages] for request in self.requests]
+    async def received_conversations(self) -> list[list[ReceivedMessage]]:
+        return [[_received_message(message) for message in request.messages] for request in self.requests]
 
 
-class _Recorded:
+class _RecordingModel:
     """A model that records its requests."""
 
     def __init__(self, model: Model, requests: list[InferenceRequest]) -> None:
@@ -291,9 +299,9 @@ class _Recorded:
         return await self.model.respond(request, on_text)
 
 
-def _said(message: Message) -> Said:
+def _received_message(message: Message) -> ReceivedMessage:
     calls = ((c["id"], c["function"]["name"], c["function"]["arguments"]) for c in message.calls)
-    return Said(message.role, message.text, tuple(calls), message.answers)
+    return ReceivedMessage(message.role, message.text, tuple(calls), message.answers)
 
 
 COUNTERPARTS = [f"{kind} {driver}" for kind in ("ours", "aimock") for driver in DIALECTS] + ["scripted"]

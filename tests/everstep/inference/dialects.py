@@ -36,7 +36,9 @@ class Answer:
     usage: Usage = Usage(input=12, output=7)
 
 
-def called(*calls: Call, text: Sequence[str] = (), reasoning: str = "", usage: Usage | None = None) -> Answer:
+def answer_with_calls(
+    *calls: Call, text: Sequence[str] = (), reasoning: str = "", usage: Usage | None = None
+) -> Answer:
     """An answer that calls tools."""
     return Answer(text, calls, "tool_calls", reasoning, usage or Usage(input=12, output=7))
 

@@ -21,7 +21,7 @@ from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import freeze, frozen_map
 from everstep.inference.anthropic_messages import MessagesReader, request_body
 from everstep.inference.presets import Preset
-from tests.everstep.inference.asking import CLOCK, WEATHER, asking, with_results
+from tests.everstep.inference.asking import CLOCK, WEATHER, a_request, with_results
 
 Json = dict[str, Any]
 
@@ -36,40 +36,40 @@ PRESET = a_preset()
 
 
 def body(*messages: str | Message, preset: Preset = PRESET, **request: Any) -> Json:
-    return request_body(preset, asking(*messages, **request))
+    return request_body(preset, a_request(*messages, **request))
 
 
 def text(said: str, **more: Any) -> Json:
     return {"type": "text", "text": said, **more}
 
 
-def start(index: int, block: Json) -> Json:
+def start_event(index: int, block: Json) -> Json:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def more(index: int, **delta: Any) -> Json:
+def delta_event(index: int, **delta: Any) -> Json:
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 
-def ended(stop_reason: str | None = "end_turn", **counts: int) -> list[Json]:
+def end_events(stop_reason: str | None = "end_turn", **counts: int) -> list[Json]:
     delta = {"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": counts or None}
     return [delta, {"type": "message_stop"}]
 
 
 def read(*events: Json, stop_reason: str = "end_turn") -> InferenceResponse:
     reader = MessagesReader(PRESET.origin)
-    for event in (*events, *ended(stop_reason)):
-        reader.hear(event)
+    for event in (*events, *end_events(stop_reason)):
+        reader.feed(event)
     assert reader.is_complete
     return reader.response()
 
 
-def thinking(index: int = 0, signature: str = "sealed") -> list[Json]:
+def thinking_block(index: int = 0, signature: str = "sealed") -> list[Json]:
     return [
-        start(index, {"type": "thinking", "thinking": "", "signature": ""}),
-        more(index, type="thinking_delta", thinking="Hm, "),
-        more(index, type="thinking_delta", thinking="well"),
-        more(index, type="signature_delta", signature=signature),
+        start_event(index, {"type": "thinking", "thinking": "", "signature": ""}),
+        delta_event(index, type="thinking_delta", thinking="Hm, "),
+        delta_event(index, type="thinking_delta", thinking="well"),
+        delta_event(index, type="signature_delta", signature=signature),
         {"type": "content_block_stop", "index": index},
     ]
 
@@ -77,13 +77,19 @@ def thinking(index: int = 0, signature: str = "sealed") -> list[Json]:
 THINKING = {"type": "thinking", "thinking": "Hm, well", "signature": "sealed"}
 
 
-def saying(index: int, *pieces: str) -> list[Json]:
-    return [start(index, text("")), *(more(index, type="text_delta", text=piece) for piece in pieces)]
+def text_block(index: int, *pieces: str) -> list[Json]:
+    return [
+        start_event(index, text("")),
+        *(delta_event(index, type="text_delta", text=piece) for piece in pieces),
+    ]
 
 
-def calling(index: int, *arguments: str, call_id: str = "c1") -> list[Json]:
+def call_block(index: int, *arguments: str, call_id: str = "c1") -> list[Json]:
     block: Json = {"type": "tool_use", "id": call_id, "name": "weather", "input": {}}
-    return [start(index, block), *(more(index, type="input_json_delta", partial_json=a) for a in arguments)]
+    return [
+        start_event(index, block),
+        *(delta_event(index, type="input_json_delta", partial_json=a) for a in arguments),
+    ]
 
 
 # Requests.
@@ -221,7 +227,7 @@ def test_a_result_may_have_parts() -> None:
 
 def test_tools_have_the_format_of_this_api() -> None:
     """5.2.3"""
-    request = asking("Hello")
+    request = a_request("Hello")
     strict = {"type": "function", "function": {"name": "x", "strict": True}}
     tools = freeze([strict, {"type": "web_search_20260209", "name": "web_search"}])
 
@@ -258,7 +264,7 @@ def test_the_tool_choice_has_the_format_of_this_api(choice: Any, parallel: bool,
 # Caching.
 
 
-def marks(sent: Json) -> list[str]:
+def cache_breakpoints(sent: Json) -> list[str]:
     """The cache breakpoints, each by its text or name."""
     blocks = [*sent.get("tools", []), *sent.get("system", [])]
     blocks += [block for message in sent["messages"] for block in message["content"]]
@@ -269,14 +275,18 @@ def test_the_cached_context_is_marked_at_its_end() -> None:
     """5.2.3"""
     examples = [user("Ping"), assistant("Pong")]
 
-    assert marks(body("Hello", system="Be brief")) == ["Be brief"]
-    assert marks(body("Hello", system="Be brief", messages=examples)) == ["Pong"]
-    assert marks(body("Hello")) == []
+    assert cache_breakpoints(body("Hello", system="Be brief")) == ["Be brief"]
+    assert cache_breakpoints(body("Hello", system="Be brief", messages=examples)) == ["Pong"]
+    assert cache_breakpoints(body("Hello")) == []
 
 
 def test_with_tools_the_next_step_finds_everything_before_it() -> None:
     """5.2.3: tools first, then the cached messages; and the conversation continues to grow."""
-    assert marks(body("Hello", system="Be brief", tools=(WEATHER, CLOCK))) == ["clock", "Be brief", "Hello"]
+    assert cache_breakpoints(body("Hello", system="Be brief", tools=(WEATHER, CLOCK))) == [
+        "clock",
+        "Be brief",
+        "Hello",
+    ]
 
 
 # Response formats.
@@ -327,7 +337,9 @@ def test_a_schema_that_cannot_be_enforced_is_refused(schema: Json) -> None:
 
 
 def test_texts_with_another_block_between_them_are_separate() -> None:
-    response = read(*saying(0, "Let me "), *saying(1, "look."), *calling(2, "{}"), *saying(3, "Done."))
+    response = read(
+        *text_block(0, "Let me "), *text_block(1, "look."), *call_block(2, "{}"), *text_block(3, "Done.")
+    )
 
     assert response.text == "Let me look.\n\nDone."
 
@@ -335,7 +347,9 @@ def test_texts_with_another_block_between_them_are_separate() -> None:
 def test_a_block_may_start_with_its_content() -> None:
     block: Json = {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Bonn"}}
 
-    response = read(start(0, text("Hello")), more(0, type="text_delta", text="!"), start(1, block))
+    response = read(
+        start_event(0, text("Hello")), delta_event(0, type="text_delta", text="!"), start_event(1, block)
+    )
 
     assert response.text == "Hello!"
     assert response.tool_calls == (ToolCall("c1", "weather", frozen_map({"city": "Bonn"})),)
@@ -356,13 +370,13 @@ def test_a_block_may_start_with_its_content() -> None:
 )
 def test_the_stop_reason_is_mapped_to_ours(word: str, reason: str) -> None:
     """5.3.1"""
-    assert read(*saying(0, "x"), stop_reason=word).finish_reason == reason
+    assert read(*text_block(0, "x"), stop_reason=word).finish_reason == reason
 
 
 def test_an_end_without_a_reason_is_an_error() -> None:
     reader = MessagesReader(PRESET.origin)
-    for event in (*saying(0, "x"), *ended(None)):
-        reader.hear(event)
+    for event in (*text_block(0, "x"), *end_events(None)):
+        reader.feed(event)
 
     assert not reader.is_complete
 
@@ -373,23 +387,23 @@ def test_counters_are_cumulative() -> None:
     begun = {"input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 1}
     for event in (
         {"type": "message_start", "message": {"usage": begun}},
-        *saying(0, "x"),
-        *ended("end_turn", output_tokens=9, input_tokens=6),
+        *text_block(0, "x"),
+        *end_events("end_turn", output_tokens=9, input_tokens=6),
     ):
-        reader.hear(event)
+        reader.feed(event)
 
     assert reader.response().usage == Usage(input=6, output=9, cache_read=7)
 
 
 def test_counters_may_be_missing() -> None:
     """4.2.1"""
-    assert read({"type": "message_start", "message": {}}, *saying(0, "x")).usage == Usage()
+    assert read({"type": "message_start", "message": {}}, *text_block(0, "x")).usage == Usage()
 
 
 # Round trips.
 
 
-def returned(response: InferenceResponse) -> list[Json]:
+def sent_back(response: InferenceResponse) -> list[Json]:
     results = ("sunny" for _ in response.tool_calls)
     sent = body("Hello", *with_results(response, *results), "And?")["messages"]
     return [block for message in sent if message["role"] == "assistant" for block in message["content"]]
@@ -398,14 +412,14 @@ def returned(response: InferenceResponse) -> list[Json]:
 def test_thinking_is_sent_back_in_its_position() -> None:
     redacted = {"type": "redacted_thinking", "data": "sealed too"}
     response = read(
-        *thinking(0),
-        start(1, redacted),
-        *saying(2, "Let me look"),
-        *thinking(3),
-        *calling(4, '{ "city": ', '"Bonn" }'),
+        *thinking_block(0),
+        start_event(1, redacted),
+        *text_block(2, "Let me look"),
+        *thinking_block(3),
+        *call_block(4, '{ "city": ', '"Bonn" }'),
     )
 
-    assert returned(response) == [
+    assert sent_back(response) == [
         THINKING,
         redacted,
         text("Let me look"),
@@ -417,53 +431,57 @@ def test_thinking_is_sent_back_in_its_position() -> None:
 def test_thinking_is_not_part_of_the_text() -> None:
     """5.5.1"""
     assert (
-        read(*thinking(0), *saying(1, "Let me look"), *calling(2, '{"city": "Bonn"}')).text == "Let me look"
+        read(*thinking_block(0), *text_block(1, "Let me look"), *call_block(2, '{"city": "Bonn"}')).text
+        == "Let me look"
     )
 
 
 def test_blank_lines_around_the_text_do_not_lose_the_thinking() -> None:
-    response = read(*thinking(0), *saying(1, "\n\n"), *thinking(2), *saying(3, "Done"))
+    response = read(*thinking_block(0), *text_block(1, "\n\n"), *thinking_block(2), *text_block(3, "Done"))
 
-    assert returned(response) == [THINKING, THINKING, text("Done")]
+    assert sent_back(response) == [THINKING, THINKING, text("Done")]
 
 
 def test_arguments_that_are_not_an_object_are_sent_back_as_one() -> None:
-    response = read(*thinking(0), *calling(1, "nonsense"))
+    response = read(*thinking_block(0), *call_block(1, "nonsense"))
 
     assert response.tool_calls == (ToolCall("c1", "weather", malformed="nonsense"),)
-    assert returned(response)[1]["input"] == {"INVALID_JSON": "nonsense"}
+    assert sent_back(response)[1]["input"] == {"INVALID_JSON": "nonsense"}
 
 
 def test_citations_are_sent_back_with_their_text() -> None:
     citation = {"type": "char_location", "cited_text": "x"}
     response = read(
-        *thinking(0), *saying(1, "Sunny"), more(1, type="citations_delta", citation=citation), *calling(2)
+        *thinking_block(0),
+        *text_block(1, "Sunny"),
+        delta_event(1, type="citations_delta", citation=citation),
+        *call_block(2),
     )
 
-    assert returned(response)[1] == text("Sunny", citations=[citation])
+    assert sent_back(response)[1] == text("Sunny", citations=[citation])
 
 
 def test_deltas_of_later_versions_are_ignored() -> None:
-    assert read(*saying(0, "x"), more(0, type="later_delta", later=1)).text == "x"
+    assert read(*text_block(0, "x"), delta_event(0, type="later_delta", later=1)).text == "x"
 
 
 def test_thinking_that_was_cut_off_is_not_sent() -> None:
-    response = read(*thinking(0, signature=""), stop_reason="max_tokens")
+    response = read(*thinking_block(0, signature=""), stop_reason="max_tokens")
 
     assert list(response.items) == []
-    assert returned(response) == []
+    assert sent_back(response) == []
 
 
 def test_thinking_without_an_answer_is_not_sent() -> None:
-    assert list(read(*thinking(0), stop_reason="max_tokens").items) == []
+    assert list(read(*thinking_block(0), stop_reason="max_tokens").items) == []
 
 
 def test_items_that_add_nothing_to_the_message_are_not_stored() -> None:
-    assert list(read(*saying(0, "Hello"), *calling(1)).items) == []
+    assert list(read(*text_block(0, "Hello"), *call_block(1)).items) == []
 
 
 def test_an_edited_message_is_sent_without_its_items() -> None:
-    (said,) = with_results(read(*thinking(0), *saying(1, "Done")))
+    (said,) = with_results(read(*thinking_block(0), *text_block(1, "Done")))
     edited = Message(said.role, "Not done", said.metadata)
 
     assert body("Hello", said, "And?")["messages"][1]["content"] == [THINKING, text("Done")]

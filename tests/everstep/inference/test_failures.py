@@ -7,7 +7,7 @@ import pytest
 
 from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, RateLimited
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
-from everstep.inference.failures import MAX_MESSAGE, Complaint, causes, failure, retry_after
+from everstep.inference.failures import MAX_MESSAGE, ProviderComplaint, causes, failure, retry_after
 from everstep.inference.presets import Preset
 
 PRESET = Preset.read("fast", {"driver": "openai", "model": "m"})
@@ -15,8 +15,10 @@ LOCAL = Preset.read("local", {"driver": "openai-chat", "model": "m", "base_url":
 NOW = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
 
 
-def told(message: str = "Oops", preset: Preset = PRESET, key: str | None = None, **complaint: Any) -> str:
-    return str(failure(Complaint(message, **complaint), preset, key))
+def message_of(
+    message: str = "Oops", preset: Preset = PRESET, key: str | None = None, **complaint: Any
+) -> str:
+    return str(failure(ProviderComplaint(message, **complaint), preset, key))
 
 
 @pytest.mark.parametrize(
@@ -42,25 +44,25 @@ def told(message: str = "Oops", preset: Preset = PRESET, key: str | None = None,
 )
 def test_a_message_says_how_to_fix_it(status: int, preset: Preset, text: str) -> None:
     """3.5.2"""
-    assert told(preset=preset, status=status) == text
+    assert message_of(preset=preset, status=status) == text
 
 
 def test_a_wrong_key_is_recognised_in_the_middle_of_a_stream_too() -> None:
-    assert told(words="authentication_error") == "m: Oops. Check the key in OPENAI_API_KEY."
+    assert message_of(words="authentication_error") == "m: Oops. Check the key in OPENAI_API_KEY."
 
 
 def test_an_account_without_credit_is_not_retryable() -> None:
     """3.5.2: although it comes with the status of a rate limit."""
-    error = failure(Complaint("No quota.", 429, "insufficient_quota"), PRESET)
+    error = failure(ProviderComplaint("No quota.", 429, "insufficient_quota"), PRESET)
 
     assert type(error) is ModelError
     fix = "Raise the limit or the credit of the account behind OPENAI_API_KEY."
     assert str(error) == f"m (429): No quota. {fix}"
-    assert fix in told("Your credit balance is too low", status=400)
+    assert fix in message_of("Your credit balance is too low", status=400)
 
 
 def test_a_rate_limit_may_mention_billing() -> None:
-    error = failure(Complaint("Too fast; see /account/billing", 429, "rate_limit_exceeded"), PRESET)
+    error = failure(ProviderComplaint("Too fast; see /account/billing", 429, "rate_limit_exceeded"), PRESET)
 
     assert type(error) is RateLimited
 
@@ -68,37 +70,39 @@ def test_a_rate_limit_may_mention_billing() -> None:
 @pytest.mark.parametrize("status", [None, 400, 413, 422])
 def test_a_conversation_that_is_too_long_is_recognised(status: int | None) -> None:
     """3.5.2"""
-    error = failure(Complaint("x", status, "context_length_exceeded"), PRESET)
+    error = failure(ProviderComplaint("x", status, "context_length_exceeded"), PRESET)
 
     assert type(error) is ModelError
     assert "start a new one, or use a larger model" in str(error)
 
 
 def test_too_many_tokens_is_a_rate_limit_in_any_wording() -> None:
-    assert type(failure(Complaint("exceeds the context window", 429), PRESET)) is RateLimited
+    assert type(failure(ProviderComplaint("exceeds the context window", 429), PRESET)) is RateLimited
 
 
 def test_a_message_is_short_and_contains_no_key() -> None:
-    long = told("x" * 1000, status=400)
-    quoted = told("You sent sk-secret and\x00", key="sk-secret", status=400)
+    long = message_of("x" * 1000, status=400)
+    quoted = message_of("You sent sk-secret and\x00", key="sk-secret", status=400)
 
     assert len(long) == len("m (400): ") + MAX_MESSAGE + 3
     assert quoted == "m (400): You sent [key] and"
 
 
 def test_an_error_without_a_message_says_so() -> None:
-    assert told("  ", status=500) == "m (500): no reason given"
+    assert message_of("  ", status=500) == "m (500): no reason given"
 
 
 @pytest.mark.parametrize(
     ("complaint", "kind"),
     [
-        (Complaint("x", 429), ErrorType.RATE_LIMIT),
-        (Complaint("x", 503), None),
-        (Complaint("x", 400), None),
+        (ProviderComplaint("x", 429), ErrorType.RATE_LIMIT),
+        (ProviderComplaint("x", 503), None),
+        (ProviderComplaint("x", 400), None),
     ],
 )
-def test_the_error_policy_gets_the_kind_of_the_error(complaint: Complaint, kind: ErrorType | None) -> None:
+def test_the_error_policy_gets_the_kind_of_the_error(
+    complaint: ProviderComplaint, kind: ErrorType | None
+) -> None:
     """3.5.1: 5xx and connection errors are `model`, the default when nothing else matches."""
     assert StepError.of(failure(complaint, PRESET)).type is kind
 
@@ -118,7 +122,7 @@ def test_the_error_policy_gets_the_kind_of_the_error(complaint: Complaint, kind:
     ],
 )
 def test_without_a_status_the_text_decides(words: str, passes: bool) -> None:
-    assert isinstance(failure(Complaint("x", words=words), PRESET), RETRYABLE) is passes
+    assert isinstance(failure(ProviderComplaint("x", words=words), PRESET), RETRYABLE) is passes
 
 
 @pytest.mark.parametrize(
@@ -146,11 +150,11 @@ def test_without_a_status_the_text_decides(words: str, passes: bool) -> None:
 def test_an_error_body_is_read_in_any_shape(
     body: object, message: str, words: str, status: int | None
 ) -> None:
-    assert Complaint.read(body, "fallback") == Complaint(message, status, words)
+    assert ProviderComplaint.parse(body, "fallback") == ProviderComplaint(message, status, words)
 
 
 def test_the_status_of_the_response_takes_precedence() -> None:
-    assert Complaint.read({"code": 502}, status=400).status == 400
+    assert ProviderComplaint.parse({"code": 502}, status=400).status == 400
 
 
 @pytest.mark.parametrize(
@@ -181,8 +185,8 @@ def test_the_delay_is_a_number_or_a_date(headers: dict[str, str], seconds: float
 
 def test_the_requested_delay_is_kept() -> None:
     """3.5.1"""
-    limited = failure(Complaint("x", 429, retry_after=3), PRESET)
-    down = failure(Complaint("x", 503, retry_after=4), PRESET)
+    limited = failure(ProviderComplaint("x", 429, retry_after=3), PRESET)
+    down = failure(ProviderComplaint("x", 503, retry_after=4), PRESET)
 
     assert isinstance(limited, RateLimited)
     assert isinstance(down, ModelUnavailable)

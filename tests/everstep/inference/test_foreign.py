@@ -13,14 +13,16 @@ from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference.foreign import unreadable
 from everstep.inference.presets import Preset
-from tests.everstep.inference.asking import asked
-from tests.everstep.inference.counterparts import WireCounterpart, a_model
-from tests.everstep.inference.dialects import DIALECTS, Answer, Call, Dialect, called
-from tests.everstep.inference.test_provider_model import MadeUpStream
+from tests.everstep.inference.asking import ask
+from tests.everstep.inference.counterparts import WireModelServer, a_model
+from tests.everstep.inference.dialects import DIALECTS, Answer, Call, Dialect, answer_with_calls
+from tests.everstep.inference.test_provider_model import FakeStream
 from tests.everstep.inference.wire_server import Reply, WireServer
 
 GREETING = Answer(("Hel", "lo"))
-CALLING = called(Call("call_1", "weather", ('{"city"', ': "Ulm"}')), text=("I look",), reasoning="sealed")
+CALLING = answer_with_calls(
+    Call("call_1", "weather", ('{"city"', ': "Ulm"}')), text=("I look",), reasoning="sealed"
+)
 PAIRS = [(asks, answers) for asks in DIALECTS for answers in DIALECTS if asks != answers]
 
 
@@ -32,7 +34,7 @@ async def test_for_another_api_the_error_names_the_driver_to_use(
     server.answers(DIALECTS[answers].events(GREETING))
     async with AsyncExitStack() as stack:
         with pytest.raises(ModelError) as failed:
-            await asked(a_model(asks, server.url, stack), "Hello")
+            await ask(a_model(asks, server.url, stack), "Hello")
 
     assert type(failed.value) is WrongApi
     assert f"Set driver = \"{answers}\" in preset 'tested'." in str(failed.value)
@@ -56,7 +58,7 @@ async def test_incomplete_events_of_the_responses_api_are_named(
     server.answers([f"data: {json.dumps(event)}\n\n".encode() for event in events])
     async with AsyncExitStack() as stack:
         with pytest.raises(WrongApi) as failed:
-            await asked(a_model("openai", f"{server.url}/v1", stack), "Hello")
+            await ask(a_model("openai", f"{server.url}/v1", stack), "Hello")
 
     assert str(failed.value) == (
         f"test-model at {server.url}/v1 does not support the whole Responses API: an event has no "
@@ -76,7 +78,7 @@ async def test_for_a_server_without_the_responses_api_the_error_names_the_driver
     server.answers(Reply.json(status, {"error": {"message": message}}))
     async with AsyncExitStack() as stack:
         with pytest.raises(ModelError) as failed:
-            await asked(a_model("openai", f"{server.url}/v1", stack), "Hello")
+            await ask(a_model("openai", f"{server.url}/v1", stack), "Hello")
 
     assert not isinstance(failed.value, RETRYABLE)
     assert 'A server that supports only Chat Completions needs driver = "openai-chat".' in str(failed.value)
@@ -99,14 +101,14 @@ async def test_for_a_server_without_the_responses_api_the_error_names_the_driver
     ],
 )
 async def test_an_invalid_response_is_reported_in_a_sentence(
-    wire: WireCounterpart, body: bytes, content_type: str, sentence: str
+    wire: WireModelServer, body: bytes, content_type: str, sentence: str
 ) -> None:
     """3.5.3: with a success status."""
     headers = {"Content-Type": content_type} if content_type else {}
     wire.server.answers(Reply((body,) if body else (), 200, headers))
 
     with pytest.raises(ModelUnavailable, match=sentence) as failed:
-        await asked(wire.model(), "Hello")
+        await ask(wire.model(), "Hello")
     if "instead of" in sentence:
         # The public message says what to check, and has neither the address nor text of the server.
         assert failed.value.advice
@@ -131,22 +133,22 @@ def events_of(dialect: Dialect, answer: Answer) -> list[Any]:
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """All positions in a value."""
     entries: Sequence[tuple[Any, Any]] = ()
     if isinstance(value, dict):
         entries = tuple(cast("dict[str, Any]", value).items())
     elif isinstance(value, list):
         entries = tuple(enumerate(cast("list[Any]", value)))
-    return [path, *(place for key, each in entries for place in places(each, (*path, key)))]
+    return [path, *(place for key, each in entries for place in paths_in(each, (*path, key)))]
 
 
 @st.composite
-def mangled(draw: st.DrawFn, dialect: Dialect) -> list[Any]:
+def mangled_events(draw: st.DrawFn, dialect: Dialect) -> list[Any]:
     """A response in which something is missing, duplicated, reordered or of another type."""
     events: Any = events_of(dialect, draw(st.sampled_from([GREETING, CALLING])))
     for _ in range(draw(st.integers(1, 3))):
-        found = [place for place in places(events) if place]
+        found = [place for place in paths_in(events) if place]
         if not found:
             break
         *path, last = draw(st.sampled_from(found))
@@ -166,7 +168,7 @@ def mangled(draw: st.DrawFn, dialect: Dialect) -> list[Any]:
 
 
 @cache
-def a_deaf_model(driver: str) -> Any:
+def an_unconnected_model(driver: str) -> Any:
     """A model of this driver, created once: it sends no requests."""
     return a_model(driver, "http://127.0.0.1:9/v1", AsyncExitStack())
 
@@ -176,15 +178,15 @@ def a_deaf_model(driver: str) -> Any:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 async def test_an_invalid_response_is_an_answer_or_a_typed_error(driver: str, data: st.DataObject) -> None:
     """3.5.3: for any output of a server."""
-    events = data.draw(mangled(DIALECTS[driver]) | st.lists(ANYTHING, max_size=4))
+    events = data.draw(mangled_events(DIALECTS[driver]) | st.lists(ANYTHING, max_size=4))
 
-    async def made_up(_body: object) -> MadeUpStream:
-        return MadeUpStream(events)
+    async def made_up(_body: object) -> FakeStream:
+        return FakeStream(events)
 
-    model = a_deaf_model(driver)
+    model = an_unconnected_model(driver)
     model.open = made_up
     try:
-        response = await asked(model, "Hello")
+        response = await ask(model, "Hello")
     except ModelError as failed:
         said = str(failed)
         assert said.startswith("test-model")

@@ -6,47 +6,47 @@ from datetime import UTC, datetime
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Execution
 from everstep.runtime.embedded import EmbeddedServices
-from tests.everstep.inference.counterparts import WireCounterpart
+from tests.everstep.inference.counterparts import WireModelServer
 from tests.everstep.inference.dialects import Answer
-from tests.everstep.inference.wire_server import Break, WireServer
+from tests.everstep.inference.wire_server import StreamBreak, WireServer
 from tests.workflows.harness import (
     an_agent,
     at_work,
-    connected,
+    connect_temporal,
     events_of,
     eventually,
-    finished,
+    final_result,
     of_type,
     seconds_between,
 )
 
 
-async def moment_of_hanging_up(server: WireServer) -> datetime:
+async def time_of_disconnect(server: WireServer) -> datetime:
     """The time at which the server saw its connection close."""
     await server.hung_up.wait()
     return datetime.now(UTC)
 
 
-async def has_heard_something(execution: Execution) -> bool:
+async def has_received_text(execution: Execution) -> bool:
     """Whether the worker is in the middle of the stream, and not before its request."""
     return any(step.partial_text for step in await execution.steps())
 
 
 async def test_a_cancel_closes_the_providers_connection_within_a_second(
-    wire: WireCounterpart, services: EmbeddedServices
+    wire: WireModelServer, services: EmbeddedServices
 ) -> None:
     """8.2.1: and the status is stored within a second, too."""
     events = wire.dialect.events(Answer(("Well, ", "let me ", "think.")))
-    wire.server.answers((*events[: wire.dialect.closing(events)], Break.STALL))
-    hanging_up = asyncio.create_task(moment_of_hanging_up(wire.server))
-    async with at_work(await connected(services), an_agent(model=wire.model())) as office:
+    wire.server.answers((*events[: wire.dialect.closing(events)], StreamBreak.STALL))
+    hanging_up = asyncio.create_task(time_of_disconnect(wire.server))
+    async with at_work(await connect_temporal(services), an_agent(model=wire.model())) as office:
         execution = await office.start()
-        await eventually(lambda: has_heard_something(execution))
+        await eventually(lambda: has_received_text(execution))
         assert not wire.server.hung_up.is_set()
 
         called = datetime.now(UTC)
         await execution.cancel()
-        await finished(execution)
+        await final_result(execution)
         async with asyncio.timeout(10):
             closed = await hanging_up
         row, history = await execution.get(), await events_of(execution)
@@ -59,4 +59,4 @@ async def test_a_cancel_closes_the_providers_connection_within_a_second(
         assert seconds_between(heard, history[-1]) < 1
         # There was no second request.
         assert len(wire.server.requests) == 1
-        assert await office.said(execution) == ["Go"]
+        assert await office.conversation(execution) == ["Go"]

@@ -16,8 +16,8 @@ from everstep.inference.openai_chat import OpenAIChat
 from everstep.inference.openai_responses import OpenAIResponses
 from everstep.inference.presets import Presets
 from everstep.inference.scripted import ScenarioModel
-from tests.everstep.inference.asking import asked
-from tests.everstep.inference.counterparts import WireCounterpart
+from tests.everstep.inference.asking import ask
+from tests.everstep.inference.counterparts import WireModelServer
 from tests.everstep.inference.dialects import Answer
 from tests.everstep.inference.wire_server import Reply, WireServer
 
@@ -76,7 +76,7 @@ def test_a_missing_key_is_reported_before_any_request(sections: dict[str, Any]) 
 
 
 async def test_without_keys_a_demo_model_answers_and_says_so() -> None:
-    response = await asked(Models(Presets.read({}, {}), {}).model(), "Hello")
+    response = await ask(Models(Presets.read({}, {}), {}).model(), "Hello")
 
     assert response.text.startswith("I am the scripted demo model")
     assert "OPENAI_API_KEY or ANTHROPIC_API_KEY" in response.text
@@ -92,7 +92,7 @@ async def test_a_scripted_preset_plays_its_file(tmp_path: Path) -> None:
 
     made = models({"mine": {"driver": "scripted", "scenario": str(file)}}, sleep=sleep)
 
-    assert (await asked(made.model("mine"), "Hi")).text == "Hello"
+    assert (await ask(made.model("mine"), "Hi")).text == "Hello"
     assert slept == [3]
 
 
@@ -103,17 +103,17 @@ async def test_dates_are_counted_from_the_clock_that_was_passed(server: WireServ
     made = models({"local": section}, now=lambda: datetime(2026, 1, 16, 10, 5, tzinfo=UTC))
 
     with pytest.raises(RateLimited) as refused:
-        await asked(made.model("local"), "Hello")
+        await ask(made.model("local"), "Hello")
 
     assert refused.value.retry_after == 30
     await made.aclose()
 
 
-async def test_aclose_closes_the_connections(wire: WireCounterpart) -> None:
+async def test_aclose_closes_the_connections(wire: WireModelServer) -> None:
     wire.server.answers(wire.dialect.events(Answer(("Hello",))))
     url = wire.server.url + wire.dialect.prefix
     made = models({"local": {"driver": wire.dialect.driver, "model": "m", "base_url": url}})
-    await asked(made.model("local"), "Hello")
+    await ask(made.model("local"), "Hello")
 
     await made.aclose()
 

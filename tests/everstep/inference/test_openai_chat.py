@@ -18,7 +18,7 @@ from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import freeze, frozen_map
 from everstep.inference.openai_chat import ChatReader, request_body
 from everstep.inference.presets import Preset
-from tests.everstep.inference.asking import WEATHER, asking, with_results
+from tests.everstep.inference.asking import WEATHER, a_request, with_results
 
 Json = dict[str, Any]
 
@@ -32,7 +32,7 @@ OTHER = a_preset(base_url="http://localhost:11434/v1")
 
 
 def body(*messages: str | Message, preset: Preset = OTHER, **request: Any) -> Json:
-    return request_body(preset, asking(*messages, **request))
+    return request_body(preset, a_request(*messages, **request))
 
 
 def delta(finish: str | None = None, **delta: Any) -> Json:
@@ -46,7 +46,7 @@ def a_fragment(**call: Any) -> Json:
 def read(*events: Json, finish: str | None = "stop") -> InferenceResponse:
     reader = ChatReader(OTHER.origin)
     for event in (*events, *([delta(finish)] if finish else ())):
-        reader.hear(event)
+        reader.feed(event)
     assert reader.is_complete
     return reader.response()
 
@@ -142,7 +142,7 @@ def test_tools_are_sent_with_their_definitions() -> None:
 
 def test_a_strict_tool_stays_strict_and_a_provider_tool_passes() -> None:
     strict = {"type": "function", "function": {"name": "x", "strict": True}}
-    request = asking("Hello")
+    request = a_request("Hello")
 
     sent = request_body(OTHER, type(request)(request.messages, tools=freeze([strict, {"type": "custom"}])))
 

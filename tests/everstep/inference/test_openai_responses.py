@@ -20,7 +20,7 @@ from everstep.agent_domain.values import freeze, frozen_map
 from everstep.inference.failures import failure
 from everstep.inference.openai_responses import ResponsesReader, request_body
 from everstep.inference.presets import Preset
-from tests.everstep.inference.asking import CLOCK, WEATHER, asking, with_results
+from tests.everstep.inference.asking import CLOCK, WEATHER, a_request, with_results
 
 Json = dict[str, Any]
 
@@ -33,18 +33,18 @@ PRESET = a_preset()
 
 
 def body(*messages: str | Message, preset: Preset = PRESET, **request: Any) -> Json:
-    return request_body(preset, asking(*messages, **request))
+    return request_body(preset, a_request(*messages, **request))
 
 
 def read(*events: Json, preset: Preset = PRESET) -> InferenceResponse:
     reader = ResponsesReader(preset, lambda complaint: failure(complaint, preset))
     for event in events:
-        reader.hear(event)
+        reader.feed(event)
     assert reader.is_complete
     return reader.response()
 
 
-def done(*items: Json, **response: Any) -> list[Json]:
+def completed_events(*items: Json, **response: Any) -> list[Json]:
     """The items in order, then the closing event."""
     events: list[Json] = [
         {"type": "response.output_item.done", "output_index": index, "item": item}
@@ -171,7 +171,7 @@ def test_tools_are_not_strict_by_default() -> None:
 
 
 def test_provider_tools_pass_unchanged() -> None:
-    request = asking("Hello", tools=(WEATHER,))
+    request = a_request("Hello", tools=(WEATHER,))
     own = freeze([{"type": "web_search"}])
 
     sent = request_body(PRESET, type(request)(request.messages, tools=own))
@@ -235,7 +235,7 @@ def test_requests_with_the_same_beginning_share_a_cache_key() -> None:
 
 
 def test_an_answer_is_its_items() -> None:
-    response = read(*done(a_message("Let me look"), a_call()))
+    response = read(*completed_events(a_message("Let me look"), a_call()))
 
     assert response.text == "Let me look"
     assert response.tool_calls == (ToolCall("c1", "weather", frozen_map({"city": "Bonn"})),)
@@ -253,8 +253,8 @@ def test_messages_of_one_answer_are_separate() -> None:
         {"type": "response.output_text.delta", "delta": "sunny."},
     ]
 
-    assert read(*heard, *done(first, second)).text == "I look it up.\n\nIt is sunny."
-    assert read(*done(first, second)).text == "I look it up.\n\nIt is sunny."
+    assert read(*heard, *completed_events(first, second)).text == "I look it up.\n\nIt is sunny."
+    assert read(*completed_events(first, second)).text == "I look it up.\n\nIt is sunny."
 
 
 def test_reasoning_and_arguments_are_not_part_of_the_text() -> None:
@@ -266,7 +266,9 @@ def test_reasoning_and_arguments_are_not_part_of_the_text() -> None:
         {"type": "response.function_call_arguments.delta", "delta": '{"city": "Bonn"}'},
     ]
 
-    assert read(*heard, *done(reasoning(), a_message("Let me look"), a_call())).text == "Let me look"
+    assert (
+        read(*heard, *completed_events(reasoning(), a_message("Let me look"), a_call())).text == "Let me look"
+    )
 
 
 def test_a_refusal_is_returned_and_streamed() -> None:
@@ -274,7 +276,7 @@ def test_a_refusal_is_returned_and_streamed() -> None:
     refusal = {"type": "refusal", "refusal": "I will not"}
     item = a_message() | {"content": [refusal]}
 
-    response = read({"type": "response.refusal.delta", "delta": "I will not"}, *done(item))
+    response = read({"type": "response.refusal.delta", "delta": "I will not"}, *completed_events(item))
 
     assert response.text == "I will not"
     assert response.finish_reason == "content_filter"
@@ -294,7 +296,7 @@ def test_a_refusal_is_returned_and_streamed() -> None:
 )
 def test_the_status_has_the_stop_reason(response: Json, reason: str) -> None:
     """5.3.1"""
-    assert read(*done(a_message(), **response)).finish_reason == reason
+    assert read(*completed_events(a_message(), **response)).finish_reason == reason
 
 
 @pytest.mark.parametrize(
@@ -324,20 +326,22 @@ def test_a_failure_without_a_reason_is_retryable() -> None:
 
 def test_counters_may_be_missing() -> None:
     """4.2.1"""
-    assert read(*done(a_message())).usage == Usage()
-    assert read(*done(a_message(), usage={"input_tokens": 3, "output_tokens": 4})).usage == Usage(3, 4)
+    assert read(*completed_events(a_message())).usage == Usage()
+    assert read(*completed_events(a_message(), usage={"input_tokens": 3, "output_tokens": 4})).usage == Usage(
+        3, 4
+    )
     strange: Json = {
         "input_tokens": 3,
         "input_tokens_details": {"cached_tokens": 9},
         "output_tokens": None,
         "output_tokens_details": None,
     }
-    assert read(*done(a_message(), usage=strange)).usage == Usage(cache_read=9)
+    assert read(*completed_events(a_message(), usage=strange)).usage == Usage(cache_read=9)
 
 
 def test_items_have_their_state_at_completion() -> None:
     closing = {"status": "completed", "output": [reasoning(None), a_call()]}
-    events = done(reasoning("sealed"), a_call())[:-1]
+    events = completed_events(reasoning("sealed"), a_call())[:-1]
 
     response = read(*events, {"type": "response.completed", "response": closing})
 
@@ -345,7 +349,7 @@ def test_items_have_their_state_at_completion() -> None:
 
 
 def test_a_closing_event_may_hold_no_items() -> None:
-    assert read(*done(a_message("Hi"), output=[])).text == "Hi"
+    assert read(*completed_events(a_message("Hi"), output=[])).text == "Hi"
 
 
 # Round trips.
@@ -363,7 +367,7 @@ def test_reasoning_is_sent_back_in_its_position() -> None:
         a_call(arguments='{ "city": "Bonn" }'),
     ]
 
-    sent = body(*conversation(read(*done(*items))))["input"]
+    sent = body(*conversation(read(*completed_events(*items))))["input"]
 
     assert sent[1:-1] == items
     assert sent[-1] == {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
@@ -372,22 +376,22 @@ def test_reasoning_is_sent_back_in_its_position() -> None:
 def test_the_phase_of_a_message_is_sent_back() -> None:
     items = [a_message("Done", phase="final_answer")]
 
-    assert body(*conversation(read(*done(*items))), "And?")["input"][1] == items[0]
+    assert body(*conversation(read(*completed_events(*items))), "And?")["input"][1] == items[0]
 
 
 def test_items_that_add_nothing_to_the_message_are_not_stored() -> None:
-    assert list(read(*done(a_message(), a_call())).items) == []
+    assert list(read(*completed_events(a_message(), a_call())).items) == []
 
 
 def test_reasoning_without_an_answer_is_not_sent() -> None:
-    cut_off = read(*done(reasoning(), status="incomplete"))
+    cut_off = read(*completed_events(reasoning(), status="incomplete"))
 
     assert list(cut_off.items) == []
     assert [item["role"] for item in body(*conversation(cut_off), "And?")["input"]] == ["user", "user"]
 
 
 def test_reasoning_that_is_only_an_id_is_not_sent() -> None:
-    response = read(*done(reasoning(None), a_message(phase="final_answer")))
+    response = read(*completed_events(reasoning(None), a_message(phase="final_answer")))
 
     (bundle,) = response.items
     assert [item["type"] for item in bundle["items"]] == ["message"]
@@ -396,13 +400,13 @@ def test_reasoning_that_is_only_an_id_is_not_sent() -> None:
 def test_unencrypted_reasoning_of_compatible_servers_is_sent() -> None:
     open_reasoning = reasoning(None) | {"content": [{"type": "reasoning_text", "text": "Hm"}]}
 
-    sent = body(*conversation(read(*done(open_reasoning, a_message()))), "And?")["input"]
+    sent = body(*conversation(read(*completed_events(open_reasoning, a_message()))), "And?")["input"]
 
     assert sent[1] == open_reasoning
 
 
 def test_an_edited_message_is_sent_without_its_items() -> None:
-    response = read(*done(reasoning(), a_message("Done")))
+    response = read(*completed_events(reasoning(), a_message("Done")))
     (said,) = with_results(response)
     edited = Message(said.role, "Not done", said.metadata)
 
@@ -411,7 +415,7 @@ def test_an_edited_message_is_sent_without_its_items() -> None:
 
 
 def test_a_renamed_call_is_sent_without_its_items() -> None:
-    response = read(*done(reasoning(), a_call()))
+    response = read(*completed_events(reasoning(), a_call()))
     entry = call_entry("c2", "weather", {"city": "Bonn"})
     renamed = assistant("", tool_calls=[entry], provider_items=response.items)
 
@@ -423,7 +427,7 @@ def test_a_renamed_call_is_sent_without_its_items() -> None:
 
 def test_text_dropped_from_arguments_does_not_lose_the_reasoning() -> None:
     """5.5.2"""
-    response = read(*done(reasoning(), a_message('{"city":"Bonn"}'), a_call()))
+    response = read(*completed_events(reasoning(), a_message('{"city":"Bonn"}'), a_call()))
     entry = call_entry("c1", "weather", {"city": "Bonn"})
     dropped = assistant("", tool_calls=[entry], provider_items=response.items)
 

@@ -15,8 +15,8 @@ from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference.presets import Preset
 from everstep.inference.provider_model import ProviderModel, SdkErrors, utc_now
-from everstep.inference.spoken import Spoken
-from tests.everstep.inference.asking import Listener, asked, asking
+from everstep.inference.spoken import AnswerText
+from tests.everstep.inference.asking import ChunkRecorder, a_request, ask
 
 PRESET = Preset.read("tested", {"driver": "openai", "model": "m"})
 REQUEST = httpx2.Request("POST", "http://localhost")
@@ -32,7 +32,7 @@ class SdkTimeout(SdkError):
     """A timeout of the SDK."""
 
 
-class MadeUpStream:
+class FakeStream:
     """Yields these events; an exception among them is raised."""
 
     def __init__(self, events: Sequence[object]) -> None:
@@ -52,18 +52,18 @@ class MadeUpStream:
         self.is_closed = True
 
 
-class MadeUpReader:
+class FakeReader:
     """Every event is a chunk of text; `end` completes the response."""
 
     def __init__(self) -> None:
-        self.spoken = Spoken()
+        self.spoken = AnswerText()
         self.is_complete = False
 
-    def hear(self, event: Any) -> None:
+    def feed(self, event: Any) -> None:
         if event["text"] == "end":
             self.is_complete = True
         else:
-            self.spoken.say(event["text"])
+            self.spoken.append(event["text"])
 
     def response(self) -> InferenceResponse:
         if self.spoken.text == "unfit":
@@ -71,23 +71,23 @@ class MadeUpReader:
         return InferenceResponse(self.spoken.text)
 
 
-class MadeUpModel(ProviderModel):
+class FakeProviderModel(ProviderModel):
     """A model with a fake stream."""
 
     errors = SdkErrors(SdkError, ZeroDivisionError, SdkTimeout, ConnectionError)
 
     def __init__(self, *events: object, refuses: Exception | None = None) -> None:
         super().__init__(PRESET, "sk-secret")
-        self.stream = MadeUpStream(events)
+        self.stream = FakeStream(events)
         self.refuses = refuses
 
     def body(self, request: InferenceRequest) -> dict[str, Any]:
         return {}
 
-    def reader(self) -> MadeUpReader:
-        return MadeUpReader()
+    def reader(self) -> FakeReader:
+        return FakeReader()
 
-    async def open(self, body: dict[str, Any]) -> MadeUpStream:
+    async def open(self, body: dict[str, Any]) -> FakeStream:
         if self.refuses:
             raise self.refuses
         return self.stream
@@ -96,14 +96,14 @@ class MadeUpModel(ProviderModel):
         """Nothing to close."""
 
 
-def says(*texts: str) -> list[object]:
+def text_events(*texts: str) -> list[object]:
     return [{"text": text} for text in texts]
 
 
 async def test_a_response_is_read_to_its_end() -> None:
-    model, heard = MadeUpModel(*says("Hel", "lo", "end")), Listener()
+    model, heard = FakeProviderModel(*text_events("Hel", "lo", "end")), ChunkRecorder()
 
-    response = await model.respond(asking("Hi"), heard)
+    response = await model.respond(a_request("Hi"), heard)
 
     assert (response.text, heard) == ("Hello", ["Hel", "lo"])
     assert model.stream.is_closed
@@ -122,10 +122,10 @@ BROKEN = [
 @pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)
 async def test_any_error_in_a_stream_is_retryable(error: Exception) -> None:
     """3.5.1: SDKs do not wrap all of them."""
-    model = MadeUpModel(*says("Hel"), error)
+    model = FakeProviderModel(*text_events("Hel"), error)
 
     with pytest.raises(ModelUnavailable, match="m cannot be reached: ") as failed:
-        await asked(model, "Hi")
+        await ask(model, "Hi")
 
     assert failed.value.__cause__ is error
     assert model.stream.is_closed
@@ -141,10 +141,10 @@ async def test_any_error_in_a_stream_is_retryable(error: Exception) -> None:
 )
 async def test_an_undecodable_event_is_reported_in_a_sentence(error: Exception, sentence: str) -> None:
     """3.5.3"""
-    model = MadeUpModel(*says("Hel"), error)
+    model = FakeProviderModel(*text_events("Hel"), error)
 
     with pytest.raises(UnreadableAnswer, match=f"m sent an answer that cannot be read: {sentence}") as failed:
-        await asked(model, "Hi")
+        await ask(model, "Hi")
 
     assert failed.value.__cause__ is error
     assert model.stream.is_closed
@@ -152,14 +152,14 @@ async def test_an_undecodable_event_is_reported_in_a_sentence(error: Exception, 
 
 @pytest.mark.parametrize("error", [*BROKEN, TimeoutError(), SdkTimeout(), SdkError("late")])
 async def test_an_error_after_the_closing_event_keeps_the_answer(error: Exception) -> None:
-    assert (await asked(MadeUpModel(*says("Hello", "end"), error), "Hi")).text == "Hello"
+    assert (await ask(FakeProviderModel(*text_events("Hello", "end"), error), "Hi")).text == "Hello"
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), SdkTimeout(), httpx2.ReadTimeout("slow")])
 async def test_timeouts_of_the_sdk_and_of_ours_are_the_same(error: Exception) -> None:
     """3.5.1"""
     with pytest.raises(ModelTimeout, match="m sent nothing for 300s"):
-        await asked(MadeUpModel(error), "Hi")
+        await ask(FakeProviderModel(error), "Hi")
 
 
 async def test_a_connect_timeout_is_reported_as_one() -> None:
@@ -168,7 +168,7 @@ async def test_a_connect_timeout_is_reported_as_one() -> None:
     refused.__cause__ = httpx2.ConnectTimeout("slow")
 
     with pytest.raises(ModelTimeout, match="m did not accept a connection within 10s"):
-        await asked(MadeUpModel(refuses=refused), "Hi")
+        await ask(FakeProviderModel(refuses=refused), "Hi")
 
 
 async def test_the_reason_is_found_where_the_sdk_keeps_it() -> None:
@@ -176,7 +176,7 @@ async def test_the_reason_is_found_where_the_sdk_keeps_it() -> None:
     error.__cause__ = httpx2.ConnectError("nobody there")
 
     with pytest.raises(ModelUnavailable, match="m cannot be reached: nobody there"):
-        await asked(MadeUpModel(refuses=error), "Hi")
+        await ask(FakeProviderModel(refuses=error), "Hi")
 
 
 async def test_an_error_of_the_sdk_is_read_like_any_provider_error() -> None:
@@ -184,7 +184,7 @@ async def test_an_error_of_the_sdk_is_read_like_any_provider_error() -> None:
     error.body = {"type": "invalid_request_error", "message": "No, sk-secret"}
 
     with pytest.raises(ModelError, match=r"m: No, \[key\]") as failed:
-        await asked(MadeUpModel(error), "Hi")
+        await ask(FakeProviderModel(error), "Hi")
 
     assert type(failed.value) is ModelError
 
@@ -192,26 +192,26 @@ async def test_an_error_of_the_sdk_is_read_like_any_provider_error() -> None:
 @pytest.mark.parametrize("event", [None, [], {}, {"text": 3}, "text"])
 async def test_an_event_of_unknown_shape_is_retryable(event: object) -> None:
     with pytest.raises(ModelUnavailable, match="m sent an answer that cannot be read: a field"):
-        await asked(MadeUpModel(event, *says("end")), "Hi")
+        await ask(FakeProviderModel(event, *text_events("end")), "Hi")
 
 
 async def test_a_response_of_unknown_shape_is_retryable() -> None:
     with pytest.raises(
         ModelUnavailable, match="m sent an answer that cannot be read: a field 'output' is missing"
     ):
-        await asked(MadeUpModel(*says("unfit", "end")), "Hi")
+        await ask(FakeProviderModel(*text_events("unfit", "end")), "Hi")
 
 
 @pytest.mark.parametrize("mistake", [KeyError("mine"), ValueError("mine"), TimeoutError("mine")])
 async def test_a_listeners_error_is_raised_unchanged(mistake: Exception) -> None:
     """It is not a failure of the model, and is not retried."""
-    model = MadeUpModel(*says("Hello", "end"))
+    model = FakeProviderModel(*text_events("Hello", "end"))
 
     def listener(_text: str) -> None:
         raise mistake
 
     with pytest.raises(type(mistake), match="mine") as raised:
-        await model.respond(asking("Hi"), listener)
+        await model.respond(a_request("Hi"), listener)
 
     assert raised.value is mistake
     assert model.stream.is_closed

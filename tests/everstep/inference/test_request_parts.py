@@ -6,8 +6,8 @@ import pytest
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.messages import assistant, call_entry
-from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key, called_with
-from tests.everstep.inference.asking import WEATHER, asking
+from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key, call_arguments
+from tests.everstep.inference.asking import WEATHER, a_request
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_a_tool_definition_is_a_function_or_a_provider_tool() -> None:
     ],
 )
 def test_arguments_are_sent_back_as_an_object(arguments: str, sent: Any) -> None:
-    assert called_with(call_entry("c1", "x", arguments)) == sent
+    assert call_arguments(call_entry("c1", "x", arguments)) == sent
 
 
 def test_a_cache_key_depends_on_the_cached_part_only() -> None:
     """5.2.3"""
-    key = cache_key(asking("Hello", system="Be brief", tools=(WEATHER,)))
+    key = cache_key(a_request("Hello", system="Be brief", tools=(WEATHER,)))
 
-    assert key == cache_key(asking("Bye", assistant("Hi"), system="Be brief", tools=(WEATHER,)))
-    assert key != cache_key(asking("Hello", system="Be brief"))
-    assert key != cache_key(asking("Hello", tools=(WEATHER,)))
-    assert cache_key(asking("Hello")) is None
+    assert key == cache_key(a_request("Bye", assistant("Hi"), system="Be brief", tools=(WEATHER,)))
+    assert key != cache_key(a_request("Hello", system="Be brief"))
+    assert key != cache_key(a_request("Hello", tools=(WEATHER,)))
+    assert cache_key(a_request("Hello")) is None

@@ -18,7 +18,7 @@ from everstep.agent_domain.messages.messages import (
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedTurn
-from tests.everstep.inference.asking import Listener, asked, asking, with_results
+from tests.everstep.inference.asking import ChunkRecorder, a_request, ask, with_results
 
 WEATHER = """
 scenarios:
@@ -43,14 +43,14 @@ def model(script: str = WEATHER) -> ScenarioModel:
 
 
 async def texts(model: ScenarioModel, *conversations: tuple[str | Message, ...]) -> list[str]:
-    return [(await asked(model, *conversation)).text for conversation in conversations]
+    return [(await ask(model, *conversation)).text for conversation in conversations]
 
 
 # Choosing the turn.
 
 
 async def test_a_turn_has_text_calls_and_usage() -> None:
-    response = await asked(model(), "How is the WEATHER?")
+    response = await ask(model(), "How is the WEATHER?")
 
     assert response.text == "Let me look that up."
     assert response.tool_calls == (ToolCall("", "weather", frozen_map({"city": "Paris"})),)
@@ -60,11 +60,11 @@ async def test_a_turn_has_text_calls_and_usage() -> None:
 
 async def test_another_process_continues_where_the_first_was_lost() -> None:
     question = user("How is the weather?")
-    first = await asked(model(), question)
+    first = await ask(model(), question)
     results = with_results(first, "sunny")
 
-    second = await asked(model(), question, *results)
-    again = await asked(model(), question, *results)
+    second = await ask(model(), question, *results)
+    again = await ask(model(), question, *results)
 
     assert second.text == again.text == "It is sunny in Paris."
     assert second.finish_reason == "stop"
@@ -114,7 +114,7 @@ async def test_messages_before_the_first_question_do_not_count() -> None:
     context = CachedContext(messages=(user("Ping"), assistant("Pong")))
     request = InferenceRequest.compile((*skill, user("Hello")), context)
 
-    assert (await model().respond(request, Listener())).text == "Good day."
+    assert (await model().respond(request, ChunkRecorder())).text == "Good day."
 
 
 async def test_without_a_question_the_first_turn_is_played() -> None:
@@ -125,13 +125,13 @@ async def test_a_script_may_have_no_answer() -> None:
     only = "scenarios: [{when: weather, turns: [{text: Sunny}]}]"
 
     with pytest.raises(ModelError, match="no scenario for this conversation"):
-        await asked(model(only), "Hello")
+        await ask(model(only), "Hello")
 
 
 # Streaming.
 
 
-class Sleeps(list[float]):
+class SleepRecorder(list[float]):
     """Records the delays, and does not wait."""
 
     async def __call__(self, seconds: float) -> None:
@@ -152,9 +152,9 @@ class Sleeps(list[float]):
 async def test_the_pace_follows_the_script(
     turn: dict[str, Any], pieces: list[str], sleeps: list[float]
 ) -> None:
-    heard, slept = Listener(), Sleeps()
+    heard, slept = ChunkRecorder(), SleepRecorder()
 
-    await ScenarioModel(a_script(**turn), slept).respond(asking("Hello"), heard)
+    await ScenarioModel(a_script(**turn), slept).respond(a_request("Hello"), heard)
 
     assert (heard, slept) == (pieces, sleeps)
 
@@ -162,14 +162,14 @@ async def test_the_pace_follows_the_script(
 async def test_arguments_may_be_any_value() -> None:
     script = a_script(calls=[{"name": "clock", "id": "c1", "arguments": "nonsense"}])
 
-    (call,) = (await asked(ScenarioModel(script), "Hello")).tool_calls
+    (call,) = (await ask(ScenarioModel(script), "Hello")).tool_calls
 
     assert call == ToolCall("c1", "clock", malformed="nonsense")
 
 
 async def test_a_finish_reason_may_be_scripted() -> None:
     assert (
-        await asked(ScenarioModel(a_script(text="x", finish_reason="length")), "Hello")
+        await ask(ScenarioModel(a_script(text="x", finish_reason="length")), "Hello")
     ).finish_reason == "length"
 
 
@@ -190,7 +190,7 @@ async def test_a_turn_may_fail_always(kind: str, error: type[ModelError]) -> Non
 
     for _ in range(3):
         with pytest.raises(ModelError, match="As told") as failed:
-            await asked(model, "Hello")
+            await ask(model, "Hello")
         assert type(failed.value) is error
 
 
@@ -199,7 +199,7 @@ async def test_an_error_may_have_a_delay(kind: str) -> None:
     model = ScenarioModel(a_script(error={"type": kind, "retry_after": 7}))
 
     with pytest.raises((RateLimited, ModelUnavailable)) as failed:
-        await asked(model, "Hello")
+        await ask(model, "Hello")
 
     assert failed.value.retry_after == 7
 
@@ -210,16 +210,16 @@ async def test_a_turn_may_fail_a_few_times_in_each_conversation() -> None:
     for question in ("One", "Another"):
         for _ in range(2):
             with pytest.raises(ModelUnavailable):
-                await asked(model, question)
-        assert (await asked(model, question)).text == "Hello"
+                await ask(model, question)
+        assert (await ask(model, question)).text == "Hello"
 
 
 async def test_a_turn_may_break_off() -> None:
     script = a_script(text="abcdefgh", pace={"characters": 3}, error={"type": "unavailable", "after": 4})
-    heard = Listener()
+    heard = ChunkRecorder()
 
     with pytest.raises(ModelUnavailable):
-        await ScenarioModel(script).respond(asking("Hello"), heard)
+        await ScenarioModel(script).respond(a_request("Hello"), heard)
 
     assert heard == ["abc", "d"]
 

@@ -3,29 +3,29 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from everstep.inference.spoken import Spoken, storable
+from everstep.inference.spoken import AnswerText, storable
 
 
-def heard(*pieces: str) -> tuple[list[str], str]:
+def publish_chunks(*pieces: str) -> tuple[list[str], str]:
     """The new text after each chunk, and the text of all of them."""
-    spoken = Spoken()
+    spoken = AnswerText()
     news: list[str] = []
     for piece in pieces:
-        spoken.say(piece)
-        news.append(spoken.news())
+        spoken.append(piece)
+        news.append(spoken.take_new())
     return news, spoken.text
 
 
 def test_each_chunk_is_published_once() -> None:
-    assert heard("Hel", "", "lo") == (["Hel", "", "lo"], "Hello")
+    assert publish_chunks("Hel", "", "lo") == (["Hel", "", "lo"], "Hello")
 
 
 def test_chunks_may_be_published_together() -> None:
-    spoken = Spoken()
-    spoken.say("Hel")
-    spoken.say("lo")
+    spoken = AnswerText()
+    spoken.append("Hel")
+    spoken.append("lo")
 
-    assert (spoken.news(), spoken.news(), spoken.text) == ("Hello", "", "Hello")
+    assert (spoken.take_new(), spoken.take_new(), spoken.text) == ("Hello", "", "Hello")
 
 
 @pytest.mark.parametrize(
@@ -40,27 +40,27 @@ def test_chunks_may_be_published_together() -> None:
     ],
 )
 def test_only_storable_text_is_published(pieces: list[str], news: list[str], text: str) -> None:
-    assert heard(*pieces) == (news, text)
+    assert publish_chunks(*pieces) == (news, text)
 
 
 def test_a_paragraph_begins_with_the_next_text_if_there_was_any_before() -> None:
-    spoken = Spoken()
-    spoken.paragraph()
-    spoken.say("One")
-    spoken.paragraph()
-    spoken.paragraph()
-    spoken.say("")
-    spoken.say("Two")
-    spoken.say("!")
-    spoken.paragraph()
+    spoken = AnswerText()
+    spoken.begin_paragraph()
+    spoken.append("One")
+    spoken.begin_paragraph()
+    spoken.begin_paragraph()
+    spoken.append("")
+    spoken.append("Two")
+    spoken.append("!")
+    spoken.begin_paragraph()
 
     assert spoken.text == "One\n\nTwo!"
-    assert spoken.news() == "One\n\nTwo!"
+    assert spoken.take_new() == "One\n\nTwo!"
 
 
 @given(st.lists(st.text()))
 def test_the_published_text_is_the_returned_text(pieces: list[str]) -> None:
-    news, text = heard(*pieces)
+    news, text = publish_chunks(*pieces)
 
     assert "".join(news) == text == "".join(pieces).replace("\x00", "")
 

@@ -12,7 +12,7 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 
-class Break(Enum):
+class StreamBreak(Enum):
     """How a stream is broken."""
 
     CUT = auto()
@@ -21,7 +21,7 @@ class Break(Enum):
     """The server sends nothing more until the client disconnects."""
 
 
-Piece: TypeAlias = bytes | Break
+Piece: TypeAlias = bytes | StreamBreak
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedRequest:
     """One request as it arrived."""
 
     path: str
@@ -55,7 +55,7 @@ class WireServer:
     def __init__(self, url: str) -> None:
         self.url = url
         self.replies: list[Reply] = []
-        self.requests: list[Received] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections = 0
         self.hung_up = asyncio.Event()
 
@@ -63,35 +63,39 @@ class WireServer:
         """The next replies; a list of chunks is a stream with status 200."""
         self.replies = [r if isinstance(r, Reply) else Reply(tuple(r)) for r in replies]
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until either side closes it."""
         self.connections += 1
         number = self.connections
         try:
-            while await self._served(reader, writer, number):
+            while await self._serve_request(reader, writer, number):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError):
             self.hung_up.set()
         finally:
             writer.close()
 
-    async def _served(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> bool:
+    async def _serve_request(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int
+    ) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers["content-length"]))
-        self.requests.append(Received(head[0].split()[1], headers, json.loads(body), number))
+        self.requests.append(ReceivedRequest(head[0].split()[1], headers, json.loads(body), number))
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         lines = [f"{name}: {value}" for name, value in reply.headers.items()]
         begin = [f"HTTP/1.1 {reply.status} X", "Transfer-Encoding: chunked", *lines, "", ""]
         writer.write("\r\n".join(begin).encode())
-        return await self._spoken(reply, reader, writer)
+        return await self._send_reply(reply, reader, writer)
 
-    async def _spoken(self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _send_reply(
+        self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         for piece in reply.pieces:
-            if piece is Break.CUT:
+            if piece is StreamBreak.CUT:
                 await writer.drain()
                 return False
-            if piece is Break.STALL:
+            if piece is StreamBreak.STALL:
                 await writer.drain()
                 await reader.read()
                 self.hung_up.set()
@@ -110,12 +114,12 @@ async def wire_server() -> AsyncGenerator[WireServer]:
     holder: list[WireServer] = []
     serving: set[asyncio.Task[None]] = set()
 
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(holder[0].connected(reader, writer))
+    def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(holder[0].on_connection(reader, writer))
         serving.add(task)
         task.add_done_callback(serving.discard)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     holder.append(WireServer(f"http://127.0.0.1:{port}"))
     try:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, TypeVar
 from uuid import UUID
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
@@ -36,24 +36,24 @@ class WorkClock:
         # Not from zero, so that only differences have a meaning.
         return 1000 + self.elapsed
 
-    def works(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.elapsed += seconds
 
 
-class Heard(list[Event]):
+class EventRecorder(list[Event]):
     """All events that a listener received."""
 
     @property
-    def story(self) -> list[str]:
+    def summary(self) -> list[str]:
         """Each event with the number or name that distinguishes it from others of its class."""
-        return [_told(event) for event in self]
+        return [_label_of(event) for event in self]
 
     def of(self, kind: type[T]) -> list[T]:
         """The events of one class."""
         return [event for event in self if isinstance(event, kind)]
 
 
-def _told(event: Event) -> str:
+def _label_of(event: Event) -> str:
     name = type(event).__name__
     match event:
         case StreamEventReceived():
@@ -67,14 +67,14 @@ def _told(event: Event) -> str:
 
 def a_runner(
     driver: Any,
-    build: Callable[[AgentBuilder], object] | None = None,
+    build: Callable[[DefinitionBuilder], object] | None = None,
     *,
     clock: WorkClock | None = None,
-    heard: Heard | None = None,
+    heard: EventRecorder | None = None,
     on_decision: Callable[[Any], object] | None = None,
 ) -> LocalRunner:
     """Runs an agent with this driver; ids count from 1."""
-    builder = AgentBuilder.base().with_driver(driver)
+    builder = DefinitionBuilder.base().with_driver(driver)
     if build:
         build(builder)
     definition = builder.definition()
@@ -89,12 +89,12 @@ def a_runner(
     )
 
 
-def asked(text: str = "Hello") -> AgentState:
+def a_conversation(text: str = "Hello") -> AgentState:
     """A conversation that begins with this message."""
     return AgentState.empty().with_messages(text)
 
 
-def scripted(*steps: ScenarioStep) -> DeterministicAgentDriver:
+def a_scripted_driver(*steps: ScenarioStep) -> DeterministicAgentDriver:
     """A driver with this script."""
     return DeterministicAgentDriver.from_steps(*steps)
 
@@ -124,7 +124,7 @@ def a_model(*acts: Callable[[], object] | InferenceResponse | Exception | str) -
     return ToolCallingDriver(Script(*acts))
 
 
-def calling(*named: str, text: str = "", **response: Any) -> InferenceResponse:
+def a_call_response(*named: str, text: str = "", **response: Any) -> InferenceResponse:
     """A response that calls these tools, with the ids c1, c2, ..."""
     made = tuple(ToolCall(f"c{index}", name) for index, name in enumerate(named, 1))
     return InferenceResponse(text, made, **response)
@@ -140,7 +140,7 @@ class OwnDriver:
         return self.acts.pop(0)(state)
 
 
-def says(text: str, **fields: Any) -> Callable[[AgentState], AgentState]:
+def step_with_text(text: str, **fields: Any) -> Callable[[AgentState], AgentState]:
     """A step with text, as a custom driver builds it."""
 
     def act(state: AgentState) -> AgentState:
@@ -156,13 +156,13 @@ def says(text: str, **fields: Any) -> Callable[[AgentState], AgentState]:
     return act
 
 
-async def soon(work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
+async def within_timeout(work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
     """The result, or a failing test instead of a hanging one."""
     async with asyncio.timeout(5):
         return await work
 
 
-Build = Callable[[AgentBuilder], object]
+Build = Callable[[DefinitionBuilder], object]
 
 
 FINAL = ScenarioStep.final
@@ -172,10 +172,10 @@ LOOK = MockTool.returning("look", "Looks", "seen")
 
 
 def look_then_answer(usage: Usage | None = None) -> Any:
-    return scripted(ScenarioStep.tool_call("look", response="I look", usage=usage), FINAL("Done"))
+    return a_scripted_driver(ScenarioStep.tool_call("look", response="I look", usage=usage), FINAL("Done"))
 
 
-def with_look(builder: AgentBuilder) -> object:
+def with_look(builder: DefinitionBuilder) -> object:
     return builder.with_tools([LOOK])
 
 

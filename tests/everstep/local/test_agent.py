@@ -16,13 +16,13 @@ from everstep.agent_domain.state.events import AgentFinished, AgentStepStarted, 
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
 from everstep.local.agent import Agent, AgentBuilder, as_state
-from tests.everstep.local.local_words import Heard, WorkClock, asked, scripted
+from tests.everstep.local.local_words import EventRecorder, WorkClock, a_conversation, a_scripted_driver
 
 LOOK = MockTool.returning("look", "Looks", "seen")
 
 
 def a_builder(*steps: ScenarioStep) -> AgentBuilder:
-    return AgentBuilder.base().with_driver(scripted(*steps)).with_tools([LOOK])
+    return AgentBuilder.base().with_driver(a_scripted_driver(*steps)).with_tools([LOOK])
 
 
 def an_agent(*steps: ScenarioStep) -> Agent:
@@ -37,19 +37,19 @@ TWO_STEPS = ScenarioStep.tool_call("look"), ScenarioStep.final("Done")
 
 def test_run_blocks_until_the_agent_has_stopped() -> None:
     """4.5.1, 1.1.6."""
-    state = an_agent(*TWO_STEPS).run(asked())
+    state = an_agent(*TWO_STEPS).run(a_conversation())
     assert (state.status, state.step_count, state.final_response) == (AgentStatus.COMPLETED, 2, "Done")
 
 
 def test_the_final_step_is_the_state_after_the_run() -> None:
     """4.5.1."""
-    state = an_agent(*TWO_STEPS).final_step(asked())
+    state = an_agent(*TWO_STEPS).final_step(a_conversation())
     assert (state.status, state.step_count) == (AgentStatus.COMPLETED, 2)
 
 
 def test_steps_can_be_taken_one_by_one() -> None:
     """4.5.3."""
-    agent, state, count = an_agent(*TWO_STEPS), asked(), 0
+    agent, state, count = an_agent(*TWO_STEPS), a_conversation(), 0
     while agent.has_next_step(state):
         state, count = agent.next_step(state), count + 1
     assert (count, state.step_count, state.status) == (2, 2, AgentStatus.COMPLETED)
@@ -58,7 +58,7 @@ def test_steps_can_be_taken_one_by_one() -> None:
 
 def test_the_iterator_gives_each_step() -> None:
     """4.5.1."""
-    states = list(an_agent(*TWO_STEPS).iterator(asked()))
+    states = list(an_agent(*TWO_STEPS).iterator(a_conversation()))
     assert [(state.step_count, state.status.value) for state in states] == [
         (1, "in_progress"),
         (2, "completed"),
@@ -69,7 +69,7 @@ def test_an_iterator_may_be_left_early() -> None:
     """4.5.1: its remaining work is cancelled, and the agent can be used again."""
     closed: list[str] = []
 
-    class Watched(Agent):
+    class WatchedAgent(Agent):
         def aiterator(self, state: Any) -> AsyncGenerator[AgentState]:
             return watching(super().aiterator(state))
 
@@ -80,19 +80,19 @@ def test_an_iterator_may_be_left_early() -> None:
         finally:
             await asyncio.to_thread(closed.append, "closed")
 
-    agent = Watched(a_builder(*TWO_STEPS).definition())
-    states = agent.iterator(asked())
+    agent = WatchedAgent(a_builder(*TWO_STEPS).definition())
+    states = agent.iterator(a_conversation())
     assert next(states).step_count == 1
     assert closed == []
     states.close()
     assert closed == ["closed"]
-    assert agent.run(asked()).status is AgentStatus.COMPLETED
+    assert agent.run(a_conversation()).status is AgentStatus.COMPLETED
 
 
 def test_an_error_of_a_run_is_raised_by_the_iterator() -> None:
     """4.6.3: and ends it."""
     agent = an_agent().wiretap(lambda _event: 1 // 0)
-    states = agent.iterator(asked())
+    states = agent.iterator(a_conversation())
     with pytest.raises(ListenerFailed):
         next(states)
     assert list(states) == []
@@ -116,7 +116,7 @@ async def test_a_blocking_call_is_refused_inside_an_event_loop(method: str) -> N
     """4.5.1: at once, and the error names the method to use."""
     other = "run" if method == "final_step" else method
     with pytest.raises(InvalidInput) as refused:
-        getattr(an_agent(), method)(asked())
+        getattr(an_agent(), method)(a_conversation())
     assert str(refused.value) == (
         f"{other}() blocks, and an event loop is running here; use a{other}(...) instead"
     )
@@ -135,9 +135,9 @@ async def test_one_agent_runs_many_conversations_concurrently() -> None:
 def test_text_or_a_message_begins_a_conversation() -> None:
     """4.1.2."""
     agent = an_agent()
-    for given in ("Hello", user("Hello"), asked("Hello")):
+    for given in ("Hello", user("Hello"), a_conversation("Hello")):
         assert agent.run(given).messages == (user("Hello"), assistant("ok"))
-    state = asked()
+    state = a_conversation()
     assert as_state(state) is state
 
 
@@ -169,31 +169,31 @@ def test_text_that_cannot_be_stored_is_refused() -> None:
 
 def test_listeners_of_an_agent_get_its_events_and_return_the_agent() -> None:
     """4.6.3: all events or those of a class; None is not a listener."""
-    agent, heard, started = an_agent(), Heard(), Heard()
+    agent, heard, started = an_agent(), EventRecorder(), EventRecorder()
     assert agent.wiretap(heard.append) is agent
     assert agent.on_event(AgentStepStarted, started.append) is agent
     assert (
         agent.wiretap(None) is agent.on_event(AgentFinished, None) is agent.with_event_handler(None) is agent
     )
     agent.run("Hello")
-    assert heard.story[0] == "AgentStepStarted 1"
-    assert heard.story[-1] == "AgentFinished"
-    assert started.story == ["AgentStepStarted 1"]
+    assert heard.summary[0] == "AgentStepStarted 1"
+    assert heard.summary[-1] == "AgentFinished"
+    assert started.summary == ["AgentStepStarted 1"]
 
 
 def test_a_listener_that_is_added_late_gets_the_remaining_events() -> None:
     """4.6.3."""
-    agent, heard = an_agent(*TWO_STEPS), Heard()
+    agent, heard = an_agent(*TWO_STEPS), EventRecorder()
     states = agent.iterator("Hello")
     next(states)
     agent.on_event(AgentStepStarted, heard.append)
     list(states)
-    assert heard.story == ["AgentStepStarted 2"]
+    assert heard.summary == ["AgentStepStarted 2"]
 
 
 def test_listeners_of_one_agent_get_no_events_of_another() -> None:
     """11: agents of one builder share only its bus."""
-    builder, heard = a_builder(), Heard()
+    builder, heard = a_builder(), EventRecorder()
     builder.build().wiretap(heard.append)
     builder.build().run("Hello")
     assert heard == []
@@ -201,13 +201,13 @@ def test_listeners_of_one_agent_get_no_events_of_another() -> None:
 
 def test_one_bus_gets_the_events_of_the_loop_and_of_its_tools() -> None:
     """11: `with_events`; from every agent built with it, also for listeners added later."""
-    bus, heard = EventBus(), Heard()
+    bus, heard = EventBus(), EventRecorder()
     builder = a_builder(*TWO_STEPS).with_events(bus)
     agent, other = builder.build(), builder.build()
     bus.wiretap(heard.append)
     agent.run("Hello")
-    assert {"AgentStepStarted 1", "AgentFinished"} <= set(heard.story)
-    assert [story.split()[0] for story in heard.story].count("ToolCallStarted") == 1
+    assert {"AgentStepStarted 1", "AgentFinished"} <= set(heard.summary)
+    assert [story.split()[0] for story in heard.summary].count("ToolCallStarted") == 1
     before = len(heard)
     other.run("Hello")
     assert len(heard) == 2 * before
@@ -215,7 +215,7 @@ def test_one_bus_gets_the_events_of_the_loop_and_of_its_tools() -> None:
 
 def test_another_bus_replaces_the_first_and_listeners_stay() -> None:
     """4.6.3, 10.3.1."""
-    first, second, own = Heard(), Heard(), Heard()
+    first, second, own = EventRecorder(), EventRecorder(), EventRecorder()
     bus, other = EventBus(), EventBus()
     bus.wiretap(first.append)
     other.wiretap(second.append)
@@ -244,7 +244,7 @@ def test_an_agent_takes_the_clock_that_it_is_given() -> None:
     """2.7."""
     clock, decisions = WorkClock(), list[object]()
     agent = Agent(a_builder().definition(), clock=clock, on_decision=decisions.append)
-    clock.works(5)
+    clock.advance(5)
     assert agent.run("Hello").execution.started_at == clock.now()
     assert [type(decision) for decision in decisions] == [Infer, Stop]
 
@@ -273,14 +273,14 @@ def test_build_hooks_transform_the_agent() -> None:
         seen.append(agent)
         return agent.wiretap(told.append)
 
-    def wrapped(agent: Agent) -> Any:
+    def wrap(agent: Agent) -> Any:
         seen.append(agent)
         return ("wrapped", agent)
 
     builder = a_builder().on_build(listening)
     builder.build().run("Hello")
     assert len(told) > 0
-    made: Any = builder.on_build(wrapped).build()
+    made: Any = builder.on_build(wrap).build()
     assert made[0] == "wrapped"
     assert seen[-2] is seen[-1] is made[1]
     assert len(seen) == 3

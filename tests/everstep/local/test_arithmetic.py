@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.errors import InvalidModelOutput, ModelError, ModelTimeout, RateLimited
 from everstep.agent_domain.loop.continuation import (
     ContinuationCriteria,
@@ -18,7 +18,15 @@ from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.testing import MockTool, ScenarioStep
-from tests.everstep.local.local_words import AT, WorkClock, a_model, a_runner, asked, calling, scripted
+from tests.everstep.local.local_words import (
+    AT,
+    WorkClock,
+    a_call_response,
+    a_conversation,
+    a_model,
+    a_runner,
+    a_scripted_driver,
+)
 
 RETRY, IGNORE = ErrorHandlingDecision.RETRY, ErrorHandlingDecision.IGNORE
 SEARCH = MockTool.returning("search", "Finds things", "found")
@@ -41,16 +49,16 @@ def a_broken_tool(error: Exception) -> MockTool:
 
 async def run(
     *steps: ScenarioStep,
-    build: Callable[[AgentBuilder], object] = lambda _builder: None,
+    build: Callable[[DefinitionBuilder], object] = lambda _builder: None,
     tool: MockTool = SEARCH,
 ) -> AgentState:
     """The state after an agent has played this script; the last step repeats."""
 
-    def built(builder: AgentBuilder) -> None:
+    def configure(builder: DefinitionBuilder) -> None:
         builder.with_tools([tool])
         build(builder)
 
-    return await a_runner(scripted(*steps), built).run(asked())
+    return await a_runner(a_scripted_driver(*steps), configure).run(a_conversation())
 
 
 def outcome_of(state: AgentState) -> ContinuationOutcome:
@@ -58,7 +66,7 @@ def outcome_of(state: AgentState) -> ContinuationOutcome:
     return state.last_continuation_outcome
 
 
-def why(state: AgentState) -> tuple[int, str, str, StopReason, AgentStatus]:
+def outcome_summary(state: AgentState) -> tuple[int, str, str, StopReason, AgentStatus]:
     """The number of steps, the decision, its source, its reason, and the final status."""
     outcome = outcome_of(state)
     return state.step_count, outcome.decision, outcome.resolved_by, outcome.stop_reason, state.status
@@ -72,7 +80,13 @@ async def test_the_limit_is_the_number_of_steps(steps: int) -> None:
     """2.6.1: StepsLimit(n) executes exactly n steps, 0 none."""
     state = await run(CALL, build=lambda b: b.with_max_steps(steps))
 
-    assert why(state) == (steps, "forbid", "StepsLimit", StopReason.STEPS_LIMIT, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (
+        steps,
+        "forbid",
+        "StepsLimit",
+        StopReason.STEPS_LIMIT,
+        AgentStatus.COMPLETED,
+    )
 
 
 async def test_completed_and_failed_steps_count_towards_the_limit() -> None:
@@ -80,9 +94,9 @@ async def test_completed_and_failed_steps_count_towards_the_limit() -> None:
     runner = a_runner(
         a_model(ModelError("down")), lambda b: b.with_max_steps(3).with_error_policy(ErrorPolicy.retry_all(9))
     )
-    state = await runner.run(asked())
+    state = await runner.run(a_conversation())
 
-    assert why(state) == (3, "forbid", "StepsLimit", StopReason.STEPS_LIMIT, AgentStatus.FAILED)
+    assert outcome_summary(state) == (3, "forbid", "StepsLimit", StopReason.STEPS_LIMIT, AgentStatus.FAILED)
     assert all(step.is_failure for step in state.steps)
 
 
@@ -90,7 +104,13 @@ async def test_tokens_of_the_step_that_just_ended_count() -> None:
     """2.6.2: limit 10, steps of 9 and 2 tokens: two steps run."""
     state = await run(calls_with(9), calls_with(2), build=lambda b: b.with_max_tokens(10))
 
-    assert why(state) == (2, "forbid", "TokenUsageLimit", StopReason.TOKEN_LIMIT, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (
+        2,
+        "forbid",
+        "TokenUsageLimit",
+        StopReason.TOKEN_LIMIT,
+        AgentStatus.COMPLETED,
+    )
     assert state.usage.total == 11
 
 
@@ -98,7 +118,7 @@ async def test_a_token_limit_that_is_met_exactly_is_reached() -> None:
     """2.5, 2.6.2: total tokens >= n."""
     state = await run(calls_with(10), build=lambda b: b.with_max_tokens(10))
 
-    assert why(state)[:3] == (1, "forbid", "TokenUsageLimit")
+    assert outcome_summary(state)[:3] == (1, "forbid", "TokenUsageLimit")
 
 
 async def test_an_answer_in_the_last_allowed_step_completes() -> None:
@@ -106,7 +126,13 @@ async def test_an_answer_in_the_last_allowed_step_completes() -> None:
     state = await run(ANSWER, build=lambda b: b.with_max_steps(1))
     limit = outcome_of(state).evaluation_for("StepsLimit")
 
-    assert why(state) == (1, "stop", "ToolCallPresenceCheck", StopReason.COMPLETED, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (
+        1,
+        "stop",
+        "ToolCallPresenceCheck",
+        StopReason.COMPLETED,
+        AgentStatus.COMPLETED,
+    )
     assert limit is not None
     assert limit.decision == "forbid"
 
@@ -115,7 +141,13 @@ async def test_a_tool_call_in_the_last_allowed_step_runs_into_the_limit() -> Non
     """2.2.4: with max_steps 1, a tool call at step 1."""
     state = await run(CALL, ANSWER, build=lambda b: b.with_max_steps(1))
 
-    assert why(state) == (1, "forbid", "StepsLimit", StopReason.STEPS_LIMIT, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (
+        1,
+        "forbid",
+        "StepsLimit",
+        StopReason.STEPS_LIMIT,
+        AgentStatus.COMPLETED,
+    )
 
 
 async def test_an_answer_that_uses_up_the_tokens_completes() -> None:
@@ -123,7 +155,13 @@ async def test_an_answer_that_uses_up_the_tokens_completes() -> None:
     final = ScenarioStep.final("Done", Usage(99))
     state = await run(final, build=lambda b: b.with_max_tokens(10))
 
-    assert why(state) == (1, "stop", "ToolCallPresenceCheck", StopReason.COMPLETED, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (
+        1,
+        "stop",
+        "ToolCallPresenceCheck",
+        StopReason.COMPLETED,
+        AgentStatus.COMPLETED,
+    )
 
 
 async def test_every_evaluation_is_recorded_with_its_step() -> None:
@@ -156,11 +194,15 @@ async def test_every_evaluation_is_recorded_with_its_step() -> None:
 async def test_a_finish_reason_stops() -> None:
     """2.5: FinishReasonCheck, although the model called a tool."""
     runner = a_runner(
-        a_model(calling("search", finish_reason="length")),
+        a_model(a_call_response("search", finish_reason="length")),
         lambda b: b.with_tools([SEARCH]).with_finish_reasons("length"),
     )
 
-    assert why(await runner.run(asked()))[1:4] == ("forbid", "FinishReasonCheck", StopReason.FINISH_REASON)
+    assert outcome_summary(await runner.run(a_conversation()))[1:4] == (
+        "forbid",
+        "FinishReasonCheck",
+        StopReason.FINISH_REASON,
+    )
 
 
 # --- Retries ---
@@ -172,7 +214,13 @@ async def test_the_nth_failure_in_a_row_stops(max_retries: int, steps: int) -> N
     policy = ErrorPolicy.retry_all(max_retries)
     state = await run(FAILED, build=lambda b: b.with_error_policy(policy))
 
-    assert why(state) == (steps, "forbid", "ErrorPolicyCriterion", StopReason.ERROR, AgentStatus.FAILED)
+    assert outcome_summary(state) == (
+        steps,
+        "forbid",
+        "ErrorPolicyCriterion",
+        StopReason.ERROR,
+        AgentStatus.FAILED,
+    )
 
 
 async def test_a_success_resets_the_count_of_failures() -> None:
@@ -180,7 +228,13 @@ async def test_a_success_resets_the_count_of_failures() -> None:
     policy = ErrorPolicy.retry_all(2)
     state = await run(FAILED, CALL, FAILED, CALL, FAILED, ANSWER, build=lambda b: b.with_error_policy(policy))
 
-    assert why(state) == (6, "stop", "ToolCallPresenceCheck", StopReason.COMPLETED, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (
+        6,
+        "stop",
+        "ToolCallPresenceCheck",
+        StopReason.COMPLETED,
+        AgentStatus.COMPLETED,
+    )
     assert state.facts.total_failures == 3
 
 
@@ -190,7 +244,7 @@ async def test_failures_of_any_type_are_in_a_row() -> None:
     broken = a_broken_tool(ValueError("no"))
     state = await run(CALL, FAILED, CALL, build=lambda b: b.with_error_policy(policy), tool=broken)
 
-    assert why(state)[:3] == (2, "forbid", "ErrorPolicyCriterion")
+    assert outcome_summary(state)[:3] == (2, "forbid", "ErrorPolicyCriterion")
 
 
 async def test_an_ignored_tool_error_is_left_to_the_model() -> None:
@@ -199,7 +253,13 @@ async def test_an_ignored_tool_error_is_left_to_the_model() -> None:
     broken = a_broken_tool(ValueError("no"))
     state = await run(CALL, CALL, ANSWER, build=lambda b: b.with_error_policy(policy), tool=broken)
 
-    assert why(state) == (3, "stop", "ToolCallPresenceCheck", StopReason.COMPLETED, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (
+        3,
+        "stop",
+        "ToolCallPresenceCheck",
+        StopReason.COMPLETED,
+        AgentStatus.COMPLETED,
+    )
 
 
 @pytest.mark.parametrize("error", [TimeoutError("late"), RateLimited("slow down")])
@@ -208,7 +268,13 @@ async def test_ignoring_tool_errors_still_stops_at_a_timeout_or_rate_limit(error
     policy = ErrorPolicy.ignore_tool_errors()
     state = await run(CALL, build=lambda b: b.with_error_policy(policy), tool=a_broken_tool(error))
 
-    assert why(state) == (1, "forbid", "ErrorPolicyCriterion", StopReason.ERROR, AgentStatus.FAILED)
+    assert outcome_summary(state) == (
+        1,
+        "forbid",
+        "ErrorPolicyCriterion",
+        StopReason.ERROR,
+        AgentStatus.FAILED,
+    )
 
 
 @pytest.mark.parametrize(("max_retries", "steps"), [(0, 1), (2, 2)])
@@ -218,7 +284,7 @@ async def test_retrying_tools_takes_retries(max_retries: int, steps: int) -> Non
     broken = a_broken_tool(ValueError("no"))
     state = await run(CALL, build=lambda b: b.with_error_policy(policy), tool=broken)
 
-    assert why(state)[:4] == (steps, "forbid", "ErrorPolicyCriterion", StopReason.ERROR)
+    assert outcome_summary(state)[:4] == (steps, "forbid", "ErrorPolicyCriterion", StopReason.ERROR)
 
 
 async def test_a_retry_that_runs_into_the_limit_of_steps_has_failed() -> None:
@@ -226,17 +292,25 @@ async def test_a_retry_that_runs_into_the_limit_of_steps_has_failed() -> None:
     runner = a_runner(
         a_model(ModelError("down")), lambda b: b.with_max_steps(1).with_error_policy(ErrorPolicy.retry_all(5))
     )
-    state = await runner.run(asked())
+    state = await runner.run(a_conversation())
 
-    assert why(state) == (1, "forbid", "StepsLimit", StopReason.STEPS_LIMIT, AgentStatus.FAILED)
+    assert outcome_summary(state) == (1, "forbid", "StepsLimit", StopReason.STEPS_LIMIT, AgentStatus.FAILED)
 
 
 async def test_an_exception_that_is_ignored_completes() -> None:
     """3.7.1, 2.5.3: a failure step whose error the policy ignores; ignoring requests no further step."""
     policy = ErrorPolicy(on_model_error=IGNORE)
-    state = await a_runner(a_model(ModelError("down")), lambda b: b.with_error_policy(policy)).run(asked())
+    state = await a_runner(a_model(ModelError("down")), lambda b: b.with_error_policy(policy)).run(
+        a_conversation()
+    )
 
-    assert why(state) == (1, "stop", "ToolCallPresenceCheck", StopReason.COMPLETED, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (
+        1,
+        "stop",
+        "ToolCallPresenceCheck",
+        StopReason.COMPLETED,
+        AgentStatus.COMPLETED,
+    )
 
 
 @pytest.mark.parametrize(
@@ -252,7 +326,7 @@ async def test_an_exception_that_is_ignored_completes() -> None:
 )
 async def test_the_policy_sees_the_exception_of_a_model_call(error: Exception, shown: str) -> None:
     """3.5.1, 3.5.2, 3.4.2: once the retries are used up, it becomes a step error of its type."""
-    state = await a_runner(a_model(error), lambda b: b.with_max_retries(1)).run(asked())
+    state = await a_runner(a_model(error), lambda b: b.with_max_retries(1)).run(a_conversation())
     vote = outcome_of(state).evaluation_for("ErrorPolicyCriterion")
 
     assert vote is not None
@@ -274,7 +348,7 @@ async def test_a_criterion_that_raises_ends_the_run_with_a_failure_step(after: i
 
     state = await run(CALL, build=lambda b: b.add_continuation_criteria(ContinuationCriteria.when(broken)))
 
-    assert why(state) == (
+    assert outcome_summary(state) == (
         after + 1,
         "forbid",
         "CallableCriterion",
@@ -290,7 +364,7 @@ async def test_a_stop_signal_of_a_processor_stops_after_its_step() -> None:
     signal = StopSignal(StopReason.GUARD, "Enough")
     state = await run(CALL, build=lambda b: b.add_processor(lambda state: state.with_stop_signal(signal)))
 
-    assert why(state) == (1, "forbid", "StopSignal", StopReason.GUARD, AgentStatus.COMPLETED)
+    assert outcome_summary(state) == (1, "forbid", "StopSignal", StopReason.GUARD, AgentStatus.COMPLETED)
 
 
 async def test_a_request_for_continuation_makes_one_more_step() -> None:
@@ -313,13 +387,13 @@ async def test_a_request_for_continuation_makes_one_more_step() -> None:
 # --- Clocks ---
 
 
-def working(clock: WorkClock, *seconds: float) -> Any:
+def a_working_driver(clock: WorkClock, *seconds: float) -> Any:
     """A model that takes this long for each call; every response but the last calls a tool."""
 
     def taking(each: float, last: bool) -> Callable[[], object]:
         def act() -> object:
-            clock.works(each)
-            return "Done" if last else calling("search")
+            clock.advance(each)
+            return "Done" if last else a_call_response("search")
 
         return act
 
@@ -329,9 +403,9 @@ def working(clock: WorkClock, *seconds: float) -> Any:
 async def test_five_seconds_of_work_an_hours_pause_and_three_more_are_eight() -> None:
     """2.7.2: cumulative seconds survive the pause."""
     clock = WorkClock()
-    runner = a_runner(working(clock, 5, 3), lambda b: b.with_tools([SEARCH]), clock=clock)
-    state = (await runner.next_step(asked())).paused()
-    clock.works(3600)
+    runner = a_runner(a_working_driver(clock, 5, 3), lambda b: b.with_tools([SEARCH]), clock=clock)
+    state = (await runner.next_step(a_conversation())).paused()
+    clock.advance(3600)
     state = await runner.next_step(state.resumed(clock.now()))
 
     assert state.state_info.cumulative_execution_seconds == 8.0
@@ -343,14 +417,14 @@ async def test_a_cumulative_timeout_counts_work(limit: float, steps: int) -> Non
     """2.7, 2.5: no step once cumulative seconds >= s; waiting between steps does not count."""
     clock = WorkClock()
     runner = a_runner(
-        working(clock, 5, 3, 1, 0),
+        a_working_driver(clock, 5, 3, 1, 0),
         lambda b: b.with_tools([SEARCH]).with_cumulative_timeout(limit).with_timeout(1),
         clock=clock,
     )
-    state = asked()
+    state = a_conversation()
     while runner.has_next_step(state) and state.step_count < 3:
         state = await runner.next_step(state)
-        clock.works(100)
+        clock.advance(100)
 
     assert state.step_count == steps
 
@@ -360,19 +434,19 @@ async def test_the_work_of_tools_and_processors_counts() -> None:
     clock = WorkClock()
 
     async def search() -> str:
-        clock.works(2.5)
+        clock.advance(2.5)
         return "found"
 
-    def judged(state: AgentState) -> AgentState:
-        clock.works(0.25)
+    def process_for_a_second(state: AgentState) -> AgentState:
+        clock.advance(0.25)
         return state
 
     runner = a_runner(
-        working(clock, 1, 1),
-        lambda b: b.with_tools([MockTool("search", handler=search)]).add_processor(judged),
+        a_working_driver(clock, 1, 1),
+        lambda b: b.with_tools([MockTool("search", handler=search)]).add_processor(process_for_a_second),
         clock=clock,
     )
-    state = await runner.run(asked())
+    state = await runner.run(a_conversation())
 
     assert [record.processing_seconds for record in state.execution.step_executions] == [3.75, 1.25]
     assert state.state_info.cumulative_execution_seconds == 5.0
@@ -383,10 +457,10 @@ async def test_the_time_of_a_failed_call_is_work() -> None:
     clock = WorkClock()
 
     def failing() -> object:
-        clock.works(1.5)
+        clock.advance(1.5)
         return ModelError("down")
 
-    state = await a_runner(a_model(failing), clock=clock).run(asked())
+    state = await a_runner(a_model(failing), clock=clock).run(a_conversation())
 
     assert state.steps[0].is_failure
     assert state.state_info.cumulative_execution_seconds == 1.5
@@ -396,16 +470,16 @@ async def test_the_wall_clock_includes_waiting() -> None:
     """2.7.3: it runs from the start or the last resume."""
     clock = WorkClock()
     runner = a_runner(
-        working(clock, 1, 1, 1, 1), lambda b: b.with_tools([SEARCH]).with_timeout(60), clock=clock
+        a_working_driver(clock, 1, 1, 1, 1), lambda b: b.with_tools([SEARCH]).with_timeout(60), clock=clock
     )
-    state = await runner.next_step(asked())
-    clock.works(58)
+    state = await runner.next_step(a_conversation())
+    clock.advance(58)
     assert runner.has_next_step(state)
-    clock.works(1)
+    clock.advance(1)
     assert not runner.has_next_step(state)
 
     # A pause of days causes no timeout: a resume restarts the wall clock.
-    clock.works(9 * 86400)
+    clock.advance(9 * 86400)
     resumed = state.paused().resumed(clock.now())
     assert runner.has_next_step(resumed)
     assert (await runner.next_step(resumed)).step_count == 2
@@ -415,10 +489,10 @@ async def test_a_run_that_takes_too_long_stops_between_two_steps() -> None:
     """2.7, 2.5: ExecutionTimeLimit."""
     clock = WorkClock()
     runner = a_runner(
-        working(clock, 30, 30, 30), lambda b: b.with_tools([SEARCH]).with_timeout(60), clock=clock
+        a_working_driver(clock, 30, 30, 30), lambda b: b.with_tools([SEARCH]).with_timeout(60), clock=clock
     )
 
-    assert why(await runner.run(asked())) == (
+    assert outcome_summary(await runner.run(a_conversation())) == (
         2,
         "forbid",
         "ExecutionTimeLimit",
@@ -430,12 +504,12 @@ async def test_a_run_that_takes_too_long_stops_between_two_steps() -> None:
 async def test_the_wall_clock_starts_with_the_first_manual_step_and_with_each_run() -> None:
     """2.7: entry of a run or iterator, first manual step; reset at each of these."""
     clock = WorkClock()
-    runner = a_runner(working(clock, 1, 1, 1, 1), lambda b: b.with_tools([SEARCH]), clock=clock)
-    first = await runner.next_step(asked())
+    runner = a_runner(a_working_driver(clock, 1, 1, 1, 1), lambda b: b.with_tools([SEARCH]), clock=clock)
+    first = await runner.next_step(a_conversation())
     second = await runner.next_step(first)
     assert (first.execution_started_at, second.execution_started_at) == (AT, AT)
 
-    clock.works(100)
+    clock.advance(100)
     entered = clock.now()
     assert (await runner.run(second)).execution_started_at == entered
     assert second.state_info.started_at == AT
@@ -444,9 +518,9 @@ async def test_the_wall_clock_starts_with_the_first_manual_step_and_with_each_ru
 async def test_a_new_execution_in_an_old_session_starts_at_zero_work() -> None:
     """2.7: cumulative seconds are 0 at a new execution, session seconds never."""
     clock = WorkClock()
-    runner = a_runner(working(clock, 5, 3), lambda b: b.with_tools([SEARCH]), clock=clock)
-    state = await runner.run(asked())
-    clock.works(1000)
+    runner = a_runner(a_working_driver(clock, 5, 3), lambda b: b.with_tools([SEARCH]), clock=clock)
+    state = await runner.run(a_conversation())
+    clock.advance(1000)
     again = state.with_user_message("And now?")
     assert again.execution_started_at is None
     state = await runner.run(again)

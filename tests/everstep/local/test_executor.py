@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
@@ -21,24 +21,33 @@ from everstep.agent_domain.state.events import ToolCallCompleted, ToolCallStarte
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.testing import MockTool
 from everstep.agent_domain.tools.function_tool import BaseTool, tool
-from everstep.agent_domain.tools.inquiry import ModelChoice, nobody_answers
+from everstep.agent_domain.tools.inquiry import ModelChoice, refuse_model_call
 from everstep.agent_domain.tools.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
 from everstep.agent_domain.values import frozen_map
 from everstep.local.executor import LocalExecutor
-from tests.everstep.local.local_words import AT, Heard, WorkClock, a_model, a_runner, asked, calling, soon
+from tests.everstep.local.local_words import (
+    AT,
+    EventRecorder,
+    WorkClock,
+    a_call_response,
+    a_conversation,
+    a_model,
+    a_runner,
+    within_timeout,
+)
 
 EXECUTION = UUID(int=9)
-ASKED = replace(asked(), parent_agent_id=UUID(int=7))
+ASKED = replace(a_conversation(), parent_agent_id=UUID(int=7))
 BEGUN = ASKED.identified(UUID(int=8), EXECUTION).with_step_started(AT)
 
 
 def an_executor(
     *tools: Tool,
-    heard: Heard | None = None,
+    heard: EventRecorder | None = None,
     clock: WorkClock | None = None,
-    build: Callable[[AgentBuilder], object] | None = None,
+    build: Callable[[DefinitionBuilder], object] | None = None,
 ) -> LocalExecutor:
-    builder = AgentBuilder.base().with_tools(tools)
+    builder = DefinitionBuilder.base().with_tools(tools)
     if build:
         build(builder)
     definition = builder.definition()
@@ -47,8 +56,8 @@ def an_executor(
     return LocalExecutor(definition, clock or WorkClock(), definition.events, no_model)
 
 
-def no_model(wanted: ModelChoice) -> Model:
-    raise LookupError(wanted)
+def no_model(choice: ModelChoice) -> Model:
+    raise LookupError(choice)
 
 
 def a_call(name: str, call_id: str = "c1", **args: Any) -> ToolCall:
@@ -56,7 +65,7 @@ def a_call(name: str, call_id: str = "c1", **args: Any) -> ToolCall:
 
 
 async def result_of(tool_: Tool, **args: Any) -> ToolExecution:
-    return await soon(an_executor(tool_).execute_tool(a_call(tool_.name, **args), BEGUN))
+    return await within_timeout(an_executor(tool_).execute_tool(a_call(tool_.name, **args), BEGUN))
 
 
 # Concurrency.
@@ -71,7 +80,9 @@ async def test_calls_run_concurrently() -> None:
         return "seen"
 
     calls = [a_call("look", call_id) for call_id in ("c1", "c2", "c3")]
-    _, executions = await soon(an_executor(MockTool("look", handler=looks)).execute_tools(calls, BEGUN))
+    _, executions = await within_timeout(
+        an_executor(MockTool("look", handler=looks)).execute_tools(calls, BEGUN)
+    )
     assert [execution.result for execution in executions] == ["seen"] * 3
 
 
@@ -80,7 +91,7 @@ async def test_blocking_tools_run_concurrently_as_well() -> None:
     arrived = threading.Barrier(3, timeout=5)
     look = MockTool("look", handler=arrived.wait)
     calls = [a_call("look", call_id) for call_id in ("c1", "c2", "c3")]
-    _, executions = await soon(an_executor(look).execute_tools(calls, BEGUN))
+    _, executions = await within_timeout(an_executor(look).execute_tools(calls, BEGUN))
     assert sorted(execution.result for execution in executions) == [0, 1, 2]
 
 
@@ -96,10 +107,10 @@ async def test_results_are_in_the_order_of_the_calls() -> None:
         second_is_done.set()
         return "fast"
 
-    heard = Heard()
+    heard = EventRecorder()
     executor = an_executor(MockTool("slow", handler=slow), MockTool("fast", handler=fast), heard=heard)
     calls = [a_call("slow", "c1"), a_call("fast", "c2")]
-    _, executions = await soon(executor.execute_tools(calls, BEGUN))
+    _, executions = await within_timeout(executor.execute_tools(calls, BEGUN))
     assert [(execution.call, execution.result) for execution in executions] == [
         (calls[0], "slow"),
         (calls[1], "fast"),
@@ -125,10 +136,10 @@ async def test_without_parallel_tools_calls_run_one_after_the_other(
         return MockTool(name, handler=handler)
 
     runner = a_runner(
-        a_model(calling("a", "b"), "Done"),
+        a_model(a_call_response("a", "b"), "Done"),
         lambda b: b.with_tools([a_tool("a"), a_tool("b")]).with_parallel_tools(parallel),
     )
-    state = await soon(runner.run(asked()))
+    state = await within_timeout(runner.run(a_conversation()))
     assert happened[:2] == first_two
     assert sorted(happened) == ["a begins", "a ends", "b begins", "b ends"]
     assert [message.answers for message in state.messages if message.is_tool] == ["c1", "c2"]
@@ -158,7 +169,7 @@ class Adds(BaseTool):
         return a + 1
 
 
-class AddsLater(BaseTool):
+class AsyncAdds(BaseTool):
     """Adds one."""
 
     name = "adds"
@@ -167,7 +178,7 @@ class AddsLater(BaseTool):
         return a + 1
 
 
-class Handmade:
+class HandmadeTool:
     """The minimal interface of a tool."""
 
     name = "adds"
@@ -179,13 +190,13 @@ class Handmade:
         return args["a"] + 1
 
 
-class HandmadeLater(Handmade):
+class AsyncHandmadeTool(HandmadeTool):
     async def call(self, args: dict[str, Any], context: ToolContext) -> Any:
         del context
         return args["a"] + 1
 
 
-class Odd(Handmade):
+class OddTool(HandmadeTool):
     """Its attribute `handler` is not the handler of its call."""
 
     async def handler(self) -> None: ...
@@ -195,12 +206,12 @@ def adds_one(a: int) -> int:
     return a + 1
 
 
-async def later(a: int) -> int:
+async def add_async(a: int) -> int:
     return a + 1
 
 
-def promises(a: int) -> Any:
-    return later(a)
+def add_with_future(a: int) -> Any:
+    return add_async(a)
 
 
 @pytest.mark.parametrize(
@@ -209,12 +220,12 @@ def promises(a: int) -> Any:
         plain,
         coroutine,
         Adds(),
-        AddsLater(),
-        Handmade(),
-        HandmadeLater(),
+        AsyncAdds(),
+        HandmadeTool(),
+        AsyncHandmadeTool(),
         MockTool("adds", handler=adds_one),
-        MockTool("adds", handler=later),
-        MockTool("adds", handler=promises),
+        MockTool("adds", handler=add_async),
+        MockTool("adds", handler=add_with_future),
     ],
     ids=lambda adds: type(adds).__name__,
 )
@@ -225,7 +236,7 @@ async def test_a_tool_may_be_a_function_a_coroutine_or_an_object(adds: Tool) -> 
 
 
 async def test_a_tool_may_have_other_attributes() -> None:
-    assert (await result_of(Odd(), a=1)).result == 2
+    assert (await result_of(OddTool(), a=1)).result == 2
 
 
 async def test_a_tool_gets_its_idempotency_key() -> None:
@@ -239,7 +250,7 @@ async def test_a_tool_gets_its_idempotency_key() -> None:
 
     await an_executor(looks).execute_tool(a_call("looks", "c7"), BEGUN.with_metadata("a", 1))
     (context,) = told
-    assert replace(context, ask=nobody_answers) == ToolContext(EXECUTION, "c7", 1, frozen_map({"a": 1}))
+    assert replace(context, ask=refuse_model_call) == ToolContext(EXECUTION, "c7", 1, frozen_map({"a": 1}))
 
 
 async def test_a_tool_may_mutate_its_arguments() -> None:
@@ -264,10 +275,10 @@ async def test_a_call_outside_of_an_execution_is_refused() -> None:
 
 async def test_a_call_has_two_events() -> None:
     """4.6.1, 4.6.2."""
-    heard, clock = Heard(), WorkClock()
+    heard, clock = EventRecorder(), WorkClock()
 
     def looks(at: str) -> dict[str, str]:
-        clock.works(1.5)
+        clock.advance(1.5)
         return {"seen": at}
 
     executor = an_executor(MockTool("look", handler=looks), heard=heard, clock=clock)
@@ -308,7 +319,7 @@ LOOK = MockTool("look", schema={"type": "object", "required": ["at", "why"]})
 )
 async def test_a_call_that_cannot_run_has_both_events_and_no_effect(call: ToolCall, text: str) -> None:
     """5.4.3."""
-    heard = Heard()
+    heard = EventRecorder()
     execution = await an_executor(LOOK, heard=heard).execute_tool(call, BEGUN)
     assert (execution.error, LOOK.calls) == (StepError(text, tool_name=call.name), [])
     assert [type(event) for event in heard] == [ToolCallStarted, ToolCallCompleted]
@@ -325,14 +336,14 @@ def raising(error: BaseException) -> Callable[[], None]:
     return handler
 
 
-def raising_later(error: BaseException) -> Callable[[], Any]:
+def raising_async(error: BaseException) -> Callable[[], Any]:
     async def handler() -> None:
         raise error
 
     return handler
 
 
-@pytest.mark.parametrize("handler", [raising, raising_later])
+@pytest.mark.parametrize("handler", [raising, raising_async])
 @pytest.mark.parametrize(
     ("error", "text", "kind"),
     [
@@ -356,7 +367,7 @@ async def test_an_exception_in_a_tool_is_the_result_of_its_call(
     assert execution.text == f"Error: {text}"
 
 
-@pytest.mark.parametrize("handler", [raising, raising_later])
+@pytest.mark.parametrize("handler", [raising, raising_async])
 async def test_a_tool_that_runs_out_of_an_iterator_does_not_hang(
     handler: Callable[[BaseException], Callable[[], Any]],
 ) -> None:
@@ -386,8 +397,8 @@ async def test_a_result_that_cannot_be_stored_is_a_failure(result: object, text:
 async def test_the_text_of_an_error_can_be_stored() -> None:
     """5.4.3: with any text of an exception, the conversation continues."""
     look = MockTool("look", handler=raising(OSError("no file a\udc80\x00")))
-    runner = a_runner(a_model(calling("look")), lambda b: b.with_tools([look]))
-    state = await runner.run(asked())
+    runner = a_runner(a_model(a_call_response("look")), lambda b: b.with_tools([look]))
+    state = await runner.run(a_conversation())
     assert AgentState.from_dict(state.to_dict()).messages == state.messages
     assert state.messages[-1].text.startswith("Error: no file a")
 
@@ -427,9 +438,9 @@ async def test_a_tool_that_ends_in_time_is_not_cancelled() -> None:
 
 async def test_failures_can_be_raised() -> None:
     """5.4.3: `throw_on_tool_failure`; the event is published first."""
-    heard = Heard()
+    heard = EventRecorder()
     broken = MockTool("broken", handler=raising(ValueError("odd")))
-    executor = an_executor(broken, heard=heard, build=AgentBuilder.with_throw_on_tool_failure)
+    executor = an_executor(broken, heard=heard, build=DefinitionBuilder.with_throw_on_tool_failure)
     with pytest.raises(ToolFailed, match="broken: odd"):
         await executor.execute_tool(a_call("broken"), BEGUN)
     assert [event.success for event in heard.of(ToolCallCompleted)] == [False]
@@ -449,11 +460,11 @@ async def test_the_other_calls_end_before_an_error_is_raised() -> None:
         await asyncio.to_thread(int)
         return "done"
 
-    heard = Heard()
+    heard = EventRecorder()
     tools = MockTool("throws", handler=throws), MockTool("works", handler=works)
-    executor = an_executor(*tools, heard=heard, build=AgentBuilder.with_throw_on_tool_failure)
+    executor = an_executor(*tools, heard=heard, build=DefinitionBuilder.with_throw_on_tool_failure)
     with pytest.raises(ToolFailed, match="throws: odd"):
-        await soon(executor.execute_tools([a_call("throws", "c1"), a_call("works", "c2")], BEGUN))
+        await within_timeout(executor.execute_tools([a_call("throws", "c1"), a_call("works", "c2")], BEGUN))
     assert [(e.tool_call_id, e.success) for e in heard.of(ToolCallCompleted)] == [("c1", False), ("c2", True)]
 
 
@@ -478,7 +489,7 @@ class Counting(AgentHook):
         return state.with_metadata(f"after {execution.call.id}", execution.text)
 
 
-async def merged(calls: Sequence[ToolCall]) -> dict[str, Any]:
+async def merged_metadata(calls: Sequence[ToolCall]) -> dict[str, Any]:
     executor = an_executor(plain, build=lambda b: b.add_hook(Counting()).add_hook(AgentHook()))
     state, _ = await executor.execute_tools(calls, BEGUN)
     return dict(state.metadata)
@@ -486,7 +497,7 @@ async def merged(calls: Sequence[ToolCall]) -> dict[str, Any]:
 
 async def test_changes_by_hooks_of_concurrent_calls_are_merged() -> None:
     """4.4.4: none overwrites the other."""
-    metadata = await merged([a_call("plain", "c1", a=1), a_call("find", "c2")])
+    metadata = await merged_metadata([a_call("plain", "c1", a=1), a_call("find", "c2")])
     assert metadata.pop("before c1") == 0
     assert metadata.pop("before c2") in {1, 2}
     assert metadata == {"after c1": "2", "after c2": "Error: No tool named 'find'. Choose from: plain"}
@@ -503,7 +514,7 @@ async def test_all_blocking_tools_of_a_step_run_concurrently() -> None:
     arrived = threading.Barrier(many, timeout=5)
     look = MockTool("look", handler=lambda: bool(arrived.wait() + 1))
     calls = [a_call("look", f"c{index}") for index in range(many)]
-    _, executions = await soon(an_executor(look).execute_tools(calls, BEGUN))
+    _, executions = await within_timeout(an_executor(look).execute_tools(calls, BEGUN))
     assert [execution.result for execution in executions] == [True] * many
 
 
@@ -537,7 +548,7 @@ async def test_a_blocking_tool_ends_after_it_was_abandoned() -> None:
     slow = MockTool("slow", handler=blocks, options=ToolOptions(timeout_seconds=0.02))
     assert (await result_of(slow)).error is not None
     may_end.set()
-    await soon(has_ended.wait())
+    await within_timeout(has_ended.wait())
 
 
 async def test_a_blocking_tool_sees_the_context_of_its_call() -> None:

@@ -35,7 +35,7 @@ class VirtualClock:
         self.passed += seconds
 
 
-class Provider:
+class RecoveringModel:
     """A model that is not scripted: it needs time to recover."""
 
     def __init__(
@@ -59,7 +59,9 @@ class Provider:
         return InferenceResponse("Done")
 
 
-async def run(provider: Provider, builder: AgentBuilder | None = None) -> tuple[AgentState, list[Event]]:
+async def run(
+    provider: RecoveringModel, builder: AgentBuilder | None = None
+) -> tuple[AgentState, list[Event]]:
     heard = list[Event]()
     agent = (
         (builder or AgentBuilder.base()).with_driver(ToolCallingDriver(provider)).build(clock=provider.clock)
@@ -69,7 +71,7 @@ async def run(provider: Provider, builder: AgentBuilder | None = None) -> tuple[
 
 async def test_a_short_outage_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     """3.5.4, 3.5.5: each wait is an event and a log line."""
-    provider = Provider(VirtualClock(), away_until=5)
+    provider = RecoveringModel(VirtualClock(), away_until=5)
     with caplog.at_level(logging.WARNING, "everstep"):
         state, heard = await run(provider)
 
@@ -85,7 +87,7 @@ async def test_a_short_outage_is_waited_for(caplog: pytest.LogCaptureFixture) ->
 
 async def test_a_caller_waits_at_most_half_a_minute() -> None:
     """3.5.4: in this process."""
-    provider = Provider(VirtualClock(), away_until=1000)
+    provider = RecoveringModel(VirtualClock(), away_until=1000)
     state, _ = await run(provider)
 
     assert state.status is AgentStatus.FAILED
@@ -98,7 +100,10 @@ async def test_a_caller_waits_at_most_half_a_minute() -> None:
 
 async def test_the_agent_configures_the_delay_and_the_number_of_retries() -> None:
     """3.5.1, 3.5.4"""
-    long, short = Provider(VirtualClock(), away_until=100), Provider(VirtualClock(), away_until=100)
+    long, short = (
+        RecoveringModel(VirtualClock(), away_until=100),
+        RecoveringModel(VirtualClock(), away_until=100),
+    )
     state, _ = await run(long, AgentBuilder.base().with_retry_budget(120))
     assert state.final_response == "Done"
 
@@ -108,11 +113,11 @@ async def test_the_agent_configures_the_delay_and_the_number_of_retries() -> Non
 
 async def test_a_requested_delay_is_the_minimum() -> None:
     """3.5.4: and a delay that does not fit ends the step at once."""
-    fits = Provider(VirtualClock(), RateLimited("busy", 20))
+    fits = RecoveringModel(VirtualClock(), RateLimited("busy", 20))
     await run(fits)
     assert fits.clock.slept[0] >= 20
 
-    late = Provider(VirtualClock(), RateLimited("busy", 600))
+    late = RecoveringModel(VirtualClock(), RateLimited("busy", 600))
     state, _ = await run(late)
     assert (late.requests, late.clock.slept) == (1, [])
     assert "The provider asks to wait 600 s" in state.steps[0].errors[0].message
@@ -121,7 +126,7 @@ async def test_a_requested_delay_is_the_minimum() -> None:
 @pytest.mark.parametrize("error", [ModelError("refused"), RuntimeError("broken")])
 async def test_a_permanent_error_is_not_retried(error: Exception) -> None:
     """3.5.2"""
-    provider = Provider(VirtualClock(), error)
+    provider = RecoveringModel(VirtualClock(), error)
     state, _ = await run(provider)
 
     assert (provider.requests, state.status) == (1, AgentStatus.FAILED)
@@ -129,7 +134,7 @@ async def test_a_permanent_error_is_not_retried(error: Exception) -> None:
 
 async def test_a_response_that_broke_off_after_its_first_chunk_is_not_retried() -> None:
     """3.5.4: listeners cannot retract the chunks that they received."""
-    provider = Provider(VirtualClock(), ModelUnavailable("cut"), heard="Well, ")
+    provider = RecoveringModel(VirtualClock(), ModelUnavailable("cut"), heard="Well, ")
     state, heard = await run(provider)
 
     assert (provider.requests, state.status) == (1, AgentStatus.FAILED)
@@ -160,14 +165,14 @@ async def test_a_scripted_model_that_never_recovers_uses_up_the_budget_without_w
 async def test_a_tool_that_calls_a_model_waits_as_its_step_does() -> None:
     """3.5.4"""
 
-    class Asked(Provider):
+    class CallingModel(RecoveringModel):
         async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
             if self.requests == 0:
                 self.requests = 1
                 return calls(("llm_query", {"query": "?"}))
             return await super().respond(request, on_text)
 
-    provider = Asked(VirtualClock(), ModelUnavailable("503"))
+    provider = CallingModel(VirtualClock(), ModelUnavailable("503"))
     state, _ = await run(provider, AgentBuilder.base().with_tools([LlmQueryTool()]))
 
     assert (state.final_response, len(provider.clock.slept)) == ("Done", 1)

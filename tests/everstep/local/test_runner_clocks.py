@@ -11,11 +11,11 @@ from everstep.local.clock import SystemClock
 from tests.everstep.local.local_words import (
     AT,
     WorkClock,
+    a_call_response,
+    a_conversation,
     a_model,
     a_runner,
-    asked,
-    calling,
-    scripted,
+    a_scripted_driver,
     with_look,
 )
 
@@ -25,15 +25,15 @@ async def test_processing_seconds_are_inference_tools_and_processors() -> None:
     clock = WorkClock()
 
     def thinks() -> Any:
-        clock.works(1.25)
-        return calling("look")
+        clock.advance(1.25)
+        return a_call_response("look")
 
     def looks() -> str:
-        clock.works(0.5)
+        clock.advance(0.5)
         return "seen"
 
     def processes(state: AgentState) -> AgentState:
-        clock.works(0.125)
+        clock.advance(0.125)
         return state
 
     look = MockTool("look", handler=looks)
@@ -42,8 +42,8 @@ async def test_processing_seconds_are_inference_tools_and_processors() -> None:
         lambda b: b.with_tools([look]).add_processor(processes).with_max_steps(1),
         clock=clock,
     )
-    state = await runner.run(asked())
-    clock.works(3600)
+    state = await runner.run(a_conversation())
+    clock.advance(3600)
     (record,) = state.execution.step_executions
     assert record.processing_seconds == record.duration == 1.875
     assert state.state_info.cumulative_execution_seconds == 1.875
@@ -55,21 +55,23 @@ async def test_the_time_of_failed_steps_is_work() -> None:
     clock = WorkClock()
 
     def fails() -> Any:
-        clock.works(2.0)
+        clock.advance(2.0)
         raise ValueError("boom")
 
-    state = await a_runner(a_model(fails), clock=clock).run(asked())
+    state = await a_runner(a_model(fails), clock=clock).run(a_conversation())
     assert state.steps[0].seconds == state.state_info.cumulative_execution_seconds == 2.0
 
     def thinks() -> Any:
-        clock.works(1.0)
+        clock.advance(1.0)
         return "Done"
 
     def processes(_state: AgentState) -> AgentState:
-        clock.works(0.5)
+        clock.advance(0.5)
         raise ValueError("boom")
 
-    state = await a_runner(a_model(thinks), lambda b: b.add_processor(processes), clock=clock).run(asked())
+    state = await a_runner(a_model(thinks), lambda b: b.add_processor(processes), clock=clock).run(
+        a_conversation()
+    )
     assert [step.seconds for step in state.steps] == [1.0, 0.5]
     assert state.state_info.cumulative_execution_seconds == 1.5
 
@@ -79,12 +81,12 @@ async def test_work_is_summed_over_executions_and_the_wall_clock_restarts() -> N
     clock = WorkClock()
 
     def thinks() -> Any:
-        clock.works(4.0)
+        clock.advance(4.0)
         return "Done"
 
     runner = a_runner(a_model(thinks), clock=clock)
-    first = await runner.run(asked())
-    clock.works(1000)
+    first = await runner.run(a_conversation())
+    clock.advance(1000)
     second = await runner.run(first.with_user_message("And now?"))
     assert first.state_info.started_at == second.state_info.started_at == AT
     assert second.state_info.cumulative_execution_seconds == 4.0
@@ -100,12 +102,12 @@ async def test_the_wall_clock_stops_a_run_at_a_step_boundary(how: str) -> None:
     clock = WorkClock()
 
     def thinks() -> Any:
-        clock.works(6.0)
-        return calling("look")
+        clock.advance(6.0)
+        return a_call_response("look")
 
     runner = a_runner(a_model(thinks), lambda b: with_look(b.with_timeout(10)), clock=clock)
-    state = asked().at(AT)
-    clock.works(500)
+    state = a_conversation().at(AT)
+    clock.advance(500)
     match how:
         case "run":
             state = await runner.run(state)
@@ -122,21 +124,21 @@ async def test_the_wall_clock_stops_a_run_at_a_step_boundary(how: str) -> None:
 async def test_each_run_restarts_the_wall_clock_but_only_the_first_manual_step_does() -> None:
     """2.7."""
     clock = WorkClock()
-    runner = a_runner(scripted(ScenarioStep.tool_call("look")), with_look, clock=clock)
-    first = await runner.next_step(asked())
-    clock.works(5)
+    runner = a_runner(a_scripted_driver(ScenarioStep.tool_call("look")), with_look, clock=clock)
+    first = await runner.next_step(a_conversation())
+    clock.advance(5)
     second = await runner.next_step(first)
     assert first.execution_started_at == second.execution_started_at == AT
-    entered = [state async for state in a_runner(scripted(), clock=clock).iterate(second)][-1]
+    entered = [state async for state in a_runner(a_scripted_driver(), clock=clock).iterate(second)][-1]
     assert entered.execution_started_at == clock.now()
 
 
 async def test_the_start_is_not_restored_so_the_wall_clock_starts_at_the_first_manual_step() -> None:
     """2.7, 6.3.7."""
     clock = WorkClock()
-    runner = a_runner(scripted(ScenarioStep.tool_call("look")), with_look, clock=clock)
-    first = AgentState.from_dict((await runner.next_step(asked())).to_dict())
-    clock.works(5)
+    runner = a_runner(a_scripted_driver(ScenarioStep.tool_call("look")), with_look, clock=clock)
+    first = AgentState.from_dict((await runner.next_step(a_conversation())).to_dict())
+    clock.advance(5)
     assert (await runner.next_step(first)).execution_started_at == clock.now()
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.errors import ListenerFailed, ModelUnavailable
 from everstep.agent_domain.loop.continuation import ContinuationDecision
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -33,15 +33,15 @@ from everstep.agent_domain.testing import ScenarioStep
 from tests.everstep.local.local_words import (
     AT,
     FINAL,
-    Heard,
+    EventRecorder,
     WorkClock,
+    a_call_response,
+    a_conversation,
     a_model,
     a_runner,
-    asked,
+    a_scripted_driver,
     boom,
-    calling,
     look_then_answer,
-    scripted,
     with_look,
 )
 
@@ -50,10 +50,12 @@ from tests.everstep.local.local_words import (
 
 async def test_the_events_of_a_run_are_in_order() -> None:
     """4.6.1: steps from 1, tools before the step is completed, usage only where there is some."""
-    heard = Heard()
-    driver = a_model(calling("look", "look", text="I look", usage=Usage(input=7)), "Done")
-    await a_runner(driver, lambda b: with_look(b.with_parallel_tools(False)), heard=heard).run(asked())
-    assert heard.story == [
+    heard = EventRecorder()
+    driver = a_model(a_call_response("look", "look", text="I look", usage=Usage(input=7)), "Done")
+    await a_runner(driver, lambda b: with_look(b.with_parallel_tools(False)), heard=heard).run(
+        a_conversation()
+    )
+    assert heard.summary == [
         "AgentStepStarted 1",
         "StreamEventReceived I look",
         "StreamEventReceived closed",
@@ -77,9 +79,9 @@ async def test_the_events_of_a_run_are_in_order() -> None:
 
 async def test_a_failed_run_publishes_its_failure_once_before_its_end() -> None:
     """4.6.1: failure steps have the events of a step."""
-    heard = Heard()
-    await a_runner(a_model(RuntimeError("boom")), heard=heard).run(asked())
-    assert heard.story == [
+    heard = EventRecorder()
+    await a_runner(a_model(RuntimeError("boom")), heard=heard).run(a_conversation())
+    assert heard.summary == [
         "AgentStepStarted 1",
         "AgentStepCompleted 1",
         "step 1: STOP (error)",
@@ -91,17 +93,17 @@ async def test_a_failed_run_publishes_its_failure_once_before_its_end() -> None:
 
 async def test_a_model_response_without_text_streams_nothing() -> None:
     """4.6.1, 7.6.2: so no stream has to be closed."""
-    heard = Heard()
-    await a_runner(a_model(calling("look"), "Done"), with_look, heard=heard).run(asked())
-    assert heard.story[:2] == ["AgentStepStarted 1", "ToolCallStarted c1"]
+    heard = EventRecorder()
+    await a_runner(a_model(a_call_response("look"), "Done"), with_look, heard=heard).run(a_conversation())
+    assert heard.summary[:2] == ["AgentStepStarted 1", "ToolCallStarted c1"]
     assert [(event.step_number, event.attempt) for event in heard.of(StreamEventReceived)] == [(2, 1), (2, 1)]
 
 
 async def test_every_event_names_its_agent() -> None:
     """4.6.1: agent and parent."""
-    heard = Heard()
-    asking = replace(asked(), parent_agent_id=UUID(int=77))
-    looks = calling("look", text="I look", usage=Usage(input=1))
+    heard = EventRecorder()
+    asking = replace(a_conversation(), parent_agent_id=UUID(int=77))
+    looks = a_call_response("look", text="I look", usage=Usage(input=1))
     driver = a_model(ModelUnavailable("away"), looks, RuntimeError("boom"))
     await a_runner(driver, with_look, heard=heard).run(asking)
     assert {type(event) for event in heard} == set(Event.__subclasses__())
@@ -110,7 +112,7 @@ async def test_every_event_names_its_agent() -> None:
 
 async def test_a_stream_that_breaks_off_is_not_closed() -> None:
     """4.6.1, 7.6.2: a closing event means that it ended well."""
-    heard = Heard()
+    heard = EventRecorder()
 
     class Breaking:
         async def respond(self, request: object, on_text: Callable[[str], None]) -> Any:
@@ -120,20 +122,20 @@ async def test_a_stream_that_breaks_off_is_not_closed() -> None:
 
     driver = a_model("unused")
     driver.model = Breaking()
-    await a_runner(driver, heard=heard).run(asked())
-    assert heard.story[:3] == ["AgentStepStarted 1", "StreamEventReceived He", "AgentStepCompleted 1"]
+    await a_runner(driver, heard=heard).run(a_conversation())
+    assert heard.summary[:3] == ["AgentStepStarted 1", "StreamEventReceived He", "AgentStepCompleted 1"]
 
 
 async def test_an_exception_after_a_step_has_its_own_step_in_the_events() -> None:
     """4.6.1, 4.3.4: there was no evaluation between the two."""
-    heard = Heard()
+    heard = EventRecorder()
 
     def odd(state: AgentState) -> AgentState:
         raise ValueError("odd")
 
-    driver = scripted(FINAL("Done", Usage(input=2)))
-    await a_runner(driver, lambda b: b.add_processor(odd), heard=heard).run(asked())
-    assert heard.story == [
+    driver = a_scripted_driver(FINAL("Done", Usage(input=2)))
+    await a_runner(driver, lambda b: b.add_processor(odd), heard=heard).run(a_conversation())
+    assert heard.summary == [
         "AgentStepStarted 1",
         "StreamEventReceived Done",
         "StreamEventReceived closed",
@@ -156,13 +158,13 @@ async def test_a_criterion_that_raises_ends_the_run_with_a_failure_step(
     raises_at: int, before: list[str], failure: int
 ) -> None:
     """2.2.7, 4.6.1: outcome forbid, resolved by that criterion, stop reason error."""
-    heard = Heard()
+    heard = EventRecorder()
     runner = a_runner(
-        scripted(), lambda b: b.add_continuation_criteria(RaisingCriterion(raises_at)), heard=heard
+        a_scripted_driver(), lambda b: b.add_continuation_criteria(RaisingCriterion(raises_at)), heard=heard
     )
-    state = await runner.run(asked())
-    end = heard.story.index(before[0])
-    assert [story for story in heard.story[end:] if story != "AgentStateUpdated"] == [
+    state = await runner.run(a_conversation())
+    end = heard.summary.index(before[0])
+    assert [story for story in heard.summary[end:] if story != "AgentStateUpdated"] == [
         *before,
         f"AgentStepStarted {failure}",
         f"AgentStepCompleted {failure}",
@@ -194,8 +196,8 @@ class RaisingCriterion:
 @pytest.mark.parametrize("raises_at", [0, 1])
 async def test_a_failure_step_of_a_criterion_is_an_item_of_the_iterator(raises_at: int) -> None:
     """4.5.1, 2.2.7: the state after each step, also after a failure step."""
-    runner = a_runner(scripted(), lambda b: b.add_continuation_criteria(RaisingCriterion(raises_at)))
-    states = [state async for state in runner.iterate(asked())]
+    runner = a_runner(a_scripted_driver(), lambda b: b.add_continuation_criteria(RaisingCriterion(raises_at)))
+    states = [state async for state in runner.iterate(a_conversation())]
     assert [state.step_count for state in states] == list(range(1, raises_at + 2))
     assert [state.status.is_terminal for state in states] == [False] * raises_at + [True]
 
@@ -206,21 +208,21 @@ async def test_an_exception_after_a_step_is_an_item_of_the_iterator() -> None:
     def odd(state: AgentState) -> AgentState:
         raise ValueError("odd")
 
-    runner = a_runner(scripted(), lambda b: b.add_processor(odd))
-    states = [state async for state in runner.iterate(asked())]
+    runner = a_runner(a_scripted_driver(), lambda b: b.add_processor(odd))
+    states = [state async for state in runner.iterate(a_conversation())]
     assert [(state.step_count, state.steps[-1].is_failure) for state in states] == [(1, False), (2, True)]
     assert [state.status for state in states] == [AgentStatus.IN_PROGRESS, AgentStatus.FAILED]
 
 
 async def test_the_contents_of_the_events_of_a_step() -> None:
     """4.6.1, 4.2: with times of the runner's clock."""
-    clock, heard = WorkClock(), Heard()
+    clock, heard = WorkClock(), EventRecorder()
 
     def works() -> Any:
-        clock.works(1.5)
-        return calling("look", usage=Usage(10, 4, reasoning=1), finish_reason="tool_calls")
+        clock.advance(1.5)
+        return a_call_response("look", usage=Usage(10, 4, reasoning=1), finish_reason="tool_calls")
 
-    asking = replace(asked(), parent_agent_id=UUID(int=77))
+    asking = replace(a_conversation(), parent_agent_id=UUID(int=77))
     runner = a_runner(a_model(works, "Done"), with_look, clock=clock, heard=heard)
     state = await runner.run(asking)
     who: dict[str, Any] = {"agent_id": UUID(int=1), "parent_agent_id": UUID(int=77)}
@@ -264,10 +266,12 @@ async def test_the_contents_of_the_events_of_a_step() -> None:
 
 async def test_the_contents_of_an_evaluation() -> None:
     """4.6.1: the source, the status after it, the errors of the step and the last message."""
-    heard = Heard()
-    driver = scripted(ScenarioStep.tool_call("missing", response="I look"), FINAL("Done"))
+    heard = EventRecorder()
+    driver = a_scripted_driver(ScenarioStep.tool_call("missing", response="I look"), FINAL("Done"))
     policy = ErrorPolicy.ignore_tool_errors()
-    state = await a_runner(driver, lambda b: with_look(b.with_error_policy(policy)), heard=heard).run(asked())
+    state = await a_runner(driver, lambda b: with_look(b.with_error_policy(policy)), heard=heard).run(
+        a_conversation()
+    )
     first, last = heard.of(ContinuationEvaluated)
     error = "No tool named 'missing'. Choose from: look"
     assert (first.step_number, first.status, first.errors) == (1, AgentStatus.IN_PROGRESS, (error,))
@@ -279,8 +283,8 @@ async def test_the_contents_of_an_evaluation() -> None:
 
 async def test_the_contents_of_a_failed_run() -> None:
     """4.6.1, 3.7.1."""
-    heard = Heard()
-    state = await a_runner(a_model(RuntimeError("boom")), heard=heard).run(asked())
+    heard = EventRecorder()
+    state = await a_runner(a_model(RuntimeError("boom")), heard=heard).run(a_conversation())
     (failed,) = heard.of(AgentFailed)
     assert (failed.exception, failed.errors, failed.status) == ("boom", ("boom",), AgentStatus.FAILED)
     assert (failed.steps_completed, failed.total_usage) == (1, Usage())
@@ -296,16 +300,16 @@ async def test_the_contents_of_a_failed_run() -> None:
 async def test_a_run_that_fails_without_an_error_has_a_reason(message: str, told: str) -> None:
     """4.6.1, 2.4.2: that of the deciding vote, not an error that the policy ignored in an earlier step."""
     signal = StopSignal(StopReason.ERROR, message)
-    driver = scripted(ScenarioStep.tool_call("missing"), FINAL("Done"))
+    driver = a_scripted_driver(ScenarioStep.tool_call("missing"), FINAL("Done"))
 
     def fails(state: AgentState) -> AgentState:
         return state.with_stop_signal(signal) if state.step_count > 1 else state
 
-    def build(builder: AgentBuilder) -> object:
+    def build(builder: DefinitionBuilder) -> object:
         return builder.with_error_policy(ErrorPolicy.ignore_tool_errors()).add_processor(fails)
 
-    heard = Heard()
-    await a_runner(driver, build, heard=heard).run(asked())
+    heard = EventRecorder()
+    await a_runner(driver, build, heard=heard).run(a_conversation())
     assert heard.of(AgentFailed)[0].exception == told
     assert heard.of(ContinuationEvaluated)[-1].stop_signal == signal
 
@@ -332,5 +336,5 @@ async def test_a_listener_that_raises_is_no_error_of_the_agent(event: type[Event
     runner = a_runner(look_then_answer(usage=Usage(input=1)), with_look)
     runner.events.on_event(event, boom)
     with pytest.raises(ListenerFailed, match=event.__name__) as failed:
-        await runner.run(asked())
+        await runner.run(a_conversation())
     assert isinstance(failed.value.__cause__, ValueError)

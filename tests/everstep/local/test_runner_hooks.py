@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, ContinuationDecision
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
@@ -24,16 +24,16 @@ from tests.everstep.local.local_words import (
     FINAL,
     OwnDriver,
     WorkClock,
+    a_call_response,
+    a_conversation,
     a_model,
     a_runner,
-    asked,
-    calling,
+    a_scripted_driver,
     look_then_answer,
     outcomes_of,
-    says,
-    scripted,
-    soon,
+    step_with_text,
     with_look,
+    within_timeout,
 )
 
 # Processors, hooks and signals.
@@ -52,9 +52,9 @@ async def test_processors_run_in_their_order_on_the_new_step() -> None:
         seen.append(dict(state.metadata))
         return state
 
-    driver = scripted(FINAL("Done", Usage(input=3)))
+    driver = a_scripted_driver(FINAL("Done", Usage(input=3)))
     runner = a_runner(driver, lambda b: b.add_processor(first).add_processor(second))
-    state = await runner.run(asked())
+    state = await runner.run(a_conversation())
     assert seen == [("Done", Usage(input=3), 1, "Done"), {"first": True}]
     assert state.metadata == {"first": True}
 
@@ -82,8 +82,8 @@ async def test_hooks_are_called_around_steps_and_tool_calls() -> None:
             assert state.execution.hook_context == {"note": 1}
             return state
 
-    runner = a_runner(a_model(calling("look"), "Done"), lambda b: with_look(b.add_hook(Noting())))
-    state = await runner.run(asked())
+    runner = a_runner(a_model(a_call_response("look"), "Done"), lambda b: with_look(b.add_hook(Noting())))
+    state = await runner.run(a_conversation())
     assert called[:4] == ["before_step", "before look", "after look: seen", "after_step"]
     assert called[4:] == ["before_step", "after_step"]
     assert state.metadata == {"before": "c1", "after": "seen"}
@@ -101,7 +101,7 @@ async def test_a_stop_signal_of_a_hook_stops_the_run_and_is_recorded() -> None:
     runner = a_runner(look_then_answer(), lambda b: with_look(b.add_hook(Stopping())))
     heard = list[ContinuationEvaluated]()
     runner.events.on_event(ContinuationEvaluated, heard.append)
-    state = await runner.run(asked())
+    state = await runner.run(a_conversation())
     assert (state.step_count, state.status) == (1, AgentStatus.COMPLETED)
     assert state.last_outcome is not None
     assert (heard[-1].source, heard[-1].resolved_by, heard[-1].stop_signal) == ("hook", "StopSignal", signal)
@@ -119,7 +119,9 @@ async def test_a_processor_can_request_one_more_step() -> None:
     def more(state: AgentState) -> AgentState:
         return state.with_continuation_requested() if once.pop(0) else state
 
-    state = await a_runner(scripted(FINAL("one"), FINAL("two")), lambda b: b.add_processor(more)).run(asked())
+    state = await a_runner(
+        a_scripted_driver(FINAL("one"), FINAL("two")), lambda b: b.add_processor(more)
+    ).run(a_conversation())
     assert (state.step_count, state.final_response) == (2, "two")
     assert outcomes_of(state) == ["request", "stop"]
 
@@ -127,16 +129,16 @@ async def test_a_processor_can_request_one_more_step() -> None:
 async def test_the_cached_context_is_applied_where_the_state_has_none() -> None:
     """5.2.2: kept during the run, no part of the conversation, applied again by a new execution."""
 
-    def with_prompt(builder: AgentBuilder) -> object:
+    def with_prompt(builder: DefinitionBuilder) -> object:
         return builder.with_system_prompt("Be brief")
 
-    state = await a_runner(scripted(), with_prompt).run(asked())
+    state = await a_runner(a_scripted_driver(), with_prompt).run(a_conversation())
     assert state.cached_context.messages == (system("Be brief"),)
     assert state.messages == (user("Hello"), assistant("ok"))
     own = CachedContext((system("Be long"),))
-    kept = await a_runner(scripted(), with_prompt).run(asked().with_cached_context(own))
+    kept = await a_runner(a_scripted_driver(), with_prompt).run(a_conversation().with_cached_context(own))
     assert kept.cached_context == own
-    again = await a_runner(scripted(), with_prompt).run(kept)
+    again = await a_runner(a_scripted_driver(), with_prompt).run(kept)
     assert again.cached_context.messages == (system("Be brief"),)
 
 
@@ -145,7 +147,7 @@ async def test_the_cached_context_is_applied_where_the_state_has_none() -> None:
 
 async def test_a_custom_driver_runs_the_whole_step() -> None:
     """4.4.4: the step that it sets is recorded like any other."""
-    state = await a_runner(OwnDriver(says("Done", own_usage=Usage(output=2)))).run(asked())
+    state = await a_runner(OwnDriver(step_with_text("Done", own_usage=Usage(output=2)))).run(a_conversation())
     assert (state.final_response, state.usage, state.step_count) == ("Done", Usage(output=2), 1)
 
 
@@ -154,29 +156,32 @@ async def test_the_time_of_a_custom_driver_is_work() -> None:
     clock = WorkClock()
 
     def slowly(state: AgentState) -> AgentState:
-        clock.works(2.0)
-        return says("Done")(state)
+        clock.advance(2.0)
+        return step_with_text("Done")(state)
 
-    state = await a_runner(OwnDriver(slowly), clock=clock).run(asked())
+    state = await a_runner(OwnDriver(slowly), clock=clock).run(a_conversation())
     assert state.execution.step_executions[0].processing_seconds == 2.0
     assert state.state_info.cumulative_execution_seconds == 2.0
 
 
-def unchanged(state: AgentState) -> AgentState:
+def return_unchanged(state: AgentState) -> AgentState:
     return state
 
 
-def half_done(state: AgentState) -> AgentState:
-    step = AgentStep(state.new_step_id(), AT, inference_response=calling("look"))
+def leave_calls_open(state: AgentState) -> AgentState:
+    step = AgentStep(state.new_step_id(), AT, inference_response=a_call_response("look"))
     return state.with_current_step(step)
 
 
 @pytest.mark.parametrize(
     ("acts", "complaint"),
     [
-        ([unchanged], "OwnDriver.use_tools returned a state without a new step"),
-        ([says("one"), unchanged], "OwnDriver.use_tools returned a state without a new step"),
-        ([half_done], "OwnDriver.use_tools left tool calls without a result"),
+        ([return_unchanged], "OwnDriver.use_tools returned a state without a new step"),
+        (
+            [step_with_text("one"), return_unchanged],
+            "OwnDriver.use_tools returned a state without a new step",
+        ),
+        ([leave_calls_open], "OwnDriver.use_tools left tool calls without a result"),
     ],
 )
 async def test_a_driver_that_does_not_complete_its_step_fails(acts: list[Any], complaint: str) -> None:
@@ -185,7 +190,7 @@ async def test_a_driver_that_does_not_complete_its_step_fails(acts: list[Any], c
         lambda state: ContinuationDecision.REQUEST if state.step_count < 2 else ContinuationDecision.ALLOW
     )
     runner = a_runner(OwnDriver(*acts), lambda b: with_look(b.add_continuation_criteria(more)))
-    state = await soon(runner.run(asked()))
+    state = await within_timeout(runner.run(a_conversation()))
     assert (state.status, state.step_count) == (AgentStatus.FAILED, len(acts))
     assert complaint in state.steps[-1].errors_as_text
 
@@ -194,6 +199,6 @@ async def test_a_two_phase_driver_can_be_used_without_an_executor() -> None:
     """4.4.4: the runner gives it an executor."""
     driver = look_then_answer()
     runner = a_runner(driver, with_look)
-    begun = asked().identified(UUID(int=8), UUID(int=9)).with_step_started(AT)
+    begun = a_conversation().identified(UUID(int=8), UUID(int=9)).with_step_started(AT)
     state = await runner.driver.use_tools(begun)
     assert [execution.result for execution in state.steps[0].tool_executions] == ["seen"]

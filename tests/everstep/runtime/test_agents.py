@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model, ToolCallingDriver
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.testing import MockTool
 from everstep.agents.files import MAX_BYTES
-from everstep.capabilities.catalogue import Catalogue, Entry, Surroundings
+from everstep.capabilities.catalogue import AgentLocation, Catalogue, CatalogueEntry
 from everstep.inference.presets import Presets
-from everstep.runtime.agents import AgentBook, by_name, known_agents, load_agents
+from everstep.runtime.agents import AgentBook, by_name, load_agents, load_all_agents
 from everstep.runtime.demo_agent import DEMO
 from everstep.runtime.settings import Settings
-from tests.everstep.agents.test_files import skipped
+from tests.everstep.agents.test_files import files_with_warnings
 
 PRESETS = Presets.read({"fast": {"driver": "openai", "model": "small"}}, {})
 
@@ -154,7 +154,7 @@ def test_an_invalid_file_causes_a_warning_and_the_others_are_loaded(
 
     assert names(load_agents("agents")) == ["a", "z"]
     # A link to a folder cannot be read as a file.
-    said = skipped(caplog)
+    said = files_with_warnings(caplog)
     assert sorted(said) == [
         f"{name}.md"
         for name in (
@@ -186,7 +186,7 @@ def test_a_folder_without_any_valid_agent_is_refused(here: Path, caplog: pytest.
     a_file(here / "agents" / "a.md", "", "tools: bahs")
     with pytest.raises(InvalidInput, match="no agent in the folder agents can be used"):
         load_agents("agents")
-    assert skipped(caplog) == ["a.md"]
+    assert files_with_warnings(caplog) == ["a.md"]
 
 
 def test_a_link_to_a_file_is_followed(here: Path) -> None:
@@ -209,7 +209,7 @@ def test_two_agents_with_one_name_are_refused_with_both_sources(here: Path) -> N
     with pytest.raises(
         InvalidInput, match=re.escape("named 'same' (agents/1.md and agents/2.md); rename one")
     ):
-        known_agents(["agents"])
+        load_all_agents(["agents"])
 
 
 def test_an_agent_of_a_folder_does_not_replace_one_of_a_module(here: Path) -> None:
@@ -219,17 +219,17 @@ def test_an_agent_of_a_folder_does_not_replace_one_of_a_module(here: Path) -> No
     with pytest.raises(
         InvalidInput, match=re.escape("(agents/coded.md and clashing_module:agents); rename one")
     ):
-        known_agents(sources)
+        load_all_agents(sources)
 
 
 def test_agents_of_all_sources_are_loaded_and_the_demo_agent_can_be_replaced(here: Path) -> None:
     """10.2.3"""
     a_file(here / "agents" / "a.md")
     sources = ["agents", a_module(here, "another_module", "coded")]
-    assert [*known_agents(sources)] == ["a", "coded", "assistant"]
+    assert [*load_all_agents(sources)] == ["a", "coded", "assistant"]
 
     a_file(here / "agents" / "assistant.md")
-    known = known_agents(sources)
+    known = load_all_agents(sources)
     assert [*known] == ["a", "assistant", "coded"]
     assert known["assistant"].source == "agents/assistant.md"
 
@@ -241,11 +241,11 @@ def test_a_folder_that_is_not_configured_adds_no_agents(here: Path, monkeypatch:
         a_file(here / folder / "stranger.md")
     a_file(here / ".everstep" / "agents" / "assistant.md")
 
-    known = known_agents(Settings.read().agents)
+    known = load_all_agents(Settings.read().agents)
     assert known == {"assistant": DEMO}
 
     named = Settings.read(agents=".everstep/agents").agents
-    assert [*known_agents(named)] == ["assistant", "stranger"]
+    assert [*load_all_agents(named)] == ["assistant", "stranger"]
 
 
 @pytest.mark.parametrize(
@@ -275,24 +275,24 @@ def test_the_environment_lists_sources_with_commas(here: Path, monkeypatch: pyte
 
 
 @dataclass
-class Seen:
+class FolderRecorder:
     """A capability that records the folder in which it was created."""
 
-    here: Surroundings
+    here: AgentLocation
 
-    def install(self, builder: AgentBuilder) -> AgentBuilder:
+    def install(self, builder: DefinitionBuilder) -> DefinitionBuilder:
         return builder.with_tools([MockTool("load_skill")])
 
 
 def test_a_capability_gets_the_folder_the_skills_and_the_other_agents(here: Path) -> None:
     """10.1.3"""
-    seen: list[Surroundings] = []
+    seen: list[AgentLocation] = []
 
-    def skills(around: Surroundings) -> Seen:
+    def skills(around: AgentLocation) -> FolderRecorder:
         seen.append(around)
-        return Seen(around)
+        return FolderRecorder(around)
 
-    catalogue = Catalogue([Entry("skills", "Loads skills.", ("load_skill",), skills)])
+    catalogue = Catalogue([CatalogueEntry("skills", "Loads skills.", ("load_skill",), skills)])
     folder = here / "agents"
     a_file(folder / "a.md", "", "skills: style, tone")
     a_file(folder / "b.md")
@@ -302,16 +302,16 @@ def test_a_capability_gets_the_folder_the_skills_and_the_other_agents(here: Path
     load_agents(str(folder / "a.md"), catalogue=catalogue)
 
     in_folder, alone = seen
-    assert (in_folder.folder, in_folder.workplace) == (Path("agents"), here)
+    assert (in_folder.folder, in_folder.working_dir) == (Path("agents"), here)
     assert in_folder.skills == ("style", "tone")
-    assert in_folder.colleagues.names() == ["b"]
-    assert (alone.folder, alone.colleagues.names()) == (folder, [])
+    assert in_folder.other_agents.names() == ["b"]
+    assert (alone.folder, alone.other_agents.names()) == (folder, [])
 
 
 # Models.
 
 
-class Asked:
+class ModelRecorder:
     """Models that record the requested names."""
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ def test_each_agent_uses_the_model_that_its_file_names(here: Path) -> None:
     a_file(here / "agents" / "a.md")
     a_file(here / "agents" / "b.md", "", "model: fast")
     a_file(here / "agents" / "c.md", "", "model: {driver: openai, model: x, temperature: 0.5}")
-    models = Asked()
+    models = ModelRecorder()
     book = AgentBook(load_agents("agents", PRESETS), models)
 
     for name in "abc":
@@ -345,11 +345,11 @@ def test_each_agent_uses_the_model_that_its_file_names(here: Path) -> None:
 
 def test_an_agent_book_refuses_two_agents_with_one_name() -> None:
     """10.2.3"""
-    agent = AgentBuilder.base().with_name("same").definition()
+    agent = DefinitionBuilder.base().with_name("same").definition()
     with pytest.raises(InvalidInput, match=r"two agents are named 'same'; rename one"):
-        AgentBook([agent, agent], Asked())
+        AgentBook([agent, agent], ModelRecorder())
     with pytest.raises(UnknownName, match=r"No agent named 'other'. This process knows: same"):
-        AgentBook([agent], Asked()).definition("other")
+        AgentBook([agent], ModelRecorder()).definition("other")
     assert by_name([agent]) == {"same": agent}
 
 

@@ -9,12 +9,12 @@ import pytest
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.stream.channels import derived_secret
-from everstep.http_api.auth import ANYBODY
+from everstep.http_api.auth import ANONYMOUS
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.problems import Refusal
-from everstep.http_api.tokens import signed
-from everstep.runtime.authorization import LOCAL_USER, door, local_token, signer
-from everstep.runtime.local_secret import SECRET, local_secret, made_secret
+from everstep.http_api.tokens import sign_token
+from everstep.runtime.authorization import LOCAL_USER, build_authenticator, channel_signer, local_token
+from everstep.runtime.local_secret import SECRET_FILE, find_local_secret, make_local_secret
 from everstep.runtime.settings import Settings
 
 NO_KEYS = cast("KeyStore", None)
@@ -22,37 +22,37 @@ A_SECRET = "x" * 32
 
 
 def test_a_secret_is_generated_once_and_is_readable_only_by_its_owner(tmp_path: Path) -> None:
-    assert local_secret(tmp_path) is None
-    drawn = made_secret(tmp_path)
+    assert find_local_secret(tmp_path) is None
+    drawn = make_local_secret(tmp_path)
 
-    assert made_secret(tmp_path) == local_secret(tmp_path) == drawn
+    assert make_local_secret(tmp_path) == find_local_secret(tmp_path) == drawn
     assert len(drawn) >= 32
-    assert [path.name for path in tmp_path.iterdir()] == [SECRET]
-    assert stat.S_IMODE((tmp_path / SECRET).stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == [SECRET_FILE]
+    assert stat.S_IMODE((tmp_path / SECRET_FILE).stat().st_mode) == 0o600
 
 
 def test_an_empty_secret_is_generated_again(tmp_path: Path) -> None:
-    (tmp_path / SECRET).write_text("\n")
+    (tmp_path / SECRET_FILE).write_text("\n")
 
-    assert made_secret(tmp_path)
+    assert make_local_secret(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", None])
 def test_an_unreadable_secret_is_reported(tmp_path: Path, content: bytes | None) -> None:
     if content is None:
-        (tmp_path / SECRET).mkdir()
+        (tmp_path / SECRET_FILE).mkdir()
     else:
-        (tmp_path / SECRET).write_bytes(content)
+        (tmp_path / SECRET_FILE).write_bytes(content)
 
     with pytest.raises(InvalidInput, match="remove it"):
-        local_secret(tmp_path)
+        find_local_secret(tmp_path)
 
 
 async def test_a_local_token_has_all_scopes_of_the_local_tenant() -> None:
     settings = Settings(auth_secret=A_SECRET)
     token = local_token(settings)
 
-    caller = await door(settings, NO_KEYS)(f"Bearer {token}")
+    caller = await build_authenticator(settings, NO_KEYS)(f"Bearer {token}")
 
     assert caller == Caller(LOCAL_USER, "default", frozenset({Grant.ALL_SESSIONS}))
     assert local_token(Settings()) is None
@@ -61,7 +61,7 @@ async def test_a_local_token_has_all_scopes_of_the_local_tenant() -> None:
 async def test_a_local_token_has_the_configured_issuer_and_audience() -> None:
     settings = Settings(auth_secret=A_SECRET, auth_issuer="https://id.example", auth_audience="any")
 
-    caller = await door(settings, NO_KEYS)(f"Bearer {local_token(settings)}")
+    caller = await build_authenticator(settings, NO_KEYS)(f"Bearer {local_token(settings)}")
 
     assert caller.user_id == LOCAL_USER
 
@@ -69,28 +69,30 @@ async def test_a_local_token_has_the_configured_issuer_and_audience() -> None:
 def test_an_identity_provider_needs_an_issuer_and_an_audience() -> None:
     """8.9.1"""
     with pytest.raises(InvalidInput, match="EVERSTEP_AUTH_AUDIENCE=any"):
-        door(Settings(auth_jwks_url="https://id.example/jwks", auth_issuer="https://id.example"), NO_KEYS)
+        build_authenticator(
+            Settings(auth_jwks_url="https://id.example/jwks", auth_issuer="https://id.example"), NO_KEYS
+        )
 
 
 async def test_without_a_secret_only_keys_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
-    opens = door(Settings(), NO_KEYS)
+    opens = build_authenticator(Settings(), NO_KEYS)
 
     with pytest.raises(Refusal, match="everstep keys create"):
-        await opens(f"Bearer {signed(A_SECRET, 'ann')}")
+        await opens(f"Bearer {sign_token(A_SECRET, 'ann')}")
     assert "EVERSTEP_AUTH_SECRET" in caplog.text
 
 
 async def test_authentication_is_disabled_only_on_request(caplog: pytest.LogCaptureFixture) -> None:
-    assert await door(Settings(auth="off"), NO_KEYS)(None) is ANYBODY
+    assert await build_authenticator(Settings(auth="off"), NO_KEYS)(None) is ANONYMOUS
     assert "EVERSTEP_AUTH=off" in caplog.text
 
 
 def test_the_gateways_secret_is_configured_or_derived() -> None:
-    assert signer(Settings()) is None
-    told = signer(Settings(auth_secret=A_SECRET, broadcast_key="shop"))
+    assert channel_signer(Settings()) is None
+    told = channel_signer(Settings(auth_secret=A_SECRET, broadcast_key="shop"))
     assert told
     assert (told.key, told.secret) == ("shop", derived_secret(A_SECRET))
-    told = signer(Settings(auth_secret=A_SECRET, broadcast_secret="hush" * 10))
+    told = channel_signer(Settings(auth_secret=A_SECRET, broadcast_secret="hush" * 10))
     assert told
     assert told.secret == "hush" * 10
 
@@ -104,8 +106,8 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
     assert settings.allowed_origins == ("https://a.example", "https://b.example")
     assert settings.related_types == ("order",)
-    assert settings.listening_on(http_port=None).http_port == 0
-    assert settings.listening_on(http_port=80).http_port == 80
+    assert settings.with_ports(http_port=None).http_port == 0
+    assert settings.with_ports(http_port=80).http_port == 80
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from everstep.http_api.metrics import Metrics
-from everstep.http_api.middleware import MAX_HEAD, MAX_HEADERS, Edge
-from everstep.runtime.connections import SPARE, ConnectionLimits
-from everstep.runtime.serving import serving
+from everstep.http_api.middleware import MAX_HEAD, MAX_HEADERS, RequestMiddleware
+from everstep.runtime.connections import SPARE_CONNECTIONS, ConnectionLimits
+from everstep.runtime.serving import serve_app
 
 QUICK = ConnectionLimits(
     connections=50, per_address=10, head_seconds=0.2, idle_seconds=0.4, stall_seconds=0.2, linger_seconds=0.2
@@ -22,14 +22,14 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LAST = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+async def answer_without_reading(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers without reading the body."""
     del scope, receive
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-class Client:
+class RawClient:
     """A raw socket client."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,7 +52,7 @@ class Client:
             return (await self.reader.readuntil(b"\r\n")).split()[1].decode()
 
 
-class Dialer:
+class RunningServer:
     """A server, and its clients."""
 
     def __init__(self, url: str, metrics: Metrics) -> None:
@@ -61,12 +61,12 @@ class Dialer:
         self.metrics = metrics
         self._open = list[asyncio.StreamWriter]()
 
-    async def client(self) -> Client:
+    async def client(self) -> RawClient:
         reader, writer = await asyncio.open_connection(self.host, self.port)
         self._open.append(writer)
-        return Client(reader, writer)
+        return RawClient(reader, writer)
 
-    async def says(self, data: bytes) -> bytes:
+    async def response_to(self, data: bytes) -> bytes:
         """The complete response to these bytes."""
         client = await self.client()
         client.send(data)
@@ -82,11 +82,11 @@ class Dialer:
 
 @asynccontextmanager
 async def server(
-    app: object = hello, limits: ConnectionLimits = PATIENT, **edge: int
-) -> AsyncGenerator[Dialer]:
+    app: object = answer_without_reading, limits: ConnectionLimits = PATIENT, **edge: int
+) -> AsyncGenerator[RunningServer]:
     metrics = Metrics()
-    async with serving(Edge(app, metrics, **edge), "127.0.0.1", 0, limits) as url:  # type: ignore[arg-type]
-        dialer = Dialer(url, metrics)
+    async with serve_app(RequestMiddleware(app, metrics, **edge), "127.0.0.1", 0, limits) as url:  # type: ignore[arg-type]
+        dialer = RunningServer(url, metrics)
         try:
             yield dialer
         finally:
@@ -107,7 +107,7 @@ async def server(
 async def test_headers_that_are_too_large_are_refused(head: bytes) -> None:
     """8.8.1"""
     async with server() as dialer:
-        answer = await dialer.says(head)
+        answer = await dialer.response_to(head)
 
     assert answer.startswith(b"HTTP/1.1 431 ")
     assert b"application/problem+json" in answer
@@ -117,10 +117,10 @@ async def test_headers_may_be_as_large_as_the_limit() -> None:
     async with server() as dialer:
         head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nA: "
         head += b"a" * (MAX_HEAD - len(head) - 100) + b"\r\n\r\n"
-        assert (await dialer.says(head)).startswith(b"HTTP/1.1 200 ")
+        assert (await dialer.response_to(head)).startswith(b"HTTP/1.1 200 ")
         lines = b"A: b\r\n" * (MAX_HEADERS - 2)
         head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + lines + b"\r\n"
-        assert (await dialer.says(head)).startswith(b"HTTP/1.1 200 ")
+        assert (await dialer.response_to(head)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_incomplete_headers_time_out_also_while_they_grow() -> None:
@@ -156,7 +156,7 @@ async def test_the_second_request_has_the_same_limits() -> None:
 async def test_a_connection_that_sends_nothing_is_closed(before: bytes) -> None:
     """8.8.1"""
     async with server(limits=QUICK) as dialer:
-        answer = await dialer.says(before)
+        answer = await dialer.response_to(before)
 
     assert answer.count(b"HTTP/1.1") == len(before[:1])
 
@@ -169,9 +169,11 @@ async def test_connections_are_limited_by_address_and_in_total() -> None:
             let_in = [await dialer.client() for _ in range(5)]
             refused = await dialer.client()
             assert (await refused.answer()).startswith(b"HTTP/1.1 503 ")
-            beyond = [await dialer.client() for _ in range(5 + SPARE * 2)]
+            beyond = [await dialer.client() for _ in range(5 + SPARE_CONNECTIONS * 2)]
             # Further connections get no response at all.
-            assert [await client.answer() for client in beyond[SPARE:]] == [b""] * (5 + SPARE)
+            assert [await client.answer() for client in beyond[SPARE_CONNECTIONS:]] == [b""] * (
+                5 + SPARE_CONNECTIONS
+            )
             for client in let_in:
                 client.send(GET)
                 assert await client.status() == "200"
@@ -181,7 +183,7 @@ async def test_connections_are_limited_by_address_and_in_total() -> None:
                 client.writer.transport.abort()
             async with asyncio.timeout(20):
                 # The server notices the disconnect later.
-                while b" 200 " not in await dialer.says(LAST):
+                while b" 200 " not in await dialer.response_to(LAST):
                     pass
 
 
@@ -202,7 +204,7 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
         assert await client.status() == "401"
         client.send(body)
         assert b"connection: close" in (await client.answer()).lower()
-        assert (await dialer.says(post + body)).startswith(b"HTTP/1.1 401 ")
+        assert (await dialer.response_to(post + body)).startswith(b"HTTP/1.1 401 ")
 
 
 async def test_a_body_is_not_read_from_the_socket_before_the_application_reads_it() -> None:
@@ -211,7 +213,7 @@ async def test_a_body_is_not_read_from_the_socket_before_the_application_reads_i
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
         await asked.wait()
-        await hello(scope, receive, send)
+        await answer_without_reading(scope, receive, send)
 
     async with server(waits) as dialer:
         client = await dialer.client()
@@ -237,7 +239,7 @@ async def test_all_bodies_together_are_limited() -> None:
             pass
         reading.release()
         await go_on.wait()
-        await hello(scope, receive, send)
+        await answer_without_reading(scope, receive, send)
 
     post = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 400\r\n\r\n" + b"x" * 400
     async with server(reads, max_bodies=1000) as dialer:
@@ -245,14 +247,14 @@ async def test_all_bodies_together_are_limited() -> None:
         for client in clients:
             client.send(post)
             await reading.acquire()
-        third = await dialer.says(post)
+        third = await dialer.response_to(post)
         assert third.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 1" in third
         go_on.set()
         for client in clients:
             assert await client.status() == "200"
         # Their memory was released.
-        assert (await dialer.says(post)).startswith(b"HTTP/1.1 200 ")
+        assert (await dialer.response_to(post)).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_stream_is_not_ended_by_timeouts() -> None:
@@ -266,7 +268,7 @@ async def test_a_stream_is_not_ended_by_timeouts() -> None:
         del scope, receive
 
     async with server(streams, QUICK) as dialer:
-        answer = await dialer.says(LAST)
+        answer = await dialer.response_to(LAST)
 
     assert b"first" in answer
     assert b"last" in answer
@@ -298,7 +300,7 @@ async def test_a_client_that_does_not_read_is_disconnected() -> None:
 
 async def test_pipelined_requests_are_answered_one_after_the_other() -> None:
     async with server() as dialer:
-        answer = await dialer.says(GET * 50 + LAST)
+        answer = await dialer.response_to(GET * 50 + LAST)
 
     assert answer.count(b"HTTP/1.1 200 ") == 51
 
@@ -318,10 +320,10 @@ async def test_an_invalid_request_is_refused(sent: bytes, caplog: pytest.LogCapt
     async def reads(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
-        await hello(scope, receive, send)
+        await answer_without_reading(scope, receive, send)
 
     async with server(reads) as dialer:
-        answer = await dialer.says(sent)
+        answer = await dialer.response_to(sent)
 
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"application/problem+json" in answer
@@ -332,7 +334,7 @@ async def test_an_endless_chunked_body_is_refused() -> None:
     async def reads(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
-        await hello(scope, receive, send)
+        await answer_without_reading(scope, receive, send)
 
     async with server(reads, max_body=1000) as dialer:
         client = await dialer.client()

@@ -12,9 +12,9 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.runtime.data_folder import (
     ProjectRecord,
     data_folder,
+    find_data_folder,
     is_in_container,
     known_data_folder,
-    look_around,
     private_folders,
     record_project,
 )
@@ -43,13 +43,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Makes a project's folder the working directory."""
 
-    def entered(name: str) -> Path:
+    def enter_project(name: str) -> Path:
         folder = tmp_path / "projects" / name
         folder.mkdir(parents=True, exist_ok=True)
         monkeypatch.chdir(folder)
         return folder
 
-    return entered
+    return enter_project
 
 
 def fill(data: Path) -> Path:
@@ -138,7 +138,7 @@ class TestInsideTheProject:
     def test_data_created_there_are_found(self, state: Path, enter: Project) -> None:
         """13.1.2"""
         inside = fill(enter("one") / ".everstep")
-        found = look_around(Settings())
+        found = find_data_folder(Settings())
         assert found.folder == data_folder(Settings()) == inside
         [remark] = found.remarks
         assert remark.startswith(f"The data of this project are in {inside}, inside the project.")
@@ -159,7 +159,7 @@ class TestInsideTheProject:
         inside = fill(enter("theirs") / ".everstep")
         cloned = enter("ours") / ".everstep"
         inside.rename(cloned)
-        found = look_around(Settings())
+        found = find_data_folder(Settings())
         assert found.folder.parent == state
         assert found.remarks[-1] == (
             f"{cloned} holds data that were not created here, and is not used. "
@@ -183,13 +183,13 @@ class TestStartMessages:
     def test_the_first_start_says_where_the_data_will_be(self, enter: Project) -> None:
         """13.1.3"""
         enter("one")
-        found = look_around(Settings())
+        found = find_data_folder(Settings())
         assert found.remarks == (
             f"This project has no data yet. They will be in {found.folder} "
             "(--data and EVERSTEP_DATA name another folder).",
         )
         fill(found.folder)
-        assert look_around(Settings()).remarks == ()
+        assert find_data_folder(Settings()).remarks == ()
 
     @pytest.fixture(autouse=True)
     def at_home(self, state: Path) -> None:
@@ -197,7 +197,7 @@ class TestStartMessages:
 
     def test_a_configured_folder_needs_no_message(self, enter: Project) -> None:
         """13.1.3"""
-        found = look_around(Settings(data_dir=enter("one") / "data"))
+        found = find_data_folder(Settings(data_dir=enter("one") / "data"))
         assert found.is_new
         assert found.remarks == ()
 
@@ -207,7 +207,7 @@ class TestStartMessages:
         data = fill(data_folder(Settings()))
         before.rename(before.with_name("moved"))
         enter("moved")
-        assert look_around(Settings()).remarks[1] == (
+        assert find_data_folder(Settings()).remarks[1] == (
             f"The same project has data in {data}, from {before}. To use them: everstep --data {data} up"
         )
         record_project(data)
@@ -223,23 +223,23 @@ class TestStartMessages:
         data = fill(data_folder(Settings()))
         git(origin, "clone", "-q", str(origin), str(tmp_path / "projects" / "clone"))
         enter("clone")
-        assert f"--data {data} up" in look_around(Settings()).remarks[1]
+        assert f"--data {data} up" in find_data_folder(Settings()).remarks[1]
         enter("stranger")
-        assert len(look_around(Settings()).remarks) == 1
+        assert len(find_data_folder(Settings()).remarks) == 1
 
     def test_an_unrelated_project_is_not_mentioned(self, enter: Project) -> None:
         """13.1.4"""
         enter("one")
         fill(data_folder(Settings()))
         enter("two")
-        assert len(look_around(Settings()).remarks) == 1
+        assert len(find_data_folder(Settings()).remarks) == 1
 
     def test_an_unreadable_record_is_ignored(self, enter: Project) -> None:
         enter("one")
         data = fill(data_folder(Settings()))
         (data / "project.json").write_text("{")
         enter("two")
-        assert len(look_around(Settings()).remarks) == 1
+        assert len(find_data_folder(Settings()).remarks) == 1
 
     def test_in_a_container_the_message_asks_for_a_configured_folder(
         self, enter: Project, monkeypatch: pytest.MonkeyPatch
@@ -250,9 +250,9 @@ class TestStartMessages:
         monkeypatch.setattr("everstep.runtime.data_folder._goes_with_container", bool)
         assert (
             "mount a volume and name the data folder with --data or EVERSTEP_DATA."
-            in (look_around(Settings()).remarks[-1])
+            in (find_data_folder(Settings()).remarks[-1])
         )
-        assert look_around(Settings(data_dir=Path("data"))).remarks == ()
+        assert find_data_folder(Settings(data_dir=Path("data"))).remarks == ()
 
     def test_a_container_is_recognised(self, tmp_path: Path) -> None:
         """13.1.5"""

@@ -26,17 +26,17 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 
 from everstep.runtime.embedded import (
+    ChildExit,
     DataInUse,
-    Death,
     EmbeddedError,
     EmbeddedServices,
     EmbeddedState,
     Postgres,
     ServiceFailed,
     Temporal,
-    embedded,
+    find_running,
+    open_embedded,
     postgres as postgres_module,
-    running,
 )
 from tests.services import careless, data_directory
 
@@ -65,7 +65,7 @@ asyncio.run(main())
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours() -> AsyncGenerator[EmbeddedServices]:
     with data_directory() as data:
-        async with embedded(careless(data)) as services:
+        async with open_embedded(careless(data)) as services:
             yield services
 
 
@@ -83,7 +83,7 @@ def busy_port() -> Generator[int]:
         yield listener.getsockname()[1]
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE):
         while not condition():  # noqa: ASYNC110 -- there is no event for the end of another process
             await asyncio.sleep(0.01)
@@ -136,7 +136,7 @@ def children_of(pid: int) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainUser:
     """A user without root's rights, and an interpreter that this user can run."""
 
     user: pwd.struct_passwd
@@ -157,12 +157,12 @@ class Plain:
 
 
 @pytest.fixture
-def plain_user() -> Plain:
+def plain_user() -> PlainUser:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user; under a plain user all other tests are this one")
     # Ordinary users may be unable to reach root's interpreter.
     for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-        plain = Plain(pwd.getpwnam("nobody"), python)
+        plain = PlainUser(pwd.getpwnam("nobody"), python)
         with suppress(OSError, subprocess.CalledProcessError):
             importing = [python, "-c", "import everstep.runtime.embedded"]
             subprocess.run(importing, check=True, **plain.options)  # noqa: S603 -- our own words
@@ -170,8 +170,8 @@ def plain_user() -> Plain:
     pytest.skip("no other user can reach an interpreter and the packages installed here")
 
 
-async def a_parent(
-    data: Path, plain: Plain | None = None
+async def start_parent(
+    data: Path, plain: PlainUser | None = None
 ) -> tuple[asyncio.subprocess.Process, set[int], str]:
     """A process that runs the services, all processes of the services, and the database's URL."""
     parent = await asyncio.create_subprocess_exec(
@@ -203,14 +203,14 @@ class TestBothServers:
             assert page.status == 200
 
     async def test_other_processes_can_find_them(self, ours: EmbeddedServices) -> None:
-        assert running(ours.config.data) == ours.state
+        assert find_running(ours.config.data) == ours.state
         assert ours.state.pid == os.getpid()
 
     async def test_a_second_start_on_their_data_is_refused_and_names_the_process(
         self, ours: EmbeddedServices
     ) -> None:
         with pytest.raises(DataInUse, match=f"in use by process {os.getpid()}; stop it first"):
-            async with embedded(ours.config):
+            async with open_embedded(ours.config):
                 pass
         assert await query(ours.database_url, "SELECT 1") == 1
 
@@ -241,7 +241,7 @@ class TestBothServers:
             assert await workflow_type(ours, id_) == "anything"
 
     async def test_an_intended_stop_is_not_a_crash(self, ours: EmbeddedServices) -> None:
-        died = asyncio.ensure_future(ours.died)
+        died = asyncio.ensure_future(ours.death)
         await ours.postgres.kill()
         await ours.postgres.stop()
         await ours.postgres.start()
@@ -253,7 +253,7 @@ class TestBothServers:
         for service in (ours.postgres, ours.temporal):
             pid = service.pid
             assert pid is not None
-            waiting, impatient = asyncio.ensure_future(ours.died), asyncio.ensure_future(ours.died)
+            waiting, impatient = asyncio.ensure_future(ours.death), asyncio.ensure_future(ours.death)
             impatient.cancel()
             os.kill(pid, signal.SIGKILL)
 
@@ -263,7 +263,7 @@ class TestBothServers:
             assert death.log_tail == service.log.read_text().rstrip("\n")
             assert f"{service.name} (process {pid}) was killed by SIGKILL" in str(death)
             assert service.pid is None
-            assert (await ours.died) == death
+            assert (await ours.death) == death
             await service.start()
         assert "ready to accept connections" in ours.postgres.log.read_text()
 
@@ -294,7 +294,7 @@ class TestBothServers:
     ) -> None:
         monkeypatch.setattr(postgres_module, "LEFTOVER_GRACE", 0.1)
         left = ours.postgres.pid
-        deaths: list[Death] = []
+        deaths: list[ChildExit] = []
         again = Postgres(ours.config, None, deaths.append)
 
         await again.start()
@@ -305,7 +305,7 @@ class TestBothServers:
         assert await query(again.url, "SELECT 1") == 1
         await again.stop()
         assert deaths == []
-        await until(lambda: ours.postgres.pid is None)
+        await wait_until(lambda: ours.postgres.pid is None)
         await ours.postgres.start()
 
 
@@ -317,7 +317,7 @@ class TestTwoInstallations:
         data = closed / ("a 'very', %41 long: näme?#" * 4)
         config = replace(careless(data), postgres_port=0, search_attributes={"Tenant": "Keyword"})
 
-        async with embedded(config) as theirs:
+        async with open_embedded(config) as theirs:
             sockets = theirs.postgres.sockets
             assert not sockets.is_relative_to(data)
             assert sockets.stat().st_mode & 0o077 == 0
@@ -338,7 +338,7 @@ class TestTwoInstallations:
 
         assert not sockets.exists()
         assert not [pid for pid in left if pid and is_alive(pid)]
-        assert running(data) is None
+        assert find_running(data) is None
         assert EmbeddedState.read(data)
 
 
@@ -378,12 +378,12 @@ class TestFailures:
         with pytest.raises(
             ServiceFailed, match='invalid value for parameter "shared_buffers": "many"'
         ) as failed:
-            async with embedded(config):
+            async with open_embedded(config):
                 pass
 
         assert str(failed.value).startswith("postgres did not start: it exited with code 1; the end of ")
         assert children_of(os.getpid()) == before
-        assert running(data) is None
+        assert find_running(data) is None
 
     async def test_a_server_that_does_not_answer_in_time_has_failed(self, data: Path) -> None:
         temporal = Temporal(replace(careless(data), start_timeout=0.05), None, print)
@@ -437,28 +437,28 @@ def owners(pids: Iterable[int]) -> set[int]:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 class TestAKilledParent:
     async def test_leaves_no_server_and_data_that_the_next_start_recovers(self, data: Path) -> None:
-        parent, pids, url = await a_parent(data)
+        parent, pids, url = await start_parent(data)
         await query(url, "CREATE TABLE kept AS SELECT 7 AS n", "SELECT 1")
 
         parent.kill()
         await parent.wait()
 
-        await until(lambda: not any(map(is_alive, pids)))
+        await wait_until(lambda: not any(map(is_alive, pids)))
         assert (data / "lock").read_text() == f"{parent.pid}\n"
-        assert running(data) is None
-        async with embedded(careless(data)) as services:
+        assert find_running(data) is None
+        async with open_embedded(careless(data)) as services:
             assert await query(services.database_url, "SELECT n FROM kept") == 7
-            assert running(data) == services.state
+            assert find_running(data) == services.state
 
-    async def test_behaves_the_same_under_a_plain_user(self, data: Path, plain_user: Plain) -> None:
+    async def test_behaves_the_same_under_a_plain_user(self, data: Path, plain_user: PlainUser) -> None:
         os.chown(data, plain_user.user.pw_uid, plain_user.user.pw_gid)
-        parent, pids, _ = await a_parent(data, plain_user)
+        parent, pids, _ = await start_parent(data, plain_user)
         assert owners(pids) == {plain_user.user.pw_uid}
 
         parent.kill()
         await parent.wait()
 
-        await until(lambda: not any(map(is_alive, pids)))
+        await wait_until(lambda: not any(map(is_alive, pids)))
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
     async def test_under_root_the_database_runs_as_another_user(self, ours: EmbeddedServices) -> None:

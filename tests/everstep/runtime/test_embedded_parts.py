@@ -22,11 +22,11 @@ from everstep.runtime.embedded import (
     NotInstalled,
     Service,
     ServiceFailed,
-    embedded,
-    running,
+    find_running,
+    open_embedded,
 )
-from everstep.runtime.embedded.child import LAUNCHER, Child, Death
-from everstep.runtime.embedded.lock import lock_holder, locked
+from everstep.runtime.embedded.child import LAUNCHER, Child, ChildExit
+from everstep.runtime.embedded.lock import data_lock, lock_holder
 from everstep.runtime.embedded.permissions import User, let_reach, let_read, own, postgres_user
 from everstep.runtime.embedded.ports import free_port, is_free
 from everstep.runtime.embedded.postgres import LONGEST_SOCKET, postgres_binaries, socket_directory
@@ -61,7 +61,7 @@ STATE = EmbeddedState(
 )
 
 
-class Script(Service):
+class ScriptService(Service):
     """A server that is a Python script and is ready once it has printed a line."""
 
     name = "script"
@@ -78,7 +78,7 @@ class Script(Service):
         return self.log.read_text() == "ready\n"
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE):
         while not condition():  # noqa: ASYNC110 -- there is no event for the end of another process
             await asyncio.sleep(0.01)
@@ -112,7 +112,7 @@ def nobody() -> User:
 
 class TestService:
     async def test_one_that_does_not_stop_is_killed(self, tmp_path: Path) -> None:
-        service = Script(EmbeddedConfig(tmp_path, stop_timeout=0.1), print)
+        service = ScriptService(EmbeddedConfig(tmp_path, stop_timeout=0.1), print)
         await service.start()
         pid = service.pid
         with pytest.raises(EmbeddedError, match=f"script runs already, as process {pid}"):
@@ -124,19 +124,19 @@ class TestService:
         await service.kill()
 
     async def test_a_cancelled_start_leaves_nothing(self, tmp_path: Path) -> None:
-        class Silent(Script):
+        class Silent(ScriptService):
             script = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 
         service = Silent(EmbeddedConfig(tmp_path), print)
         starting = asyncio.create_task(service.start())
-        await until(lambda: service.log.exists() and service.log.read_text().endswith("\n"))
+        await wait_until(lambda: service.log.exists() and service.log.read_text().endswith("\n"))
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
         assert is_gone(int(service.log.read_text()))
 
     async def test_an_immediate_exit_is_reported_with_its_code(self, tmp_path: Path) -> None:
-        class Brief(Script):
+        class Brief(ScriptService):
             script = "raise SystemExit(3)"
 
         with pytest.raises(
@@ -145,7 +145,7 @@ class TestService:
             await Brief(EmbeddedConfig(tmp_path), print).start()
 
     async def test_only_the_last_lines_of_a_log_are_quoted(self, tmp_path: Path) -> None:
-        class Talkative(Script):
+        class Talkative(ScriptService):
             script = "print(*range(10_000), sep=chr(10)); raise SystemExit(1)"
 
         with pytest.raises(ServiceFailed) as failed:
@@ -153,7 +153,7 @@ class TestService:
         assert failed.value.log_tail.splitlines() == [str(number) for number in range(9980, 10_000)]
 
     def test_a_crash_without_output_says_so(self) -> None:
-        death = Death("postgres", 7, 1, Path("a.log"), "")
+        death = ChildExit("postgres", 7, 1, Path("a.log"), "")
         assert str(death) == "postgres (process 7) exited with code 1; a.log is empty"
 
 
@@ -182,7 +182,7 @@ class TestLauncher:
         pid = int(await parent.stdout.readline())
         parent.kill()
         await parent.wait()
-        await until(lambda: is_gone(pid))
+        await wait_until(lambda: is_gone(pid))
 
     @pytest.mark.parametrize("how", ["exec", "supervise"])
     def test_exits_with_the_status_of_the_command(self, how: str) -> None:
@@ -237,10 +237,10 @@ class TestLauncher:
 class TestLock:
     async def test_is_held_by_one_and_its_holder_is_named_to_others(self, tmp_path: Path) -> None:
         assert lock_holder(tmp_path) is None
-        async with locked(tmp_path):
+        async with data_lock(tmp_path):
             assert lock_holder(tmp_path) == os.getpid()
             with pytest.raises(DataInUse) as refused:
-                async with locked(tmp_path):
+                async with data_lock(tmp_path):
                     pass
         assert refused.value.pid == os.getpid()
         assert lock_holder(tmp_path) is None
@@ -248,7 +248,7 @@ class TestLock:
     async def test_of_a_process_that_is_gone_is_free(self, tmp_path: Path) -> None:
         (tmp_path / "lock").write_text(f"{os.getppid()}\n")
         assert lock_holder(tmp_path) is None
-        async with locked(tmp_path):
+        async with data_lock(tmp_path):
             assert lock_holder(tmp_path) == os.getpid()
 
     def test_without_a_known_holder_the_refusal_still_says_what_to_do(self) -> None:
@@ -270,9 +270,9 @@ class TestState:
 
     async def test_services_run_only_while_their_process_does(self, tmp_path: Path) -> None:
         STATE.write(tmp_path)
-        assert running(tmp_path) is None
-        async with locked(tmp_path):
-            assert running(tmp_path) == STATE
+        assert find_running(tmp_path) is None
+        async with data_lock(tmp_path):
+            assert find_running(tmp_path) == STATE
 
 
 class TestPorts:
@@ -311,7 +311,7 @@ class TestDataDirectory:
     async def test_one_that_cannot_be_created_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(EmbeddedError, match="cannot be the data directory"):
-            async with embedded(EmbeddedConfig(tmp_path / "file" / "data")):
+            async with open_embedded(EmbeddedConfig(tmp_path / "file" / "data")):
                 pass
 
     @AS_ROOT
@@ -326,16 +326,16 @@ class TestDataDirectory:
                 os.setgroups([])
                 os.setgid(nobody.gid)
                 os.setuid(nobody.uid)
-                asyncio.run(_refused(data))
+                asyncio.run(_assert_refused(data))
                 code = 0
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-async def _refused(data: Path) -> None:
+async def _assert_refused(data: Path) -> None:
     with pytest.raises(EmbeddedError, match=f"this user may not write to {data}; run as the user who"):
-        async with embedded(EmbeddedConfig(data)):
+        async with open_embedded(EmbeddedConfig(data)):
             pass
 
 
@@ -365,20 +365,20 @@ class TestPermissions:
     @AS_ROOT
     def test_only_the_user_gets_search_permission_and_nothing_else(self, data: Path, nobody: User) -> None:
         goal = a_closed_path(data)
-        assert not may(nobody, "-r", goal)
+        assert not has_access(nobody, "-r", goal)
 
         let_reach(goal, nobody)
 
-        assert may(nobody, "-r", goal)
-        assert not may(nobody, "-r", goal.parent)
-        assert not may(nobody, "-w", goal.parent)
+        assert has_access(nobody, "-r", goal)
+        assert not has_access(nobody, "-r", goal.parent)
+        assert not has_access(nobody, "-w", goal.parent)
         others = User("others", nobody.uid - 1, nobody.gid - 1)
-        assert not may(others, "-r", goal)
+        assert not has_access(others, "-r", goal)
         before = os.getxattr(goal.parent, "system.posix_acl_access")
         let_reach(goal, nobody)
         let_reach(goal, others)
-        assert may(others, "-r", goal)
-        assert may(nobody, "-r", goal)
+        assert has_access(others, "-r", goal)
+        assert has_access(nobody, "-r", goal)
         assert len(os.getxattr(goal.parent, "system.posix_acl_access")) == len(before) + 8
 
     @AS_ROOT
@@ -388,25 +388,25 @@ class TestPermissions:
         let_reach(goal, others)
         # The mask limits every named entry.
         goal.parent.chmod(0o700)
-        assert not may(others, "-r", goal)
+        assert not has_access(others, "-r", goal)
 
         let_reach(goal, nobody)
 
-        assert may(nobody, "-r", goal)
-        assert not may(others, "-r", goal)
+        assert has_access(nobody, "-r", goal)
+        assert not has_access(others, "-r", goal)
 
     @AS_ROOT
     def test_without_access_control_lists_all_users_get_search_permission(
         self, data: Path, nobody: User, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def unsupported(*_: object) -> None:
+        def raise_unsupported(*_: object) -> None:
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
         goal = a_closed_path(data)
-        monkeypatch.setattr(os, "setxattr", unsupported)
+        monkeypatch.setattr(os, "setxattr", raise_unsupported)
         let_reach(goal, nobody)
         assert goal.parent.stat().st_mode & 0o777 == 0o701
-        assert may(nobody, "-r", goal)
+        assert has_access(nobody, "-r", goal)
 
     def test_an_installation_under_a_strict_umask_becomes_readable(
         self, tmp_path: Path, nobody: User
@@ -447,7 +447,7 @@ def a_closed_path(data: Path) -> Path:
     return goal
 
 
-def may(user: User, what: str, path: Path) -> bool:
+def has_access(user: User, what: str, path: Path) -> bool:
     test = ["/usr/bin/test", what, str(path)]
     return not subprocess.run(test, user=user.uid, group=user.gid, extra_groups=[], check=False).returncode  # noqa: S603
 

@@ -42,8 +42,8 @@ AT_ONCE = 4
 async def end_of(how: str, number: int, settings: Settings) -> str:
     """The exit code of a program and the last line of its error output."""
     given = environment(
-        DATABASE_URL=settings.required("database_url", ""),
-        TEMPORAL_ADDRESS=settings.required("temporal_address", ""),
+        DATABASE_URL=settings.require("database_url", ""),
+        TEMPORAL_ADDRESS=settings.require("temporal_address", ""),
         PYTHONPATH=str(ROOT),
     )
     program = await asyncio.create_subprocess_exec(

@@ -8,19 +8,19 @@ from uuid import uuid4
 import pytest
 
 from everstep.runtime.embedded import EmbeddedServices
-from everstep.runtime.installation import Installation, opened, upgrade
+from everstep.runtime.installation import Installation, open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.store.gateways import PostgresGateways
 from tests.everstep.cli.desk import a_database
-from tests.everstep.streams.test_publisher import SECRET, Gateway, until
+from tests.everstep.streams.test_publisher import SECRET, FakeGateway, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @asynccontextmanager
-async def listened_to(installation: Installation) -> AsyncGenerator[Gateway]:
+async def open_announced_gateway(installation: Installation) -> AsyncGenerator[FakeGateway]:
     """A gateway that has announced its address."""
-    gateway = Gateway()
+    gateway = FakeGateway()
     await gateway.listen()
     try:
         await PostgresGateways(installation.store.engine).announce(gateway.id, gateway.url)
@@ -39,11 +39,14 @@ async def test_a_long_running_process_is_connected(services: EmbeddedServices, t
     )
     await upgrade(settings)
     stream_id, nobody = uuid4(), settings.model_copy(update={"broadcast_secret": None})
-    async with opened(settings) as looks_in, listened_to(looks_in) as gateway:
+    async with open_installation(settings) as looks_in, open_announced_gateway(looks_in) as gateway:
         gateway.wanted[stream_id] = None
-        async with opened(nobody, is_linked=True) as alone, opened(settings, is_linked=True) as stays:
-            await until(lambda: stays.bus.wants(stream_id))
-            assert not looks_in.bus.wants(stream_id)
-            assert not alone.bus.wants(stream_id)
-        await until(lambda: gateway.connections[0].close_code is not None)
+        async with (
+            open_installation(nobody, is_linked=True) as alone,
+            open_installation(settings, is_linked=True) as stays,
+        ):
+            await wait_until(lambda: stays.bus.has_subscribers(stream_id))
+            assert not looks_in.bus.has_subscribers(stream_id)
+            assert not alone.bus.has_subscribers(stream_id)
+        await wait_until(lambda: gateway.connections[0].close_code is not None)
         assert len(gateway.connections) == 1

@@ -49,4 +49,4 @@ def test_data_and_agents_are_closed_at_every_location(
     ):
         assert closed.forbids(f"{tmp_path}/{kept}", roots, write=True), kept
         assert not closed.forbids(f"{tmp_path}/{kept}", roots, write=False), kept
-    assert closed.start == str(tmp_path)
+    assert closed.start_folder == str(tmp_path)

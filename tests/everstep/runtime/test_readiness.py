@@ -14,7 +14,7 @@ from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.settings import Settings
 from everstep.store.migrate import upgrade
-from tests.workflows.harness import an_agent, at_work, connected, eventually
+from tests.workflows.harness import an_agent, at_work, connect_temporal, eventually
 
 NAME = "readiness"
 
@@ -32,28 +32,30 @@ async def empty(services: EmbeddedServices) -> AsyncGenerator[str]:
 @pytest_asyncio.fixture
 async def temporal(services: EmbeddedServices) -> Client:
     """A client with the settings of our processes."""
-    return await connected(services)
+    return await connect_temporal(services)
 
 
-def missing(checks: Sequence[Check]) -> list[str]:
+def names_of_missing(checks: Sequence[Check]) -> list[str]:
     """The missing parts."""
     return [check.name for check in checks if not check.is_good]
 
 
-async def asked(database: str, temporal: Client, task_queue: str = "nobody") -> list[str]:
+async def missing_at_start(database: str, temporal: Client, task_queue: str = "nobody") -> list[str]:
     """The missing parts, as a starting process finds them."""
-    return missing(await Readiness(Settings(database_url=database, task_queue=task_queue), temporal)())
+    return names_of_missing(
+        await Readiness(Settings(database_url=database, task_queue=task_queue), temporal)()
+    )
 
 
 async def test_all_requirements_are_checked(empty: str, temporal: Client) -> None:
-    assert await asked(empty, temporal) == ["tables", "worker"]
+    assert await missing_at_start(empty, temporal) == ["tables", "worker"]
 
     await upgrade(empty)
     async with at_work(temporal, an_agent("Hello")) as office:
         queue = office.settings.task_queue
 
         async def is_ready() -> bool:
-            return await asked(empty, temporal, queue) == []
+            return await missing_at_start(empty, temporal, queue) == []
 
         await eventually(is_ready)
 
@@ -62,11 +64,11 @@ async def test_unreachable_servers_are_named(empty: str, temporal: Client) -> No
     nowhere = "postgresql+psycopg://postgres:hush@127.0.0.1:9/x"
     checks = await Readiness(Settings(database_url=nowhere), temporal)()
 
-    assert "database" in missing(checks)
+    assert "database" in names_of_missing(checks)
     # The endpoint is public.
     assert not any("hush" in check.detail or "127.0.0.1" in check.detail for check in checks)
     away = await Client.connect("127.0.0.1:9", lazy=True)
-    assert await asked(empty, away) == ["tables", "temporal"]
+    assert await missing_at_start(empty, away) == ["tables", "temporal"]
 
 
 async def test_concurrent_checks_share_one_result(

@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import make_url
 
-from everstep.runtime.embedded import EmbeddedServices, Postgres, embedded
+from everstep.runtime.embedded import EmbeddedServices, Postgres, open_embedded
 from everstep.runtime.embedded.child import Child
-from everstep.runtime.embedded.postgres import HERE, postgres_binaries
+from everstep.runtime.embedded.postgres import WORKING_DIRECTORY, postgres_binaries
 from everstep.runtime.embedded.processes import command_lines
-from everstep.runtime.embedded.roles import drawn_password, scram_verifier
+from everstep.runtime.embedded.roles import make_password, scram_verifier
 from tests.services import careless, data_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours() -> AsyncGenerator[EmbeddedServices]:
     with data_directory() as data:
-        async with embedded(careless(data)) as services:
+        async with open_embedded(careless(data)) as services:
             yield services
 
 
-def connected(services: EmbeddedServices, **other: str | None) -> psycopg.Connection[Any]:
+def open_connection(services: EmbeddedServices, **other: str | None) -> psycopg.Connection[Any]:
     url = make_url(services.database_url)
     given: dict[str, Any] = {"user": url.username, "password": url.password, "dbname": url.database, **other}
     return psycopg.connect(
@@ -42,7 +42,7 @@ class TestAuthentication:
 
     async def test_the_role_of_the_product_is_not_a_superuser(self, ours: EmbeddedServices) -> None:
         """13.2.1"""
-        with connected(ours) as connection:
+        with open_connection(ours) as connection:
             said = connection.execute(
                 "SELECT current_user, rolsuper, rolcreaterole, rolreplication, rolbypassrls FROM pg_roles "
                 "WHERE rolname = current_user"
@@ -72,7 +72,7 @@ class TestAuthentication:
         with pytest.raises(
             psycopg.OperationalError, match=r"reject|password|no pg_hba.conf entry|permission denied"
         ):
-            connected(ours, **how)
+            open_connection(ours, **how)
 
     @pytest.mark.parametrize(
         "attack",
@@ -98,7 +98,7 @@ class TestAuthentication:
         """13.2.1"""
         ran = tmp_path / "ran"
         with (
-            connected(ours) as connection,
+            open_connection(ours) as connection,
             pytest.raises(psycopg.Error, match=r"denied|must be|cannot|not allowed"),
         ):
             connection.execute(attack.format(ran=ran).encode())
@@ -136,8 +136,8 @@ class TestThePassword:
 
     async def test_an_invalid_password_is_replaced(self, tmp_path: Path) -> None:
         (tmp_path / "database-password").write_text("'; DROP TABLE x; --\n")
-        assert len(drawn_password(tmp_path)) == 32
-        assert drawn_password(tmp_path) == drawn_password(tmp_path)
+        assert len(make_password(tmp_path)) == 32
+        assert make_password(tmp_path) == make_password(tmp_path)
 
     async def test_the_server_gets_a_verifier_only(self) -> None:
         """Per RFC 7677, whose example has these numbers."""
@@ -169,7 +169,7 @@ CREATE TABLE "Another one"."T 1" (i int);
 """
 
 
-async def a_cluster_as_it_was(server: Postgres, data: Path) -> None:
+async def create_old_cluster(server: Postgres, data: Path) -> None:
     """Like an earlier release: the superuser owns everything, and the socket trusts every role."""
 
     async def run(*command: str | Path, given: str = "") -> None:
@@ -186,8 +186,19 @@ async def a_cluster_as_it_was(server: Postgres, data: Path) -> None:
     if server.user:
         os.chown(server.cluster, server.user.uid, server.user.gid)
     binaries = postgres_binaries()
-    await run(binaries / "initdb", "-D", HERE, "-U", "postgres", "--auth", "trust", "-E", "UTF8", "--no-sync")
-    single = (binaries / "postgres", "--single", "-D", HERE, "-c", "exit_on_error=on")
+    await run(
+        binaries / "initdb",
+        "-D",
+        WORKING_DIRECTORY,
+        "-U",
+        "postgres",
+        "--auth",
+        "trust",
+        "-E",
+        "UTF8",
+        "--no-sync",
+    )
+    single = (binaries / "postgres", "--single", "-D", WORKING_DIRECTORY, "-c", "exit_on_error=on")
     await run(*single, "postgres", given=OLD)
     await run(*single, "everstep", given=OLD_TABLES)
     (data / "by-hand.log").unlink()
@@ -198,15 +209,15 @@ async def test_an_installation_of_an_earlier_release_is_upgraded_in_place() -> N
     """13.2.3"""
     with data_directory() as data:
         server = Postgres(careless(data), None, print)
-        await a_cluster_as_it_was(server, data)
+        await create_old_cluster(server, data)
         (data / "run").mkdir()
 
-        async with embedded(careless(data)) as services:
+        async with open_embedded(careless(data)) as services:
             hba = (data / "postgres" / "pg_hba.conf").read_text()
             assert "trust" not in hba
             with pytest.raises(psycopg.OperationalError, match="reject"):
-                connected(services, user="postgres", password=None)
-            with connected(services) as connection:
+                open_connection(services, user="postgres", password=None)
+            with open_connection(services) as connection:
                 for use in (
                     "INSERT INTO kept (words) VALUES ('more')",
                     "ALTER TABLE kept ADD COLUMN n int",

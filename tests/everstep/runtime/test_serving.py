@@ -11,8 +11,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.http_api.metrics import Metrics
-from everstep.http_api.middleware import Edge
-from everstep.runtime.serving import serving
+from everstep.http_api.middleware import RequestMiddleware
+from everstep.runtime.serving import serve_app
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -27,7 +27,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def test_it_answers_at_its_url_until_it_stops() -> None:
-    async with serving(echo, "127.0.0.1", 0) as url:
+    async with serve_app(echo, "127.0.0.1", 0) as url:
         async with httpx2.AsyncClient() as client:
             answer = await client.post(url, content=b"12345")
         assert answer.text == "5"
@@ -42,20 +42,20 @@ async def test_a_busy_port_is_replaced_where_that_is_allowed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(InvalidInput, match=f"port {port} of 127.0.0.1 cannot be used"):
-            async with serving(echo, "127.0.0.1", port):
+            async with serve_app(echo, "127.0.0.1", port):
                 pass
-        async with serving(echo, "127.0.0.1", port, or_any=True) as url:
+        async with serve_app(echo, "127.0.0.1", port, or_any=True) as url:
             assert str(port) not in url
 
 
 async def test_an_invalid_host_is_reported() -> None:
     with pytest.raises(InvalidInput, match="EVERSTEP_HTTP_HOST"):
-        async with serving(echo, "no such host.invalid", 0):
+        async with serve_app(echo, "no such host.invalid", 0):
             pass
 
 
 async def test_a_wildcard_address_is_shown_as_one_that_works() -> None:
-    async with serving(echo, "0.0.0.0", 0) as url, httpx2.AsyncClient() as client:  # noqa: S104 -- a test
+    async with serve_app(echo, "0.0.0.0", 0) as url, httpx2.AsyncClient() as client:  # noqa: S104 -- a test
         assert url.startswith("http://127.0.0.1:")
         assert (await client.get(url)).text == "0"
 
@@ -69,31 +69,34 @@ async def test_a_request_in_progress_is_answered_before_it_stops() -> None:
         await echo(scope, receive, send)
 
     async with httpx2.AsyncClient() as client:
-        async with serving(slow, "127.0.0.1", 0) as url:
+        async with serve_app(slow, "127.0.0.1", 0) as url:
             answer = asyncio.create_task(client.post(url, content=b"x"))
             await begun.wait()
             asyncio.get_running_loop().call_later(0.2, go_on.set)
         assert (await answer).text == "1"
 
 
-async def chunked(size: int) -> AsyncGenerator[bytes]:
+async def body_chunks(size: int) -> AsyncGenerator[bytes]:
     """A body without a length."""
     for _ in range(size // 10):
         yield b"x" * 10
 
 
 async def test_a_chunked_body_is_limited_on_the_wire() -> None:
-    async with serving(Edge(echo, Metrics(), 100), "127.0.0.1", 0) as url, httpx2.AsyncClient() as client:
-        assert (await client.post(url, content=chunked(100))).text == "100"
-        answer = await client.post(url, content=chunked(110))
+    async with (
+        serve_app(RequestMiddleware(echo, Metrics(), 100), "127.0.0.1", 0) as url,
+        httpx2.AsyncClient() as client,
+    ):
+        assert (await client.post(url, content=body_chunks(100))).text == "100"
+        answer = await client.post(url, content=body_chunks(110))
 
     assert answer.status_code == 413
     assert answer.headers["connection"] == "close"
 
 
 async def test_a_body_has_to_arrive_in_time() -> None:
-    edge = Edge(echo, Metrics(), 100, patience=0.05)
-    async with serving(edge, "127.0.0.1", 0) as url:
+    edge = RequestMiddleware(echo, Metrics(), 100, patience=0.05)
+    async with serve_app(edge, "127.0.0.1", 0) as url:
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhalf")
@@ -109,7 +112,7 @@ async def test_a_client_that_disconnects_while_sending_is_not_logged_as_an_error
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     metrics = Metrics()
-    async with serving(Edge(echo, metrics, 100), "127.0.0.1", 0) as url:
+    async with serve_app(RequestMiddleware(echo, metrics, 100), "127.0.0.1", 0) as url:
         host, port = url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\nhalf")
@@ -117,8 +120,8 @@ async def test_a_client_that_disconnects_while_sending_is_not_logged_as_an_error
         writer.close()
         await writer.wait_closed()
 
-    assert 'status="499"' in metrics.text().decode()
-    assert "everstep_http_requests_in_progress 0.0" in metrics.text().decode()
+    assert 'status="499"' in metrics.render().decode()
+    assert "everstep_http_requests_in_progress 0.0" in metrics.render().decode()
     assert "Traceback" not in caplog.text
 
 
@@ -137,6 +140,6 @@ async def test_a_client_that_disconnects_before_its_request_is_read_is_no_server
     metrics = Metrics()
     headers = [(b"host", b"x")]
     scope = {"type": "http", "method": "GET", "raw_path": b"/", "query_string": b"", "headers": headers}
-    await Edge(read, metrics)(scope, receive, send)
+    await RequestMiddleware(read, metrics)(scope, receive, send)
 
-    assert 'status="499"' in metrics.text().decode()
+    assert 'status="499"' in metrics.render().decode()

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.runtime.codec import REFUSED, AesGcmCodec, PlainPayload, WrongPayloadKey
+from everstep.runtime.codec import REFUSED_ENCODING, AesGcmCodec, PlainPayload, WrongPayloadKey
 from everstep.runtime.temporal import MAX_PAYLOAD_BYTES, PayloadTooLarge, data_converter
 from everstep.workflows.contracts import ExecutionInput
 
@@ -72,7 +72,7 @@ async def test_with_a_key_unencrypted_payloads_are_refused() -> None:
 
     with pytest.raises(PlainPayload, match="EVERSTEP_ACCEPT_PLAIN_PAYLOADS=true"):
         await data_converter(a_key()).decode(plain, [ExecutionInput])
-    forged = [Payload(metadata={"encoding": REFUSED}, data=plain[0].data)]
+    forged = [Payload(metadata={"encoding": REFUSED_ENCODING}, data=plain[0].data)]
     for converter in (data_converter(a_key()), data_converter(a_key(), accepts_plain=True)):
         with pytest.raises(PlainPayload):
             await converter.decode(forged, [ExecutionInput])

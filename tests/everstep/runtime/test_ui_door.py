@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from everstep.runtime.embedded import EmbeddedServices, embedded
+from everstep.runtime.embedded import EmbeddedServices, open_embedded
 from everstep.runtime.embedded.ui_proxy import hidden_address
 from tests.services import careless, data_directory
 
@@ -21,11 +21,11 @@ API = "/api/v1/namespaces"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours() -> AsyncGenerator[EmbeddedServices]:
     with data_directory() as data:
-        async with embedded(careless(data)) as services:
+        async with open_embedded(careless(data)) as services:
             yield services
 
 
-async def said(port: int, sent: str) -> bytes:
+async def response_to(port: int, sent: str) -> bytes:
     """The complete response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent.encode())
@@ -39,7 +39,7 @@ async def status(
     port: int, *headers: str, target: str = API, method: str = "GET", version: str = "1.1"
 ) -> int:
     lines = (f"{method} {target} HTTP/{version}", *headers, "", "")
-    return int((await said(port, "\r\n".join(lines))).split()[1])
+    return int((await response_to(port, "\r\n".join(lines))).split()[1])
 
 
 class TestTheUi:
@@ -96,27 +96,27 @@ class TestTheUi:
     )
     async def test_an_ambiguous_request_is_refused(self, ours: EmbeddedServices, head: str) -> None:
         """13.3.4"""
-        assert (await said(ours.temporal.ui_port, head)).startswith(b"HTTP/1.1 400 ")
+        assert (await response_to(ours.temporal.ui_port, head)).startswith(b"HTTP/1.1 400 ")
 
     async def test_a_second_request_on_a_connection_is_not_answered(self, ours: EmbeddedServices) -> None:
         """13.3.4: its headers would not be checked."""
         first = f"GET {API} HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n"
         second = f"GET {API} HTTP/1.1\r\nHost: evil.com\r\n\r\n"
-        answer = await said(ours.temporal.ui_port, first + second)
+        answer = await response_to(ours.temporal.ui_port, first + second)
         assert answer.count(b"HTTP/1.1 ") == 1
 
     async def test_headers_are_limited(self, ours: EmbeddedServices) -> None:
         head = f"GET / HTTP/1.1\r\nHost: localhost\r\nX: {'x' * 100_000}\r\n\r\n"
-        assert (await said(ours.temporal.ui_port, head)).startswith(b"HTTP/1.1 431 ")
+        assert (await response_to(ours.temporal.ui_port, head)).startswith(b"HTTP/1.1 431 ")
 
     async def test_the_ui_server_is_on_an_unpredictable_address(self, ours: EmbeddedServices) -> None:
         """13.3.4"""
         addresses = {hidden_address() for _ in range(20)}
         assert len({address for address, _ in addresses}) == 20
-        assert not [port for port in listening(ours) if port == ours.temporal.ui_port]
+        assert not [port for port in listening_ports(ours) if port == ours.temporal.ui_port]
 
 
-def listening(services: EmbeddedServices) -> list[int]:
+def listening_ports(services: EmbeddedServices) -> list[int]:
     """The ports on which the Temporal server listens at 127.0.0.1."""
     pid = services.temporal.pid
     inodes = {
@@ -136,14 +136,14 @@ async def test_no_port_of_temporal_accepts_requests_of_a_web_page(ours: Embedded
     """13.3.3: with every host name; one of the ports is that of the HTTP API."""
     start = json.dumps({"workflowType": {"name": "x"}, "taskQueue": {"name": "x"}})
     answers = list[int]()
-    for port in listening(ours):
+    for port in listening_ports(ours):
         for host in (f"127.0.0.1:{port}", f"localhost:{port}", "evil.com"):
             head = (
                 f"POST {API}/default/workflows/from-a-page HTTP/1.1\r\nHost: {host}\r\n"
                 f"Content-Type: text/plain\r\nContent-Length: {len(start)}\r\nConnection: close\r\n\r\n"
             )
             try:
-                answer = await said(port, head + start)
+                answer = await response_to(port, head + start)
             except ConnectionResetError:
                 continue
             # Ports with gRPC answer with a frame of HTTP/2.

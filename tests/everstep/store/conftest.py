@@ -34,7 +34,7 @@ def own_database(databases: Databases) -> Generator[str]:
 @pytest.fixture
 def database(databases: Databases) -> str:
     """The database that most tests share, emptied."""
-    url = databases.named(SHARED)
+    url = databases.url_of(SHARED)
     # The journal's one row is made with its table.
     tables = ", ".join(metadata.tables.keys() - {"agent_journal"})
     databases.run(f"TRUNCATE {tables} CASCADE", SHARED)

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from everstep.store.transaction import Answer, Asked, Transaction
+from everstep.store.transaction import BoundStatement, QueryResult, Transaction
 
 WAITING = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -20,17 +20,19 @@ WAITING = (
 
 
 @contextmanager
-def administrator(engine: AsyncEngine) -> Generator[psycopg.Connection[Any]]:
+def open_admin_connection(engine: AsyncEngine) -> Generator[psycopg.Connection[Any]]:
     """A second connection to the same database, independent of the store under test."""
     url = engine.url.render_as_string(hide_password=False).replace("+psycopg", "")
     with psycopg.connect(url) as connection:
         yield connection
 
 
-async def once_blocked(engine: AsyncEngine, let_go: Callable[[], None], *work: Awaitable[Any]) -> list[Any]:
+async def run_while_blocked(
+    engine: AsyncEngine, let_go: Callable[[], None], *work: Awaitable[Any]
+) -> list[Any]:
     """Start this work, release the locks once all of it waits for them, and return its result."""
     tasks = [asyncio.ensure_future(each) for each in work]
-    with administrator(engine) as onlooker:
+    with open_admin_connection(engine) as onlooker:
         onlooker.autocommit = True
         async with asyncio.timeout(10):
             while onlooker.execute(WAITING).fetchall() != [(len(tasks),)]:
@@ -40,7 +42,7 @@ async def once_blocked(engine: AsyncEngine, let_go: Callable[[], None], *work: A
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def round_trips(engine: AsyncEngine, trace: Path) -> Callable[[], int]:
+def count_round_trips(engine: AsyncEngine, trace: Path) -> Callable[[], int]:
     """The number of times that users of this engine have waited for the server so far.
 
     libpq records the end of a response together with the next request, so send one statement before counting.
@@ -53,24 +55,26 @@ def round_trips(engine: AsyncEngine, trace: Path) -> Callable[[], int]:
     return lambda: trace.read_text().count("\tReadyForQuery")
 
 
-def all_asked(patch: pytest.MonkeyPatch) -> list[tuple[Asked, Answer]]:
+def record_statements(patch: pytest.MonkeyPatch) -> list[tuple[BoundStatement, QueryResult]]:
     """The statements that transactions send from now on, and the rows that they receive."""
-    known, together = list[tuple[Asked, Answer]](), Transaction.together
+    known, together = list[tuple[BoundStatement, QueryResult]](), Transaction.together
 
-    async def watched(self: Transaction, *asked: Asked, last: bool = False) -> list[Answer]:
+    async def fetch_recorded(
+        self: Transaction, *asked: BoundStatement, last: bool = False
+    ) -> list[QueryResult]:
         answers = await together(self, *asked, last=last)
         known.extend(zip(asked, answers, strict=True))
         return answers
 
-    patch.setattr(Transaction, "together", watched)
+    patch.setattr(Transaction, "together", fetch_recorded)
     return known
 
 
-def explained(engine: AsyncEngine, asked: Asked) -> str:
+def plan_of(engine: AsyncEngine, asked: BoundStatement) -> str:
     """The server's query plan for a statement."""
     statement, values = asked
     named = str(statement.compile(dialect=engine.dialect))
-    with administrator(engine) as connection:
+    with open_admin_connection(engine) as connection:
         # With the settings of our own connections.
         connection.execute("SET random_page_cost = 1.1")
         plan = connection.execute(f"EXPLAIN {named}".encode(), values).fetchall()

@@ -11,9 +11,9 @@ from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.store.postgres import PostgresStore
 from tests.everstep.store.store_words import (
     a_call,
-    accepted,
-    begin,
-    reply,
+    a_reply,
+    a_step_start,
+    accept_execution,
 )
 
 
@@ -35,7 +35,7 @@ async def all_rows(store: PostgresStore) -> dict[str, Any]:
 
 async def a_waiting_execution(store: PostgresStore) -> ExecutionRef:
     """An execution in its first step: one call to run, one to be answered."""
-    ref = await accepted(store, session_id=uuid4())
-    await store.begin_step(begin(ref))
-    await store.record_reply(reply(ref, "?", a_call("c0"), a_call("c1"), needs=CallNeed.INPUT))
+    ref = await accept_execution(store, session_id=uuid4())
+    await store.begin_step(a_step_start(ref))
+    await store.record_reply(a_reply(ref, "?", a_call("c0"), a_call("c1"), needs=CallNeed.INPUT))
     return ref

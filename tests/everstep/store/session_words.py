@@ -18,12 +18,12 @@ from everstep.store.sessions import PostgresSessions
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,
-    accepted,
-    begin,
-    ended,
-    reply,
-    settled,
-    stepped,
+    a_reply,
+    a_settlement,
+    a_step_start,
+    accept_execution,
+    end_execution,
+    run_step,
 )
 
 ANN, BOB = "ann", "bob"
@@ -31,12 +31,12 @@ HERS = Scope(TENANT, ANN)
 ALL = Scope(TENANT)
 
 
-async def a_session(store: PostgresSessions, user: str = ANN, **fields: Any) -> UUID:
+async def new_session_id(store: PostgresSessions, user: str = ANN, **fields: Any) -> UUID:
     new = NewSession(uuid4(), fields.pop("tenant", TENANT), user, **fields)
     return (await store.create_session(new)).id
 
 
-def said(
+def a_message(
     session_id: UUID, content: str = "Hello", on_busy: OnBusy = OnBusy.ENQUEUE, **fields: Any
 ) -> NewMessage:
     fields = {"id": uuid4(), "execution_id": uuid4(), "scope": HERS, "user_id": ANN} | fields
@@ -51,33 +51,33 @@ def said(
     )
 
 
-def beginning(session_id: UUID | None = None, *, tenant: str = TENANT, **fields: Any) -> NewMessage:
+def a_first_message(session_id: UUID | None = None, *, tenant: str = TENANT, **fields: Any) -> NewMessage:
     """A message that creates its session."""
     new = NewSession(session_id or uuid4(), tenant, ANN)
     fields = {"scope": Scope(tenant, ANN)} | fields
-    return said(new.id, session=new, **fields)
+    return a_message(new.id, session=new, **fields)
 
 
-async def begun(store: PostgresSessions, session_id: UUID, content: str = "Hello") -> ExecutionRef:
+async def start_execution(store: PostgresSessions, session_id: UUID, content: str = "Hello") -> ExecutionRef:
     """A running execution of the session."""
-    posted = await store.post(said(session_id, content))
-    await store.begin_step(begin(posted.execution))
+    posted = await store.post(a_message(session_id, content))
+    await store.begin_step(a_step_start(posted.execution))
     return posted.execution
 
 
-async def over(store: PostgresSessions, ref: ExecutionRef, answer: str = "Hi") -> None:
+async def finish_execution(store: PostgresSessions, ref: ExecutionRef, answer: str = "Hi") -> None:
     """An execution that ran and has ended."""
-    await stepped(store, ref, 1, answer)
-    await ended(store, ref)
+    await run_step(store, ref, 1, answer)
+    await end_execution(store, ref)
 
 
-async def turn(store: PostgresSessions, session_id: UUID) -> UUID | None:
+async def release_next(store: PostgresSessions, session_id: UUID) -> UUID | None:
     """Release the session's next execution, if it may start, and return its id."""
     ref = await store.release(TENANT, session_id)
     return ref and ref.execution_id
 
 
-async def every_message(store: PostgresSessions, session_id: UUID) -> list[Any]:
+async def all_messages(store: PostgresSessions, session_id: UUID) -> list[Any]:
     """Oldest first."""
     found, cursor = list[Any](), None
     while True:
@@ -88,30 +88,30 @@ async def every_message(store: PostgresSessions, session_id: UUID) -> list[Any]:
             return found[::-1]
 
 
-async def asking(
+async def start_with_questions(
     store: PostgresSessions, session_id: UUID, *prompts: str, need: CallNeed = CallNeed.INPUT
 ) -> ExecutionRef:
     """An execution that asks all these questions."""
-    ref = await begun(store, session_id)
+    ref = await start_execution(store, session_id)
     for number, prompt in enumerate(prompts):
         call = a_call(f"c{number}", "user_input", prompt=prompt)
         if number:
-            await store.begin_step(begin(ref, number + 1))
+            await store.begin_step(a_step_start(ref, number + 1))
         request = frozen_map({"prompt": prompt})
-        await store.record_reply(reply(ref, "", call, number=number + 1, needs=need, request=request))
-    await store.settle(settled(ref, ExecutionStatus.PAUSED))
+        await store.record_reply(a_reply(ref, "", call, number=number + 1, needs=need, request=request))
+    await store.settle(a_settlement(ref, ExecutionStatus.PAUSED))
     return ref
 
 
-async def three_steps(store: PostgresSessions, session_id: UUID | None) -> ExecutionRef:
+async def run_three_steps(store: PostgresSessions, session_id: UUID | None) -> ExecutionRef:
     """An execution of three steps, the first with a call."""
-    ref = await begun(store, session_id) if session_id else await accepted(store, "Hello")
-    await stepped(store, ref, 1, "", a_call("c1"))
-    await stepped(store, ref, 2, "Two")
-    await stepped(store, ref, 3, "Three")
-    await ended(store, ref)
+    ref = await start_execution(store, session_id) if session_id else await accept_execution(store, "Hello")
+    await run_step(store, ref, 1, "", a_call("c1"))
+    await run_step(store, ref, 2, "Two")
+    await run_step(store, ref, 3, "Three")
+    await end_execution(store, ref)
     return ref
 
 
-def another(ref: ExecutionRef) -> ExecutionRef:
+def new_reference(ref: ExecutionRef) -> ExecutionRef:
     return replace(ref, execution_id=uuid4())

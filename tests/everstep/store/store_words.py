@@ -23,7 +23,7 @@ from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.calls import CallRecord, RecordCall
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution, Settlement
-from everstep.agent_domain.storage.metadata_changes import Notes
+from everstep.agent_domain.storage.metadata_changes import MetadataChanges
 from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordReply, RetryWait
 from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope
 from everstep.agent_domain.tools.tools import ToolCall
@@ -62,23 +62,25 @@ def of_another_tenant(ref: ExecutionRef) -> ExecutionRef:
     return replace(ref, tenant_id=OTHERS)
 
 
-def new(ref: ExecutionRef, *said: Message | str, agent: str = "helper", **fields: Any) -> NewExecution:
+def a_new_execution(
+    ref: ExecutionRef, *said: Message | str, agent: str = "helper", **fields: Any
+) -> NewExecution:
     """An execution to be accepted."""
     messages = tuple(user(each) if isinstance(each, str) else each for each in said or ("Hello",))
     return NewExecution(ref, ExecutionSpec(agent=agent), messages, **fields)
 
 
-def told(key: str, /, **payload: Any) -> EventRecord:
+def an_event(key: str, /, **payload: Any) -> EventRecord:
     """An envelope for viewers."""
     return EventRecord(key, "agent.status", payload)
 
 
-def telling(events: Sequence[EventRecord]) -> Callable[[object], Sequence[EventRecord]]:
+def publishing(events: Sequence[EventRecord]) -> Callable[[object], Sequence[EventRecord]]:
     """Publish this, regardless of the stored facts."""
     return lambda _: events
 
 
-def begin(ref: ExecutionRef, number: int = 1, attempt: int = 1, **fields: Any) -> BeginStep:
+def a_step_start(ref: ExecutionRef, number: int = 1, attempt: int = 1, **fields: Any) -> BeginStep:
     """A step begins."""
     return BeginStep(ref, number, attempt, fields.pop("outcome", None), **fields)
 
@@ -88,7 +90,7 @@ def a_call(call_id: str = "c1", name: str = "look", **args: Any) -> ToolCall:
     return ToolCall(call_id, name, frozen_map(args))
 
 
-def reply(
+def a_reply(
     ref: ExecutionRef,
     text: str = "Hi",
     *calls: ToolCall,
@@ -117,7 +119,7 @@ def reply(
     )
 
 
-def answer(call_id: str = "c1", result: Any = "found", **fields: Any) -> CallRecord:
+def a_result(call_id: str = "c1", result: Any = "found", **fields: Any) -> CallRecord:
     """A successful result."""
     text = fields.pop("text", str(result))
     return CallRecord(
@@ -128,10 +130,10 @@ def answer(call_id: str = "c1", result: Any = "found", **fields: Any) -> CallRec
 def a_failure(call_id: str = "c1", message: str = "broken") -> CallRecord:
     """A failed result."""
     error = StepError(message, None, "look", "ValueError")
-    return answer(call_id, None, error=error, text=f"Error: {message}", success=False)
+    return a_result(call_id, None, error=error, text=f"Error: {message}", success=False)
 
 
-def answers(
+def result_record(
     ref: ExecutionRef,
     record: CallRecord | None = None,
     *,
@@ -142,39 +144,41 @@ def answers(
     events: Sequence[EventRecord] = (),
 ) -> RecordCall:
     """A call's result, as the activity records it."""
-    record = record or answer()
+    record = record or a_result()
     said = (tool_message(record.text, record.call_id, "look"),) if messages is None else messages
-    return RecordCall(ref, step, index, record, said, Notes(metadata), events)
+    return RecordCall(ref, step, index, record, said, MetadataChanges(metadata), events)
 
 
-def settled(ref: ExecutionRef, status: ExecutionStatus, key: str | None = None, **fields: Any) -> Settlement:
+def a_settlement(
+    ref: ExecutionRef, status: ExecutionStatus, key: str | None = None, **fields: Any
+) -> Settlement:
     """The status to which the execution changes."""
     return Settlement(ref, key or f"settlement/{status}", status, **fields)
 
 
-async def accepted(store: ExecutionStore, *said: Message | str, **fields: Any) -> ExecutionRef:
+async def accept_execution(store: ExecutionStore, *said: Message | str, **fields: Any) -> ExecutionRef:
     """A pending execution."""
     ref = a_ref(session_id=fields.pop("session_id", None), tenant=fields.pop("tenant", TENANT))
-    await store.accept(new(ref, *said, **fields))
+    await store.accept(a_new_execution(ref, *said, **fields))
     return ref
 
 
-async def stepped(
+async def run_step(
     store: ExecutionStore, ref: ExecutionRef, number: int = 1, text: str = "Hi", *calls: ToolCall
 ) -> None:
     """A complete step, its calls answered in order."""
-    await store.begin_step(begin(ref, number))
-    await store.record_reply(reply(ref, text, *calls, number=number))
+    await store.begin_step(a_step_start(ref, number))
+    await store.record_reply(a_reply(ref, text, *calls, number=number))
     for index, call in enumerate(calls):
         await store.reserve_call(ref, call.id, 1)
-        await store.record_call(answers(ref, answer(call.id), step=number, index=index))
+        await store.record_call(result_record(ref, a_result(call.id), step=number, index=index))
 
 
-async def ended(
+async def end_execution(
     store: ExecutionStore, ref: ExecutionRef, status: ExecutionStatus = ExecutionStatus.COMPLETED
 ) -> None:
     """End the execution."""
-    await store.settle(settled(ref, status))
+    await store.settle(a_settlement(ref, status))
 
 
 def texts(messages: Messages) -> list[str]:
@@ -182,20 +186,20 @@ def texts(messages: Messages) -> list[str]:
     return [message.text for message in messages]
 
 
-async def all_told(store: ExecutionStore, ref: ExecutionRef) -> tuple[StoredEnvelope, ...]:
+async def all_envelopes(store: ExecutionStore, ref: ExecutionRef) -> tuple[StoredEnvelope, ...]:
     return await store.envelopes(ref.tenant_id, ref.stream_id)
 
 
-async def keys_told(store: ExecutionStore, ref: ExecutionRef) -> list[Any]:
+async def envelope_keys(store: ExecutionStore, ref: ExecutionRef) -> list[Any]:
     """The keys of the stream's envelopes, in order; each payload carries its key."""
-    return [envelope.payload.get("key") for envelope in await all_told(store, ref)]
+    return [envelope.payload.get("key") for envelope in await all_envelopes(store, ref)]
 
 
-def news(*keys: str) -> list[EventRecord]:
-    return [told(key, key=key) for key in keys]
+def events_with_keys(*keys: str) -> list[EventRecord]:
+    return [an_event(key, key=key) for key in keys]
 
 
-async def everything(store: ExecutionStore, ref: ExecutionRef) -> tuple[Any, ...]:
+async def readable_fields(store: ExecutionStore, ref: ExecutionRef) -> tuple[Any, ...]:
     """All fields of an execution that any caller can read, with counts."""
     return (
         await store.execution(ref),
@@ -203,6 +207,6 @@ async def everything(store: ExecutionStore, ref: ExecutionRef) -> tuple[Any, ...
         await store.transcript(ref),
         await store.open_requests(ref),
         await store.material(ref),
-        await all_told(store, ref),
+        await all_envelopes(store, ref),
         len((await store.executions(ref.tenant_id)).rows),
     )

@@ -6,16 +6,23 @@ from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.requests import RequestState, Resolution
 from everstep.agent_domain.values import frozen_map
-from tests.everstep.store.store_words import a_call, accepted, answers, begin, ended, reply
+from tests.everstep.store.store_words import (
+    a_call,
+    a_reply,
+    a_step_start,
+    accept_execution,
+    end_execution,
+    result_record,
+)
 
 QUESTION = frozen_map({"prompt": "Tea?"})
 
 
-async def allowed(store: ExecutionStore) -> ExecutionRef:
+async def create_approved_call(store: ExecutionStore) -> ExecutionRef:
     """A call that was approved and now asks a question."""
-    ref = await accepted(store)
-    await store.begin_step(begin(ref))
-    await store.record_reply(reply(ref, "?", a_call("c1"), needs=CallNeed.APPROVAL))
+    ref = await accept_execution(store)
+    await store.begin_step(a_step_start(ref))
+    await store.record_reply(a_reply(ref, "?", a_call("c1"), needs=CallNeed.APPROVAL))
     await store.resolve(ref, request_id(ref.execution_id, "c1"), Resolution("approve"))
     await store.ask(ref, "c1", QUESTION)
     return ref
@@ -23,7 +30,7 @@ async def allowed(store: ExecutionStore) -> ExecutionRef:
 
 async def test_an_approved_call_asks_once(store: ExecutionStore) -> None:
     """8.6.2, 8.5.2."""
-    ref = await allowed(store)
+    ref = await create_approved_call(store)
     await store.ask(ref, "c1", frozen_map({"prompt": "Coffee?"}))
 
     (row,) = await store.open_requests(ref)
@@ -37,7 +44,7 @@ async def test_an_approved_call_asks_once(store: ExecutionStore) -> None:
 
 async def test_decision_and_answer_are_both_known(store: ExecutionStore) -> None:
     """8.5.3, 8.6.2."""
-    ref = await allowed(store)
+    ref = await create_approved_call(store)
     before = await store.reserve_call(ref, "c1", 1)
     await store.resolve(ref, question_id(ref.execution_id, "c1"), Resolution("answer", "yes"))
     after = await store.reserve_call(ref, "c1", 2)
@@ -48,9 +55,9 @@ async def test_decision_and_answer_are_both_known(store: ExecutionStore) -> None
 
 async def test_an_answer_does_not_approve_the_call(store: ExecutionStore) -> None:
     """8.6.3: only a decision approves it."""
-    ref = await accepted(store)
-    await store.begin_step(begin(ref))
-    await store.record_reply(reply(ref, "?", a_call("c1"), needs=CallNeed.APPROVAL))
+    ref = await accept_execution(store)
+    await store.begin_step(a_step_start(ref))
+    await store.record_reply(a_reply(ref, "?", a_call("c1"), needs=CallNeed.APPROVAL))
     await store.ask(ref, "c1", QUESTION)
     await store.resolve(ref, question_id(ref.execution_id, "c1"), Resolution("answer", "yes"))
 
@@ -61,9 +68,9 @@ async def test_an_answer_does_not_approve_the_call(store: ExecutionStore) -> Non
 
 async def test_a_question_closes_with_its_call(store: ExecutionStore) -> None:
     """8.5.5, 1.1.5: by a result, or by the end of the execution."""
-    first, second = await allowed(store), await allowed(store)
-    await store.record_call(answers(first))
-    await ended(store, second, ExecutionStatus.CANCELLED)
+    first, second = await create_approved_call(store), await create_approved_call(store)
+    await store.record_call(result_record(first))
+    await end_execution(store, second, ExecutionStatus.CANCELLED)
     await store.ask(first, "c1", QUESTION)
 
     assert await store.open_requests(first) == ()

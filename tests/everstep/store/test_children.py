@@ -2,15 +2,22 @@
 
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from tests.everstep.store.store_words import a_call, a_ref, accepted, begin, new, reply
+from tests.everstep.store.store_words import (
+    a_call,
+    a_new_execution,
+    a_ref,
+    a_reply,
+    a_step_start,
+    accept_execution,
+)
 
 
 async def test_a_child_belongs_to_its_parent(store: ExecutionStore) -> None:
     """8.1.2: its execution and its agent; an execution that continues a child keeps the same parent."""
-    parent = await accepted(store)
+    parent = await accept_execution(store)
     child, later = a_ref(), a_ref()
-    row = await store.accept(new(child, parent_execution_id=parent.execution_id))
-    await store.accept(new(later, continues=child.execution_id))
+    row = await store.accept(a_new_execution(child, parent_execution_id=parent.execution_id))
+    await store.accept(a_new_execution(later, continues=child.execution_id))
 
     assert row.parent_execution_id == parent.execution_id
     assert row.metadata == {"parent_execution_id": str(parent.execution_id), "parent_snapshot_id": None}
@@ -21,9 +28,9 @@ async def test_a_child_belongs_to_its_parent(store: ExecutionStore) -> None:
 
 async def test_a_call_knows_its_position(store: ExecutionStore) -> None:
     """5.4.1: among all calls of its response."""
-    ref = await accepted(store)
-    await store.begin_step(begin(ref))
-    await store.record_reply(reply(ref, "?", a_call("c1"), a_call("c2"), needs=CallNeed.SUBAGENT))
+    ref = await accept_execution(store)
+    await store.begin_step(a_step_start(ref))
+    await store.record_reply(a_reply(ref, "?", a_call("c1"), a_call("c2"), needs=CallNeed.SUBAGENT))
     (step,) = await store.steps(ref)
 
     assert [(call.call.id, call.index) for call in step.calls] == [("c1", 0), ("c2", 1)]

@@ -19,13 +19,13 @@ from tests.everstep.store.store_words import (
     TERMINAL,
     a_call,
     a_ref,
-    accepted,
-    answer,
-    answers,
-    begin,
-    ended,
-    reply,
-    stepped,
+    a_reply,
+    a_result,
+    a_step_start,
+    accept_execution,
+    end_execution,
+    result_record,
+    run_step,
     texts,
 )
 
@@ -33,16 +33,16 @@ from tests.everstep.store.store_words import (
 class TestSteering:
     async def test_messages_are_inserted_before_the_reply_oldest_first(self, store: ExecutionStore) -> None:
         """8.3.1: inserted at the next step boundary, never between a call and its result."""
-        ref = await accepted(store)
-        await store.begin_step(begin(ref))
-        await store.record_reply(reply(ref, "Look", a_call("c0")))
+        ref = await accept_execution(store)
+        await store.begin_step(a_step_start(ref))
+        await store.record_reply(a_reply(ref, "Look", a_call("c0")))
         for key in ("b", "a", "c"):
             assert await store.steer(ref, key, user(f"Steered {key}"))
         assert texts(await store.transcript(ref)) == ["Hello", "Look"]
-        await store.record_call(answers(ref, answer("c0")))
+        await store.record_call(result_record(ref, a_result("c0")))
 
-        begun = await store.begin_step(begin(ref, 2, hears=2))
-        await store.record_reply(reply(ref, "Right", number=2))
+        begun = await store.begin_step(a_step_start(ref, 2, hears=2))
+        await store.record_reply(a_reply(ref, "Right", number=2))
 
         said = ["Hello", "Look", "found", "Steered b", "Steered a"]
         assert texts(begun.material.messages) == said
@@ -51,55 +51,55 @@ class TestSteering:
         assert [step.heard for step in await store.steps(ref)] == [0, 2]
 
     async def test_a_second_attempt_gets_the_same_messages(self, store: ExecutionStore) -> None:
-        ref = await accepted(store)
+        ref = await accept_execution(store)
         await store.steer(ref, "a", user("first"))
-        await store.begin_step(begin(ref, hears=1))
+        await store.begin_step(a_step_start(ref, hears=1))
         await store.steer(ref, "b", user("second"))
 
-        begun = await store.begin_step(begin(ref, attempt=2, hears=1))
+        begun = await store.begin_step(a_step_start(ref, attempt=2, hears=1))
 
         assert texts(begun.material.messages) == ["Hello", "first"]
-        await store.record_reply(reply(ref))
-        begun = await store.begin_step(begin(ref, 2, hears=1))
+        await store.record_reply(a_reply(ref))
+        begun = await store.begin_step(a_step_start(ref, 2, hears=1))
         assert texts(begun.material.messages) == ["Hello", "first", "Hi", "second"]
 
     async def test_a_message_that_arrives_between_attempts_keeps_its_position(
         self, store: ExecutionStore
     ) -> None:
-        ref = await accepted(store)
+        ref = await accept_execution(store)
         await store.steer(ref, "a", user("first"))
-        await store.begin_step(begin(ref, hears=2))
+        await store.begin_step(a_step_start(ref, hears=2))
         await store.steer(ref, "b", user("second"))
 
-        begun = await store.begin_step(begin(ref, attempt=2, hears=2))
+        begun = await store.begin_step(a_step_start(ref, attempt=2, hears=2))
 
         assert texts(begun.material.messages) == ["Hello", "first", "second"]
 
     async def test_a_message_is_stored_once(self, store: ExecutionStore) -> None:
-        ref = await accepted(store)
+        ref = await accept_execution(store)
 
         assert await store.steer(ref, "k", user("Hurry"))
         assert not await store.steer(ref, "k", user("Hurry up"))
-        await store.begin_step(begin(ref, hears=5))
+        await store.begin_step(a_step_start(ref, hears=5))
         assert not await store.steer(ref, "k", user("Hurry up"))
 
         assert texts(await store.transcript(ref)) == ["Hello", "Hurry"]
 
     async def test_of_concurrent_copies_of_a_message_one_is_stored(self, store: ExecutionStore) -> None:
-        ref = await accepted(store)
+        ref = await accept_execution(store)
 
         results = await asyncio.gather(*(store.steer(ref, "k", user(f"Hurry {i}")) for i in range(10)))
 
         assert results.count(True) == 1
-        await store.begin_step(begin(ref, hears=5))
+        await store.begin_step(a_step_start(ref, hears=5))
         assert texts(await store.transcript(ref)) == ["Hello", f"Hurry {results.index(True)}"]
 
     async def test_parts_and_metadata_are_stored(self, store: ExecutionStore) -> None:
-        ref = await accepted(store)
+        ref = await accept_execution(store)
         message = Message(Role.USER, [{"type": "text", "text": "Look"}], frozen_map({"z": 1, "a": 2}))  # type: ignore[arg-type]
         await store.steer(ref, "k", message)
 
-        begun = await store.begin_step(begin(ref, hears=1))
+        begun = await store.begin_step(a_step_start(ref, hears=1))
 
         assert begun.material.messages[-1] == message
 
@@ -108,9 +108,9 @@ class TestSteering:
         self, store: ExecutionStore, status: ExecutionStatus
     ) -> None:
         """8.3.1: an accepted message is never dropped, so it is not accepted."""
-        ref = await accepted(store)
+        ref = await accept_execution(store)
         await store.steer(ref, "before", user("Hurry"))
-        await ended(store, ref, status)
+        await end_execution(store, ref, status)
 
         with pytest.raises(ExecutionEnded):
             await store.steer(ref, "after", user("Hurry"))
@@ -128,10 +128,12 @@ class TestTheConversation:
         refs: list[ExecutionRef] = []
         for i in range(5):
             continues = refs[-1].execution_id if refs else None
-            refs.append(await accepted(store, f"Question {i}", continues=continues, session_id=session))
-            await stepped(store, refs[-1], 1, f"Thought {i}", a_call("c0"))
-            await stepped(store, refs[-1], 2, f"Answer {i}")
-            await ended(store, refs[-1])
+            refs.append(
+                await accept_execution(store, f"Question {i}", continues=continues, session_id=session)
+            )
+            await run_step(store, refs[-1], 1, f"Thought {i}", a_call("c0"))
+            await run_step(store, refs[-1], 2, f"Answer {i}")
+            await end_execution(store, refs[-1])
 
         said = texts(await store.transcript(refs[-1]))
         assert said == [
@@ -144,18 +146,18 @@ class TestTheConversation:
         self, store: ExecutionStore
     ) -> None:
         """8.3.1: a queued execution starts when the earlier ones have ended."""
-        first = await accepted(store, "One")
-        second = await accepted(store, "Two", continues=first.execution_id)
-        await stepped(store, first, 1, "First answer")
+        first = await accept_execution(store, "One")
+        second = await accept_execution(store, "Two", continues=first.execution_id)
+        await run_step(store, first, 1, "First answer")
 
-        begun = await store.begin_step(begin(second))
+        begun = await store.begin_step(a_step_start(second))
 
         assert texts(begun.material.messages) == ["One", "First answer", "Two"]
 
     async def test_two_executions_may_continue_the_same_one(self, store: ExecutionStore) -> None:
-        first = await accepted(store, "One")
+        first = await accept_execution(store, "One")
         left, right = [
-            await accepted(store, text, continues=first.execution_id) for text in ("Left", "Right")
+            await accept_execution(store, text, continues=first.execution_id) for text in ("Left", "Right")
         ]
 
         assert texts(await store.transcript(left)) == ["One", "Left"]
@@ -169,7 +171,7 @@ class TestTheConversation:
             Message(Role.ASSISTANT, "", frozen_map({"tool_calls": [{"z": "1", "a": {"b": None}}]})),
             Message(Role.TOOL, "\x01\u2028", frozen_map({"tool_call_id": "c"})),
         )
-        ref = await accepted(store, *said)
+        ref = await accept_execution(store, *said)
 
         assert repr(await store.transcript(ref)) == repr(said)
 

@@ -30,19 +30,19 @@ from everstep.store.keys import PostgresKeys
 from everstep.store.postgres import PostgresStore
 from everstep.store.retention import PostgresRetention
 from everstep.store.tables import executions
-from everstep.store.transaction import ONE_MOMENT, transaction
-from tests.everstep.store.onlookers import administrator
+from everstep.store.transaction import BEGIN_SNAPSHOT, transaction
+from tests.everstep.store.onlookers import open_admin_connection
 from tests.everstep.store.store_words import (
     TENANT,
+    a_new_execution,
     a_ref,
-    accepted,
-    begin,
-    new,
-    reply,
-    settled,
-    telling,
+    a_reply,
+    a_settlement,
+    a_step_start,
+    accept_execution,
+    an_event,
+    publishing,
     texts,
-    told,
 )
 from tests.swallowing import SwallowingLink, swallowing_link
 
@@ -52,7 +52,7 @@ AWAITS: Final = 200
 """More awaits than any of the works has."""
 
 
-class Interrupted:
+class InterruptedCoroutine:
     """A coroutine that is interrupted at its n-th await, counted from 0."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], number: int, interrupt: Callable[[], object]) -> None:
@@ -105,7 +105,7 @@ async def run_batch(engine: AsyncEngine) -> None:
 
 async def run_snapshot(engine: AsyncEngine) -> None:
     """A transaction whose statements share a snapshot."""
-    async with transaction(engine, ONE_MOMENT) as work:
+    async with transaction(engine, BEGIN_SNAPSHOT) as work:
         await work.together((text("SELECT 1 AS a"), {}), last=True)
 
 
@@ -128,16 +128,16 @@ async def run_autocommit(engine: AsyncEngine) -> None:
 async def run_activity_calls(engine: AsyncEngine) -> None:
     """The store calls of an activity."""
     store = PostgresStore(engine)
-    ref = await accepted(store)
-    await store.begin_step(begin(ref, events=telling([told("started")])))
-    await store.record_reply(reply(ref, "Done", events=[told("replied")]))
+    ref = await accept_execution(store)
+    await store.begin_step(a_step_start(ref, events=publishing([an_event("started")])))
+    await store.record_reply(a_reply(ref, "Done", events=[an_event("replied")]))
 
 
 async def run_gateway_queries(engine: AsyncEngine) -> None:
     """The queries of gateways and their feeds."""
     gateways = PostgresGateways(engine)
     await gateways.announce(uuid4(), "ws://127.0.0.1:1")
-    await gateways.present(10)
+    await gateways.active_gateways(10)
     await JournalTables(engine).heads([uuid4()])
     await JournalTables(engine).page(uuid4(), None, 10)
     await renew_epoch(engine)
@@ -145,7 +145,7 @@ async def run_gateway_queries(engine: AsyncEngine) -> None:
 
 async def run_api_queries(engine: AsyncEngine) -> None:
     """The queries of the API other than sessions."""
-    await PostgresKeys(engine).answered(TENANT, "user", "key")
+    await PostgresKeys(engine).find_response(TENANT, "user", "key")
 
 
 async def run_prune(engine: AsyncEngine) -> None:
@@ -178,7 +178,7 @@ async def engine(database: str) -> AsyncGenerator[AsyncEngine]:
     await engine.dispose()
 
 
-async def checked(engine: AsyncEngine) -> None:
+async def assert_pool_works(engine: AsyncEngine) -> None:
     """Fails unless the pool returns a connection that responds correctly to every kind of statement."""
     assert engine.pool.checkedout() == 0  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     async with engine.connect() as connection:
@@ -188,9 +188,9 @@ async def checked(engine: AsyncEngine) -> None:
         assert (await work.execute(select(text("42")))).scalar_one() == 42
 
 
-async def nothing_left_open(engine: AsyncEngine) -> None:
+async def assert_no_open_transaction(engine: AsyncEngine) -> None:
     """Fails if the server still has an open transaction of an idle engine."""
-    with administrator(engine) as onlooker:
+    with open_admin_connection(engine) as onlooker:
         left = onlooker.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
             " AND pid <> pg_backend_pid() AND (xact_start IS NOT NULL AND state <> 'active')"
@@ -208,10 +208,10 @@ async def test_a_cancel_at_any_await_leaves_a_pool_that_works(
     if always_yields:
         monkeypatch.setattr(psycopg.waiting, "MAX_BUSY_TIME", -1.0)
     for number in range(AWAITS):
-        work = Interrupted(WORKS[name](engine), number, cancel)
+        work = InterruptedCoroutine(WORKS[name](engine), number, cancel)
         (outcome,) = await asyncio.gather(work.run(), return_exceptions=True)
-        await checked(engine)
-        await nothing_left_open(engine)
+        await assert_pool_works(engine)
+        await assert_no_open_transaction(engine)
         if work.awaits <= number:
             assert outcome is None
             break
@@ -221,7 +221,7 @@ async def test_a_cancel_at_any_await_leaves_a_pool_that_works(
     assert number > 0
 
 
-class Broken(Exception):
+class WorkFailed(Exception):
     """An error in the work itself."""
 
 
@@ -231,22 +231,22 @@ async def test_a_fault_at_any_await_leaves_a_pool_that_works(engine: AsyncEngine
     await WORKS[name](engine)
 
     def fail() -> None:
-        raise Broken
+        raise WorkFailed
 
     for number in range(AWAITS):
-        work = Interrupted(WORKS[name](engine), number, fail)
+        work = InterruptedCoroutine(WORKS[name](engine), number, fail)
         (outcome,) = await asyncio.gather(work.run(), return_exceptions=True)
-        await checked(engine)
+        await assert_pool_works(engine)
         if work.awaits <= number:
             break
-        assert isinstance(outcome, Broken), (number, outcome)
+        assert isinstance(outcome, WorkFailed), (number, outcome)
 
 
 @pytest.mark.parametrize("name", WORKS)
 async def test_a_connection_that_is_cut_at_any_await_is_replaced(engine: AsyncEngine, name: str) -> None:
     """1.3.1."""
     await WORKS[name](engine)
-    with administrator(engine) as operator:
+    with open_admin_connection(engine) as operator:
         operator.autocommit = True
 
         def cut() -> None:
@@ -256,9 +256,9 @@ async def test_a_connection_that_is_cut_at_any_await_is_replaced(engine: AsyncEn
             )
 
         for number in range(AWAITS):
-            work = Interrupted(WORKS[name](engine), number, cut)
+            work = InterruptedCoroutine(WORKS[name](engine), number, cut)
             (outcome,) = await asyncio.gather(work.run(), return_exceptions=True)
-            await checked(engine)
+            await assert_pool_works(engine)
             if work.awaits <= number:
                 break
             assert outcome is None or isinstance(outcome, StoreUnavailable | DBAPIError), (number, outcome)
@@ -288,7 +288,7 @@ async def test_a_link_that_swallows_traffic_from_any_await_ends_the_work(
     """1.3.2: and the next work gets a connection that responds."""
     await WORKS[name](impatient)
     for number in range(AWAITS):
-        work = Interrupted(WORKS[name](impatient), number, lambda: link.swallow(new=False))
+        work = InterruptedCoroutine(WORKS[name](impatient), number, lambda: link.swallow(new=False))
         async with asyncio.timeout(10):
             (outcome,) = await asyncio.gather(work.run(), return_exceptions=True)
         if work.awaits <= number:
@@ -298,7 +298,7 @@ async def test_a_link_that_swallows_traffic_from_any_await_ends_the_work(
             # The work had its response already; the next user of the connection detects the failure.
             with suppress(DBAPIError):
                 await run_autocommit(impatient)
-        await checked(impatient)
+        await assert_pool_works(impatient)
 
 
 async def test_one_silent_connection_marks_all_of_its_age_as_broken(
@@ -336,10 +336,10 @@ async def test_a_cancel_completes_although_the_link_swallows_traffic(
         with pytest.raises(asyncio.CancelledError):
             await task
     link.flow()
-    await checked(impatient)
+    await assert_pool_works(impatient)
 
 
-async def kept(store: PostgresStore, ref: ExecutionRef) -> tuple[object, ...]:
+async def readable_outcome(store: PostgresStore, ref: ExecutionRef) -> tuple[object, ...]:
     """The fields of an execution that readers see."""
     envelopes = await store.envelopes(TENANT, ref.stream_id)
     said = texts(await store.transcript(ref))
@@ -359,10 +359,10 @@ async def test_a_retry_after_an_interruption_anywhere_finds_one_outcome(
     async def run(ref: ExecutionRef) -> None:
         nonlocal done
         activities = (
-            lambda: store.accept(new(ref)),
-            lambda: store.begin_step(begin(ref, events=telling([told("started")]))),
-            lambda: store.record_reply(reply(ref, "Done", events=[told("replied")])),
-            lambda: store.settle(settled(ref, ExecutionStatus.COMPLETED, events=[told("ended")])),
+            lambda: store.accept(a_new_execution(ref)),
+            lambda: store.begin_step(a_step_start(ref, events=publishing([an_event("started")]))),
+            lambda: store.record_reply(a_reply(ref, "Done", events=[an_event("replied")])),
+            lambda: store.settle(a_settlement(ref, ExecutionStatus.COMPLETED, events=[an_event("ended")])),
         )
         while done < len(activities):
             await activities[done]()
@@ -370,8 +370,8 @@ async def test_a_retry_after_an_interruption_anywhere_finds_one_outcome(
 
     usual = a_ref(session_id=uuid4())
     await run(usual)
-    expected = await kept(store, usual)
-    with administrator(engine) as operator:
+    expected = await readable_outcome(store, usual)
+    with open_admin_connection(engine) as operator:
         operator.autocommit = True
 
         def cut() -> None:
@@ -382,9 +382,9 @@ async def test_a_retry_after_an_interruption_anywhere_finds_one_outcome(
 
         for number in range(AWAITS):
             ref, done = a_ref(session_id=uuid4()), 0
-            work = Interrupted(run(ref), number, cut if how == "cut" else cancel)
+            work = InterruptedCoroutine(run(ref), number, cut if how == "cut" else cancel)
             await asyncio.gather(work.run(), return_exceptions=True)
             await run(ref)
-            assert await kept(store, ref) == expected
+            assert await readable_outcome(store, ref) == expected
             if work.awaits <= number:
                 break

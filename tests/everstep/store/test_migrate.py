@@ -22,7 +22,7 @@ from everstep.store.migrate import OPTIONS, pending, upgrade
 from everstep.store.tables import metadata
 
 
-async def in_database(url: str, work: Any) -> Any:
+async def run_in_database(url: str, work: Any) -> Any:
     engine = create_upgrade_engine(url)
     async with engine.begin() as connection:
         result = await connection.run_sync(work)
@@ -42,7 +42,7 @@ async def test_an_upgrade_creates_every_table(empty_database: str) -> None:
     await upgrade(empty_database)
 
     assert await pending(empty_database) == []
-    assert await in_database(empty_database, tables) == {*metadata.tables, "agent_schema_version"}
+    assert await run_in_database(empty_database, tables) == {*metadata.tables, "agent_schema_version"}
 
 
 async def test_an_upgrade_of_a_current_database_changes_nothing(database: str) -> None:
@@ -58,15 +58,15 @@ async def test_concurrent_upgrades_are_safe(empty_database: str) -> None:
 
 
 async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
-    def in_the_way(connection: Connection) -> None:
+    def create_conflicting_table(connection: Connection) -> None:
         connection.execute(text("CREATE TABLE agent_envelopes (a int)"))
 
-    await in_database(empty_database, in_the_way)
+    await run_in_database(empty_database, create_conflicting_table)
 
     with pytest.raises(StoreError, match='relation "agent_envelopes" already exists'):
         await upgrade(empty_database)
 
-    assert await in_database(empty_database, tables) == {"agent_envelopes"}
+    assert await run_in_database(empty_database, tables) == {"agent_envelopes"}
     assert await pending(empty_database) == [
         "0001_initial",
         "0002_sessions",
@@ -104,16 +104,16 @@ async def test_the_revisions_match_the_table_definitions(database: str, empty_da
     def differences(connection: Connection) -> list[Any]:
         return compare_metadata(MigrationContext.configure(connection, opts=OPTIONS), metadata)
 
-    assert await in_database(database, differences) == []
-    await in_database(empty_database, metadata.create_all)
-    assert await in_database(database, catalog) == await in_database(empty_database, catalog)
+    assert await run_in_database(database, differences) == []
+    await run_in_database(empty_database, metadata.create_all)
+    assert await run_in_database(database, catalog) == await run_in_database(empty_database, catalog)
 
 
 async def test_a_database_of_a_newer_version_is_left_alone(own_database: str) -> None:
     def newer(connection: Connection) -> None:
         connection.execute(text("UPDATE agent_schema_version SET version_num = '9999_later'"))
 
-    await in_database(own_database, newer)
+    await run_in_database(own_database, newer)
 
     for attempt in (pending, upgrade):
         with pytest.raises(SchemaTooNew, match=r"upgraded to '9999_later'.*deploy the version"):
@@ -128,7 +128,7 @@ async def test_an_unreachable_server_is_reported(attempt: Any) -> None:
 
 async def test_the_host_application_may_use_alembic_too(own_database: str) -> None:
     """Its table of revisions has Alembic's default name, ours has another."""
-    assert "alembic_version" not in await in_database(own_database, tables)
+    assert "alembic_version" not in await run_in_database(own_database, tables)
 
 
 def test_revisions_are_not_applied_by_hand() -> None:
@@ -204,7 +204,7 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
     def limit(connection: Connection) -> Any:
         return connection.execute(text("SHOW statement_timeout")).scalar()
 
-    assert await in_database(database, limit) == "0"
+    assert await run_in_database(database, limit) == "0"
 
 
 BEFORE_DISCLOSURE = """
@@ -348,30 +348,30 @@ async def test_old_rows_refer_to_existing_rows_after_the_upgrade(own_database: s
     """8.1: dangling references are cleared, missing sessions are created, totals are added up."""
     with psycopg.connect(own_database.replace("+psycopg", ""), autocommit=True) as connection:
 
-        def found(columns: str, table: str) -> list[Any]:
+        def select_rows(columns: str, table: str) -> list[Any]:
             wanted = f"SELECT {columns} FROM {table} ORDER BY id"  # noqa: S608 -- our own names
             return connection.execute(wanted.encode()).fetchall()
 
         connection.execute((BEFORE_DISCLOSURE + BEFORE_REFERENCES + OLD_ROWS).encode())
         await upgrade(own_database)
 
-        assert found("id, parent_snapshot_id, previous_snapshot_id", "agent_state_snapshots") == [
+        assert select_rows("id, parent_snapshot_id, previous_snapshot_id", "agent_state_snapshots") == [
             (BEFORE, None, None),
             (PAUSED, None, BEFORE),
             (FINAL, None, PAUSED),
             (OF_CHILD, BEFORE, GONE),
         ]
-        assert found("id, last_snapshot_id, worked_seconds", "agent_executions") == [
+        assert select_rows("id, last_snapshot_id, worked_seconds", "agent_executions") == [
             (PARENT, FINAL, 8.5),
             (CHILD, OF_CHILD, 1.5),
             (LATER, None, 0.0),
             (ALONE, None, 1.5),
         ]
         of_sessions = "id, user_id, last_execution_id, last_snapshot_id, worked_seconds"
-        assert found(of_sessions, "agent_sessions") == [
+        assert select_rows(of_sessions, "agent_sessions") == [
             (SESSION, "ann", LATER, None, 8.5),
             (NEVER_MADE, "", ALONE, None, 1.5),
         ]
-        assert found("agent_execution_id", "agent_session_messages") == [(PARENT,), (None,)]
+        assert select_rows("agent_execution_id", "agent_session_messages") == [(PARENT,), (None,)]
         connection.execute("DELETE FROM agent_sessions")
-        assert found("id", "agent_executions") == []
+        assert select_rows("id", "agent_executions") == []

@@ -25,24 +25,24 @@ from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseBusy, DatabaseUnreachable, SchemaOutdated, StoreError
 from everstep.store.postgres import PostgresStore
 from everstep.store.tables import metadata
-from tests.everstep.store.onlookers import administrator, once_blocked
+from tests.everstep.store.onlookers import open_admin_connection, run_while_blocked
 from tests.everstep.store.queries import a_waiting_execution, all_rows, execute
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,
+    a_new_execution,
     a_ref,
-    accepted,
-    answer,
-    answers,
-    begin,
-    ended,
-    new,
-    reply,
-    settled,
-    stepped,
-    telling,
+    a_reply,
+    a_result,
+    a_settlement,
+    a_step_start,
+    accept_execution,
+    an_event,
+    end_execution,
+    publishing,
+    result_record,
+    run_step,
     texts,
-    told,
 )
 
 
@@ -53,15 +53,17 @@ class TestAborting:
         await own_store.steer(ref, "k", user("Hurry"))
         asked = request_id(ref.execution_id, "c1")
         notes = frozen_map({"a": 1})
-        end = settled(
+        end = a_settlement(
             ref, ExecutionStatus.COMPLETED, snapshot=notes, output=notes, stop_reason=StopReason.GUARD
         )
-        last_of_all = [told("fatal")]
+        last_of_all = [an_event("fatal")]
         attempts: list[Callable[[], Awaitable[Any]]] = [
-            lambda: own_store.begin_step(begin(ref, 2, hears=1, events=telling(last_of_all))),
-            lambda: own_store.record_reply(reply(ref, "!", a_call("c2"), number=2, events=last_of_all)),
-            lambda: own_store.reserve_call(ref, "c0", 1, telling(last_of_all)),
-            lambda: own_store.record_call(answers(ref, answer("c0"), metadata=notes, events=last_of_all)),
+            lambda: own_store.begin_step(a_step_start(ref, 2, hears=1, events=publishing(last_of_all))),
+            lambda: own_store.record_reply(a_reply(ref, "!", a_call("c2"), number=2, events=last_of_all)),
+            lambda: own_store.reserve_call(ref, "c0", 1, publishing(last_of_all)),
+            lambda: own_store.record_call(
+                result_record(ref, a_result("c0"), metadata=notes, events=last_of_all)
+            ),
             lambda: own_store.resolve(ref, asked, Resolution("answer"), last_of_all),
             lambda: own_store.settle(replace(end, events=last_of_all)),
         ]
@@ -86,39 +88,39 @@ class TestAborting:
             assert await all_rows(own_store) != before
 
     async def test_a_connection_that_breaks_midway_leaves_nothing(self, postgres: PostgresStore) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
         await postgres.steer(ref, "k", user("Hurry"))
         before = await all_rows(postgres)
 
         def breaking(_: BegunStep) -> Sequence[EventRecord]:
             end_all_connections(postgres.engine)
-            return [told("step/1/started")]
+            return [an_event("step/1/started")]
 
         with pytest.raises(DatabaseUnreachable, match="cannot be reached"):
-            await postgres.begin_step(begin(ref, hears=1, events=breaking))
+            await postgres.begin_step(a_step_start(ref, hears=1, events=breaking))
 
         assert await all_rows(postgres) == before
-        await stepped(postgres, ref)
+        await run_step(postgres, ref)
 
     async def test_an_activity_that_is_cancelled_midway_leaves_nothing(self, postgres: PostgresStore) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
         before = await all_rows(postgres)
 
         def cancelling(_: BegunStep) -> Sequence[EventRecord]:
             assert task.cancel()
-            return [told("step/1/started")]
+            return [an_event("step/1/started")]
 
-        task = asyncio.create_task(postgres.begin_step(begin(ref, events=cancelling)))
+        task = asyncio.create_task(postgres.begin_step(a_step_start(ref, events=cancelling)))
         with pytest.raises(asyncio.CancelledError):
             await task
 
         assert await all_rows(postgres) == before
-        await stepped(postgres, ref)
+        await run_step(postgres, ref)
 
     async def test_idle_connections_that_broke_are_noticed_before_they_are_used(
         self, postgres: PostgresStore
     ) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
         await asyncio.gather(*(postgres.execution(ref) for _ in range(5)))
 
         end_all_connections(postgres.engine)
@@ -129,7 +131,7 @@ class TestAborting:
 
 def end_all_connections(engine: AsyncEngine) -> None:
     """Like a restart of the server."""
-    with administrator(engine) as connection:
+    with open_admin_connection(engine) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -149,7 +151,12 @@ class TestErrors:
         store = PostgresStore(engine)
         ref = a_ref()
 
-        for attempt in (store.execution(ref), store.material(ref), store.steps(ref), store.accept(new(ref))):
+        for attempt in (
+            store.execution(ref),
+            store.material(ref),
+            store.steps(ref),
+            store.accept(a_new_execution(ref)),
+        ):
             with pytest.raises(DatabaseUnreachable, match="Check that it runs") as caught:
                 await attempt
             assert reason in str(caught.value)
@@ -172,7 +179,7 @@ class TestErrors:
         engine = create_engine(empty_database)
 
         with pytest.raises(SchemaOutdated, match="run `everstep db upgrade`"):
-            await PostgresStore(engine).accept(new(a_ref()))
+            await PostgresStore(engine).accept(a_new_execution(a_ref()))
 
         await engine.dispose()
 
@@ -180,27 +187,27 @@ class TestErrors:
         await execute(own_store, "ALTER TABLE agent_executions DROP COLUMN plan")
 
         with pytest.raises(SchemaOutdated, match="run `everstep db upgrade`"):
-            await own_store.accept(new(a_ref()))
+            await own_store.accept(a_new_execution(a_ref()))
 
     @pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
     async def test_a_lock_that_another_transaction_holds_for_too_long(
         self, postgres: PostgresStore, database: str, limit: str
     ) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
         timeouts = {"lock_timeout": 0.0, "statement_timeout": 0.0, limit: 0.05}
         engine = create_engine(database, **timeouts)  # type: ignore[arg-type]
 
-        with administrator(postgres.engine) as connection:
+        with open_admin_connection(postgres.engine) as connection:
             connection.execute("SELECT FROM agent_executions FOR UPDATE")
             with pytest.raises(DatabaseBusy, match="Try again") as caught:
-                await PostgresStore(engine).begin_step(begin(ref))
+                await PostgresStore(engine).begin_step(a_step_start(ref))
         assert isinstance(caught.value, StoreUnavailable)
 
-        await PostgresStore(engine).begin_step(begin(ref))
+        await PostgresStore(engine).begin_step(a_step_start(ref))
         await engine.dispose()
 
     async def test_a_pool_without_a_free_connection(self, postgres: PostgresStore, database: str) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
         engine = create_engine(database, pool_size=1, max_overflow=0, pool_timeout=0.01)
 
         async with engine.connect():
@@ -211,14 +218,14 @@ class TestErrors:
         await engine.dispose()
 
     async def test_a_number_that_is_out_of_range(self, postgres: PostgresStore) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
 
         with pytest.raises(InvalidInput, match="PostgreSQL cannot hold this value"):
-            await postgres.settle(settled(ref, ExecutionStatus.RUNNING, step_count=2**40))
+            await postgres.settle(a_settlement(ref, ExecutionStatus.RUNNING, step_count=2**40))
 
     async def test_a_violated_constraint(self, postgres: PostgresStore) -> None:
         with pytest.raises(StoreError, match=r"refused a statement: new row .* violates check constraint"):
-            await postgres.settle(settled(await accepted(postgres), "odd"))  # type: ignore[arg-type]
+            await postgres.settle(a_settlement(await accept_execution(postgres), "odd"))  # type: ignore[arg-type]
 
     async def test_another_constraint_is_not_taken_for_a_duplicate_call_id(
         self, own_store: PostgresStore
@@ -226,25 +233,25 @@ class TestErrors:
         await execute(own_store, "ALTER TABLE agent_steps ADD CHECK (number < 7)")
 
         with pytest.raises(StoreError, match="refused a statement: new row"):
-            await own_store.record_reply(reply(await accepted(own_store), number=7))
+            await own_store.record_reply(a_reply(await accept_execution(own_store), number=7))
 
     async def test_user_content_is_in_no_error(self, postgres: PostgresStore) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
 
         with pytest.raises(InvalidInput) as caught:
             await postgres.settle(
-                settled(ref, ExecutionStatus.FAILED, error_message="a secret", step_count=2**40)
+                a_settlement(ref, ExecutionStatus.FAILED, error_message="a secret", step_count=2**40)
             )
 
         assert "a secret" not in repr(caught.value)
         assert "a secret" not in repr(caught.value.__cause__)
 
     async def test_a_write_to_a_deleted_stream_raises(self, postgres: PostgresStore) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
         await execute(postgres, "DELETE FROM agent_streams")
 
         with pytest.raises(StoreError, match=f"the stream of execution {ref.execution_id} is gone"):
-            await postgres.settle(settled(ref, ExecutionStatus.RUNNING, events=[told("a")]))
+            await postgres.settle(a_settlement(ref, ExecutionStatus.RUNNING, events=[an_event("a")]))
 
         row = await postgres.execution(ref)
         assert row
@@ -270,7 +277,7 @@ class TestReading:
             later = f'({column}::jsonb || \'{{"later": {{"a": 1}}}}\')::json'
             await execute(postgres, f"UPDATE {table} SET {column} = {later}")  # noqa: S608
 
-        assert await postgres.steps(ref) == (await changed_attempts(before[0]))
+        assert await postgres.steps(ref) == (await with_reserved_attempt(before[0]))
         assert await postgres.material(ref) == before[1]
         assert (await postgres.reserve_call(ref, "c1", 1)).resolution == before[2].resolution
 
@@ -291,7 +298,7 @@ class TestReading:
             await postgres.steps(ref)
 
 
-async def changed_attempts(steps: tuple[Any, ...]) -> tuple[Any, ...]:
+async def with_reserved_attempt(steps: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same steps after their second call was reserved."""
     (step,) = steps
     first, second = step.calls
@@ -304,14 +311,14 @@ class TestUpgradesUnderway:
 
         async def whole_run() -> None:
             ref = await a_waiting_execution(own_store)
-            await own_store.reserve_call(ref, "c0", 1, telling([told("a")]))
-            await own_store.record_call(answers(ref, answer("c0"), metadata=frozen_map({"a": 1})))
-            await own_store.settle(settled(ref, ExecutionStatus.PAUSED, events=[told("b")]))
+            await own_store.reserve_call(ref, "c0", 1, publishing([an_event("a")]))
+            await own_store.record_call(result_record(ref, a_result("c0"), metadata=frozen_map({"a": 1})))
+            await own_store.settle(a_settlement(ref, ExecutionStatus.PAUSED, events=[an_event("b")]))
             await own_store.steer(ref, "k", user("Hurry"))
             await own_store.resolve(
-                ref, request_id(ref.execution_id, "c1"), Resolution("answer"), [told("c")]
+                ref, request_id(ref.execution_id, "c1"), Resolution("answer"), [an_event("c")]
             )
-            await ended(own_store, ref)
+            await end_execution(own_store, ref)
             await own_store.material(ref)
             await own_store.steps(ref)
             await own_store.executions(TENANT)
@@ -320,7 +327,7 @@ class TestUpgradesUnderway:
         for _ in range(8):
             await whole_run()
         # From another connection: a connection drops its prepared statements when it alters a table itself.
-        with administrator(own_store.engine) as connection:
+        with open_admin_connection(own_store.engine) as connection:
             for table in metadata.tables:
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN later int".encode())
         await whole_run()
@@ -334,10 +341,10 @@ class TestWaiting:
     ) -> None:
         """1.1.3: the others know that the call may have run."""
         ref = await a_waiting_execution(postgres)
-        with administrator(postgres.engine) as holder:
+        with open_admin_connection(postgres.engine) as holder:
             holder.execute("SELECT FROM agent_tool_calls FOR UPDATE")
             attempts = (postgres.reserve_call(ref, "c0", attempt) for attempt in (1, 2, 3))
-            reserved = await once_blocked(postgres.engine, holder.commit, *attempts)
+            reserved = await run_while_blocked(postgres.engine, holder.commit, *attempts)
 
         assert sorted(each.is_uncertain for each in reserved) == [False, True, True]
 
@@ -346,13 +353,15 @@ class TestWaiting:
     ) -> None:
         """1.1.3: exactly one result."""
         ref = await a_waiting_execution(postgres)
-        with administrator(postgres.engine) as holder:
+        with open_admin_connection(postgres.engine) as holder:
             holder.execute(
                 "UPDATE agent_tool_calls SET state = 'done', result = '1', text = '1', success = true,"
                 " started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
             )
-            end = settled(ref, ExecutionStatus.CANCELLED)
-            assert await once_blocked(postgres.engine, holder.commit, postgres.settle(end)) == [Settled()]
+            end = a_settlement(ref, ExecutionStatus.CANCELLED)
+            assert await run_while_blocked(postgres.engine, holder.commit, postgres.settle(end)) == [
+                Settled()
+            ]
 
         records = [call.record for call in (await postgres.steps(ref))[0].calls]
         assert [record.text for record in records if record] == ["1", "Error: Cancelled before it finished"]
@@ -364,13 +373,13 @@ class TestWaiting:
     ) -> None:
         """1.1.3: exactly one result."""
         ref = await a_waiting_execution(postgres)
-        with administrator(postgres.engine) as holder:
+        with open_admin_connection(postgres.engine) as holder:
             holder.execute(
                 "UPDATE agent_tool_calls SET state = 'done', result = 'null', text = 'closed',"
                 " success = false, started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
             )
-            record = answers(ref, answer("c0"), events=[told("done")])
-            (seen,) = await once_blocked(postgres.engine, holder.commit, postgres.record_call(record))
+            record = result_record(ref, a_result("c0"), events=[an_event("done")])
+            (seen,) = await run_while_blocked(postgres.engine, holder.commit, postgres.record_call(record))
 
         assert seen.text == "closed"
         assert await postgres.envelopes(TENANT, ref.stream_id) == ()
@@ -380,16 +389,16 @@ class TestWaiting:
         self, postgres: PostgresStore, method: str
     ) -> None:
         """8.3.1: an accepted message is never dropped, so it is not accepted."""
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
         work: dict[str, Callable[[], Awaitable[Any]]] = {
             "steer": lambda: postgres.steer(ref, "k", user("Hurry")),
-            "begin_step": lambda: postgres.begin_step(begin(ref)),
-            "record_reply": lambda: postgres.record_reply(reply(ref)),
-            "settle": lambda: postgres.settle(settled(ref, ExecutionStatus.RUNNING)),
+            "begin_step": lambda: postgres.begin_step(a_step_start(ref)),
+            "record_reply": lambda: postgres.record_reply(a_reply(ref)),
+            "settle": lambda: postgres.settle(a_settlement(ref, ExecutionStatus.RUNNING)),
         }
-        with administrator(postgres.engine) as holder:
+        with open_admin_connection(postgres.engine) as holder:
             holder.execute("UPDATE agent_executions SET status = 'completed'")
-            (result,) = await once_blocked(postgres.engine, holder.commit, work[method]())
+            (result,) = await run_while_blocked(postgres.engine, holder.commit, work[method]())
 
         assert result is None if method == "settle" else isinstance(result, ExecutionEnded)
         row = await postgres.execution(ref)
@@ -398,23 +407,23 @@ class TestWaiting:
 
     async def test_metadata_of_a_call_wait_for_no_lock(self, postgres: PostgresStore) -> None:
         ref = await a_waiting_execution(postgres)
-        with administrator(postgres.engine) as holder:
+        with open_admin_connection(postgres.engine) as holder:
             holder.execute("SELECT FROM agent_executions FOR NO KEY UPDATE")
-            await postgres.record_call(answers(ref, answer("c0"), metadata=frozen_map({"ours": 2})))
+            await postgres.record_call(result_record(ref, a_result("c0"), metadata=frozen_map({"ours": 2})))
 
         assert (await postgres.material(ref)).metadata == {"ours": 2}
 
     async def test_a_retry_waits_for_the_attempt_that_is_recording(self, postgres: PostgresStore) -> None:
         """1.1.1: and then returns the recorded reply."""
-        ref = await accepted(postgres)
-        await postgres.begin_step(begin(ref))
-        given = reply(ref, "From the first attempt")
-        with administrator(postgres.engine) as holder:
+        ref = await accept_execution(postgres)
+        await postgres.begin_step(a_step_start(ref))
+        given = a_reply(ref, "From the first attempt")
+        with open_admin_connection(postgres.engine) as holder:
             holder.execute("SELECT FROM agent_executions FOR UPDATE")
-            holder.execute("UPDATE agent_steps SET facts = %s", [bodies.facts_written(given.facts)])
-            late = postgres.record_reply(reply(ref, "From the second", a_call(), attempt=2))
-            retry = postgres.begin_step(begin(ref, attempt=2))
-            facts, begun = await once_blocked(postgres.engine, holder.commit, late, retry)
+            holder.execute("UPDATE agent_steps SET facts = %s", [bodies.dump_facts(given.facts)])
+            late = postgres.record_reply(a_reply(ref, "From the second", a_call(), attempt=2))
+            retry = postgres.begin_step(a_step_start(ref, attempt=2))
+            facts, begun = await run_while_blocked(postgres.engine, holder.commit, late, retry)
 
         assert facts == begun.recorded == given.facts
 
@@ -425,22 +434,26 @@ class TestConcurrency:
         engines = [create_engine(database, pool_size=25) for _ in range(2)]
         stores = [PostgresStore(engine) for engine in engines]
         session = uuid4()
-        refs = [await accepted(stores[0], session_id=session) for _ in range(50)]
+        refs = [await accept_execution(stores[0], session_id=session) for _ in range(50)]
 
         async def whole_run(index: int) -> None:
             store, other, ref = stores[index % 2], stores[1 - index % 2], refs[index]
-            await store.begin_step(begin(ref, events=telling([told("started")])))
+            await store.begin_step(a_step_start(ref, events=publishing([an_event("started")])))
             calls = [a_call("c0"), a_call("c1")]
-            await other.record_reply(reply(ref, "Look", *calls, events=[told("replied")]))
+            await other.record_reply(a_reply(ref, "Look", *calls, events=[an_event("replied")]))
             await asyncio.gather(
                 *(
-                    each.record_call(answers(ref, answer(f"c{i}"), index=i, events=[told(f"done {i}")]))
+                    each.record_call(
+                        result_record(ref, a_result(f"c{i}"), index=i, events=[an_event(f"done {i}")])
+                    )
                     for i, each in enumerate(stores)
                 )
             )
             await asyncio.gather(
                 *(
-                    each.settle(settled(ref, ExecutionStatus.COMPLETED, "end", events=[told("ended")]))
+                    each.settle(
+                        a_settlement(ref, ExecutionStatus.COMPLETED, "end", events=[an_event("ended")])
+                    )
                     for each in stores
                 )
             )
@@ -457,11 +470,11 @@ class TestConcurrency:
     async def test_the_conversation_of_a_thousand_messages_is_read_in_order(
         self, postgres: PostgresStore
     ) -> None:
-        ref = await accepted(postgres)
+        ref = await accept_execution(postgres)
         for number in range(1, 101):
             said = tuple(user(f"{number}/{i}") for i in range(10))
-            await postgres.record_reply(replace(reply(ref, number=number), messages=said))
-        await ended(postgres, ref)
+            await postgres.record_reply(replace(a_reply(ref, number=number), messages=said))
+        await end_execution(postgres, ref)
 
         expected = ["Hello", *(f"{number}/{i}" for number in range(1, 101) for i in range(10))]
         assert texts(await postgres.transcript(ref)) == expected

@@ -19,22 +19,27 @@ from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.postgres import PostgresStore
 from everstep.store.reading import ROW
-from tests.everstep.store.onlookers import administrator, all_asked, explained, round_trips
+from tests.everstep.store.onlookers import (
+    count_round_trips,
+    open_admin_connection,
+    plan_of,
+    record_statements,
+)
 from tests.everstep.store.queries import fetch
 from tests.everstep.store.store_words import (
     TENANT,
     WAIT,
     a_call,
+    a_new_execution,
     a_ref,
-    accepted,
-    answer,
-    answers,
-    begin,
-    new,
-    reply,
-    settled,
-    telling,
-    told,
+    a_reply,
+    a_result,
+    a_settlement,
+    a_step_start,
+    accept_execution,
+    an_event,
+    publishing,
+    result_record,
 )
 
 # The number of times that each method waits for the server: every step of every agent uses some of them.
@@ -70,49 +75,64 @@ ROUND_TRIPS = {
 class TestRoundTrips:
     async def test_each_method_has_its_number_of_round_trips(self, database: str, tmp_path: Path) -> None:
         postgres = PostgresStore(create_engine(database, pool_size=1))
-        waits = round_trips(postgres.engine, tmp_path / "trace")
+        waits = count_round_trips(postgres.engine, tmp_path / "trace")
         counted: dict[str, int] = {}
         await postgres.execution(a_ref())
         ref = a_ref(session_id=uuid4())
         asked = request_id(ref.execution_id, "c1")
         said = frozen_map({"a": 1})
-        end = settled(
+        end = a_settlement(
             ref, ExecutionStatus.COMPLETED, "end", outcome=said, output=said, snapshot=said, is_final=True
         )
         calls: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
-            ("accept", lambda: postgres.accept(new(ref))),
+            ("accept", lambda: postgres.accept(a_new_execution(ref))),
             ("material", lambda: postgres.material(ref)),
-            ("begin_step", lambda: postgres.begin_step(begin(ref, events=telling([told("1")])))),
+            (
+                "begin_step",
+                lambda: postgres.begin_step(a_step_start(ref, events=publishing([an_event("1")]))),
+            ),
             ("note_partial", lambda: postgres.note_partial(ref, 1, 1, "text")),
             ("note_failure", lambda: postgres.note_failure(ref, 1, 1)),
-            ("note_wait", lambda: postgres.note_wait(ref, 1, WAIT, [told("wait")])),
+            ("note_wait", lambda: postgres.note_wait(ref, 1, WAIT, [an_event("wait")])),
             (
                 "record_reply",
                 lambda: postgres.record_reply(
-                    reply(ref, "", *map(a_call, ("c0", "c1", "c2")), needs=CallNeed.INPUT, events=[told("2")])
+                    a_reply(
+                        ref,
+                        "",
+                        *map(a_call, ("c0", "c1", "c2")),
+                        needs=CallNeed.INPUT,
+                        events=[an_event("2")],
+                    )
                 ),
             ),
             ("preview_step", lambda: postgres.preview_step(ref, 2)),
             (
                 "record_reply with its beginning",
-                lambda: postgres.record_reply(replace(reply(ref, number=2), begins=begin(ref, 2))),
+                lambda: postgres.record_reply(replace(a_reply(ref, number=2), begins=a_step_start(ref, 2))),
             ),
             ("preview_call", lambda: postgres.preview_call(ref, "c0")),
             ("open_requests", lambda: postgres.open_requests(ref)),
             ("request", lambda: postgres.request(ref, asked)),
-            ("resolve", lambda: postgres.resolve(ref, asked, Resolution("answer"), [told("3")])),
-            ("reserve_call", lambda: postgres.reserve_call(ref, "c0", 1, telling([told("4")]))),
-            ("record_call", lambda: postgres.record_call(answers(ref, answer("c0"), events=[told("5")]))),
+            ("resolve", lambda: postgres.resolve(ref, asked, Resolution("answer"), [an_event("3")])),
+            ("reserve_call", lambda: postgres.reserve_call(ref, "c0", 1, publishing([an_event("4")]))),
+            (
+                "record_call",
+                lambda: postgres.record_call(result_record(ref, a_result("c0"), events=[an_event("5")])),
+            ),
             (
                 "record_call with metadata",
                 lambda: postgres.record_call(
-                    answers(ref, answer("c1"), metadata=said, events=[told("6")], index=1)
+                    result_record(ref, a_result("c1"), metadata=said, events=[an_event("6")], index=1)
                 ),
             ),
-            ("settle", lambda: postgres.settle(settled(ref, ExecutionStatus.PAUSED, events=[told("7")]))),
+            (
+                "settle",
+                lambda: postgres.settle(a_settlement(ref, ExecutionStatus.PAUSED, events=[an_event("7")])),
+            ),
             ("keep_snapshot", lambda: postgres.keep_snapshot(ref, 1, said)),
             ("steer", lambda: postgres.steer(ref, "k", user("Hurry"))),
-            ("settle at the end", lambda: postgres.settle(replace(end, events=[told("8")]))),
+            ("settle at the end", lambda: postgres.settle(replace(end, events=[an_event("8")]))),
             ("execution", lambda: postgres.execution(ref)),
             ("executions", lambda: postgres.executions(TENANT)),
             ("steps", lambda: postgres.steps(ref)),
@@ -200,7 +220,7 @@ class TestIndexes:
         self, own_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Among many others, each list is found by an index, and pages are sorted by it."""
-        with administrator(own_store.engine) as connection:
+        with open_admin_connection(own_store.engine) as connection:
             connection.execute(MANY.format(executions=5000, notes=NOTES).encode())
         running = (
             "SELECT * FROM agent_executions WHERE status = 'running' ORDER BY created_at OFFSET 800 LIMIT 1"
@@ -208,7 +228,7 @@ class TestIndexes:
         (some,) = await fetch(own_store, running)
         ref = ExecutionRef(some.id, some.tenant_id, some.session_id)
         first = await own_store.executions(some.tenant_id, limit=20)
-        plans, asked = list[str](), all_asked(monkeypatch)
+        plans, asked = list[str](), record_statements(monkeypatch)
 
         @event.listens_for(own_store.engine.sync_engine, "before_cursor_execute", retval=True)
         def explain(*given: Any) -> tuple[str, Any]:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
@@ -238,7 +258,7 @@ class TestIndexes:
             plans.clear()
             asked.clear()
             await read()
-            plans += [explained(own_store.engine, each) for each, _ in asked]
+            plans += [plan_of(own_store.engine, each) for each, _ in asked]
             assert plans
             for plan in plans:
                 assert "Seq Scan" not in plan, f"{name}:\n{plan}"
@@ -250,10 +270,10 @@ class TestIndexes:
         self, own_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of 1,000 steps: the page's steps, and one more that shows whether there is a next page."""
-        ref = await accepted(own_store)
-        with administrator(own_store.engine) as connection:
+        ref = await accept_execution(own_store)
+        with open_admin_connection(own_store.engine) as connection:
             connection.execute(LONG.format(id=ref.execution_id, tenant=ref.tenant_id).encode())
-        asked = all_asked(monkeypatch)
+        asked = record_statements(monkeypatch)
 
         page = await own_store.steps_after(ref, 500, limit=10)
 
@@ -261,7 +281,7 @@ class TestIndexes:
         assert page.cursor == "510"
         assert {(len(step.messages), len(step.calls)) for step in page.rows} == {(2, 1)}
         assert [answer.rowcount for _, answer in asked] == [11, 20, 10]
-        plans = [explained(own_store.engine, each) for each, _ in asked]
+        plans = [plan_of(own_store.engine, each) for each, _ in asked]
         for plan, place in zip(plans, ("number", "step", "step"), strict=True):
             assert "Index Scan" in plan, plan
             assert re.search(rf"Index Cond: .*{place} >", plan), plan
@@ -271,8 +291,8 @@ class TestIndexes:
         self, own_store: PostgresStore
     ) -> None:
         """Otherwise the cost of a page would grow with all metadata ever written in its executions."""
-        ref = await accepted(own_store, metadata=frozen_map({"a": 0, "b": 1, "c": 2}))
-        with administrator(own_store.engine) as connection:
+        ref = await accept_execution(own_store, metadata=frozen_map({"a": 0, "b": 1, "c": 2}))
+        with open_admin_connection(own_store.engine) as connection:
             connection.execute(NOTED.format(id=ref.execution_id, tenant=ref.tenant_id, notes=NOTES).encode())
 
         async with own_store.engine.connect() as connected:

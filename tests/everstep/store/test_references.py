@@ -21,8 +21,16 @@ from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
-from tests.everstep.store.store_words import TENANT, a_call, accepted, begin, settled, stepped, told
-from tests.everstep.store.test_sessions import ALL, HERS, a_session, said
+from tests.everstep.store.store_words import (
+    TENANT,
+    a_call,
+    a_settlement,
+    a_step_start,
+    accept_execution,
+    an_event,
+    run_step,
+)
+from tests.everstep.store.test_sessions import ALL, HERS, a_message, new_session_id
 
 STATE = frozen_map({"a": 1})
 
@@ -48,25 +56,29 @@ async def rows(store: PostgresSessions, query: str, **values: Any) -> list[Any]:
         return [*(await connection.execute(text(query), values)).all()]
 
 
-def speaking(number: int) -> Any:
+def a_session_event(number: int) -> Any:
     """An event that is also published to the session's readers."""
-    return replace(told(f"step/{number}"), announces=session_messages.step_started(number))
+    return replace(an_event(f"step/{number}"), announces=session_messages.step_started_announcement(number))
 
 
-async def lived(store: PostgresSessions, ref: ExecutionRef, *, ends: bool = True) -> None:
+async def run_whole_execution(store: PostgresSessions, ref: ExecutionRef, *, ends: bool = True) -> None:
     """An execution with a step, a call, a subagent, and snapshots of each kind."""
-    await store.begin_step(begin(ref))
-    await stepped(store, ref, 1, "Hi", a_call(f"call {ref.execution_id}"))
+    await store.begin_step(a_step_start(ref))
+    await run_step(store, ref, 1, "Hi", a_call(f"call {ref.execution_id}"))
     await store.keep_snapshot(ref, 1, STATE)
-    child = await accepted(store, session_id=ref.session_id, parent_execution_id=ref.execution_id)
-    await store.begin_step(begin(child))
+    child = await accept_execution(store, session_id=ref.session_id, parent_execution_id=ref.execution_id)
+    await store.begin_step(a_step_start(child))
     for each in (child, ref):
-        paused = settled(each, ExecutionStatus.PAUSED, key="pause", snapshot=STATE, events=[speaking(1)])
+        paused = a_settlement(
+            each, ExecutionStatus.PAUSED, key="pause", snapshot=STATE, events=[a_session_event(1)]
+        )
         await store.settle(paused)
-        await store.settle(settled(each, ExecutionStatus.RUNNING, key="resume", events=[speaking(2)]))
+        await store.settle(
+            a_settlement(each, ExecutionStatus.RUNNING, key="resume", events=[a_session_event(2)])
+        )
     if ends:
         for each in (child, ref):
-            done = settled(each, ExecutionStatus.COMPLETED, key="end", snapshot=STATE, is_final=True)
+            done = a_settlement(each, ExecutionStatus.COMPLETED, key="end", snapshot=STATE, is_final=True)
             await store.settle(replace(done, worked_seconds=1.5))
 
 
@@ -75,8 +87,8 @@ async def test_every_foreign_key_needs_its_target(
     store: PostgresSessions, database: str, column: str
 ) -> None:
     """8.1"""
-    session_id = await a_session(store)
-    await lived(store, (await store.post(said(session_id))).execution)
+    session_id = await new_session_id(store)
+    await run_whole_execution(store, (await store.post(a_message(session_id))).execution)
     table, _, name = column.partition(".")
     change = f"UPDATE {table} SET {name} = gen_random_uuid()"  # noqa: S608 -- our own names
     with (
@@ -88,10 +100,10 @@ async def test_every_foreign_key_needs_its_target(
 
 async def test_a_deleted_session_deletes_its_rows(store: PostgresSessions) -> None:
     """8.1, 8.7.1: and no rows of others."""
-    kept, removed = await a_session(store), await a_session(store)
+    kept, removed = await new_session_id(store), await new_session_id(store)
     for session_id in (kept, removed):
         for _ in range(2):
-            await lived(store, (await store.post(said(session_id))).execution)
+            await run_whole_execution(store, (await store.post(a_message(session_id))).execution)
             await store.release(TENANT, session_id)
     tables = ("agent_executions", "agent_session_messages", "agent_state_snapshots", "agent_streams")
     before = [(await rows(store, f"SELECT count(*) FROM {table}"))[0][0] for table in tables]  # noqa: S608 -- ours
@@ -107,9 +119,9 @@ async def test_a_deleted_session_deletes_its_rows(store: PostgresSessions) -> No
 
 async def test_references_to_a_removed_execution_become_null(store: PostgresSessions) -> None:
     """8.1: messages stay, because users may have read them."""
-    session_id = await a_session(store)
-    ref = (await store.post(said(session_id))).execution
-    await lived(store, ref)
+    session_id = await new_session_id(store)
+    ref = (await store.post(a_message(session_id))).execution
+    await run_whole_execution(store, ref)
     async with store.engine.begin() as connection:
         await connection.execute(text("DELETE FROM agent_executions"))
 
@@ -125,10 +137,10 @@ async def test_a_session_has_its_last_accepted_execution_and_latest_snapshot(
     store: PostgresSessions,
 ) -> None:
     """8.1.5: queued executions included, subagents not; an unprocessed steered message counts too."""
-    session_id = await a_session(store)
-    first = (await store.post(said(session_id))).execution
-    second = (await store.post(said(session_id))).execution
-    await lived(store, first, ends=False)
+    session_id = await new_session_id(store)
+    first = (await store.post(a_message(session_id))).execution
+    second = (await store.post(a_message(session_id))).execution
+    await run_whole_execution(store, first, ends=False)
 
     session = await store.session(HERS, session_id)
     snapshots = (await store.snapshots(first)).rows
@@ -141,15 +153,15 @@ async def test_a_session_has_its_last_accepted_execution_and_latest_snapshot(
 
 async def test_snapshots_of_a_subagent_refer_to_the_latest_of_its_parent(store: PostgresSessions) -> None:
     """8.1.2: the one at the subagent's start, or otherwise the latest one now."""
-    session_id = await a_session(store)
-    parent = (await store.post(said(session_id))).execution
-    early = await accepted(store, session_id=session_id, parent_execution_id=parent.execution_id)
-    await store.settle(settled(early, ExecutionStatus.PAUSED, key="before", snapshot=STATE))
-    await store.settle(settled(parent, ExecutionStatus.PAUSED, key="one", snapshot=STATE))
-    late = await accepted(store, session_id=session_id, parent_execution_id=parent.execution_id)
-    await store.settle(settled(parent, ExecutionStatus.PAUSED, key="two", snapshot=STATE))
+    session_id = await new_session_id(store)
+    parent = (await store.post(a_message(session_id))).execution
+    early = await accept_execution(store, session_id=session_id, parent_execution_id=parent.execution_id)
+    await store.settle(a_settlement(early, ExecutionStatus.PAUSED, key="before", snapshot=STATE))
+    await store.settle(a_settlement(parent, ExecutionStatus.PAUSED, key="one", snapshot=STATE))
+    late = await accept_execution(store, session_id=session_id, parent_execution_id=parent.execution_id)
+    await store.settle(a_settlement(parent, ExecutionStatus.PAUSED, key="two", snapshot=STATE))
     for child in (early, late):
-        await store.settle(settled(child, ExecutionStatus.COMPLETED, key="end", snapshot=STATE))
+        await store.settle(a_settlement(child, ExecutionStatus.COMPLETED, key="end", snapshot=STATE))
 
     two, one = (await store.snapshots(parent)).rows
     assert (one.parent_snapshot_id, two.parent_snapshot_id) == (None, None)
@@ -159,9 +171,9 @@ async def test_snapshots_of_a_subagent_refer_to_the_latest_of_its_parent(store: 
 
 async def test_an_execution_that_names_a_session_creates_it(store: PostgresSessions) -> None:
     """8.1.5: for its own user; a session of another user is left unchanged."""
-    named, hers = uuid4(), await a_session(store, title="Hers")
+    named, hers = uuid4(), await new_session_id(store, title="Hers")
     for session_id in (named, hers):
-        await accepted(store, session_id=session_id, user_id="ben")
+        await accept_execution(store, session_id=session_id, user_id="ben")
 
     made, other = await store.session(ALL, named), await store.session(ALL, hers)
     assert made
@@ -170,22 +182,22 @@ async def test_an_execution_that_names_a_session_creates_it(store: PostgresSessi
     assert (other.user_id, other.title) == ("ann", "Hers")
 
 
-async def talks(store: PostgresSessions, session_id: UUID) -> None:
+async def post_until_deleted(store: PostgresSessions, session_id: UUID) -> None:
     for _ in range(3):
-        posted = await store.post(said(session_id))
+        posted = await store.post(a_message(session_id))
         await store.release(TENANT, session_id)
-        await lived(store, posted.execution)
+        await run_whole_execution(store, posted.execution)
 
 
-async def meddles(store: PostgresSessions, session_id: UUID) -> None:
+async def change_until_deleted(store: PostgresSessions, session_id: UUID) -> None:
     for number in range(10):
         await store.change_session(HERS, session_id, SessionChanges(title=f"{number}"))
-        ref = await accepted(store, session_id=session_id)
-        await store.settle(settled(ref, ExecutionStatus.CANCELLED, key="end"))
+        ref = await accept_execution(store, session_id=session_id)
+        await store.settle(a_settlement(ref, ExecutionStatus.CANCELLED, key="end"))
         await store.release(TENANT, session_id)
 
 
-async def removes(store: PostgresSessions, session_id: UUID) -> None:
+async def delete_when_idle(store: PostgresSessions, session_id: UUID) -> None:
     """As soon as no execution is in progress."""
     is_left = True
     while is_left:
@@ -198,10 +210,20 @@ async def test_concurrent_writers_of_many_sessions_never_deadlock(
     store: PostgresSessions, database: str
 ) -> None:
     """8.1, 8.3.1: references are locked as well, in any order of writes."""
-    sessions = [await a_session(store) for _ in range(4)]
-    await asyncio.gather(*(work(store, each) for each in sessions for work in (talks, talks, meddles)))
+    sessions = [await new_session_id(store) for _ in range(4)]
+    await asyncio.gather(
+        *(
+            work(store, each)
+            for each in sessions
+            for work in (post_until_deleted, post_until_deleted, change_until_deleted)
+        )
+    )
 
-    works = [work(store, each) for each in sessions for work in (removes, removes, talks)]
+    works = [
+        work(store, each)
+        for each in sessions
+        for work in (delete_when_idle, delete_when_idle, post_until_deleted)
+    ]
     ends = await asyncio.gather(*works, return_exceptions=True)
 
     # The other writers got the error that the session is gone.

@@ -13,7 +13,7 @@ from sqlalchemy import event, text
 
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.storage.keys import Answered
+from everstep.agent_domain.storage.keys import StoredResponse
 from everstep.agent_domain.storage.sessions import SessionChanges, SessionStatus
 from everstep.store import retention
 from everstep.store.engine import create_engine
@@ -23,14 +23,14 @@ from tests.everstep.store.store_words import (
     OTHERS,
     TENANT,
     a_call,
-    accepted,
-    begin,
-    ended,
-    settled,
-    stepped,
-    told,
+    a_settlement,
+    a_step_start,
+    accept_execution,
+    an_event,
+    end_execution,
+    run_step,
 )
-from tests.everstep.store.test_sessions import a_session, begun, over, said
+from tests.everstep.store.test_sessions import a_message, finish_execution, new_session_id, start_execution
 
 LONG_AGO = "clock_timestamp() - interval '100 days'"
 CHANGED = {
@@ -48,11 +48,11 @@ async def store(database: str) -> AsyncGenerator[PostgresRetention]:
     await engine.dispose()
 
 
-def before() -> datetime:
+def a_month_ago() -> datetime:
     return datetime.now(UTC) - timedelta(days=50)
 
 
-async def total(counts: AsyncGenerator[int]) -> int:
+async def sum_of(counts: AsyncGenerator[int]) -> int:
     return sum([count async for count in counts])
 
 
@@ -62,43 +62,47 @@ async def rows(store: PostgresRetention, statement: str, **values: Any) -> list[
         return [*found] if found.returns_rows else []
 
 
-async def age(store: PostgresRetention, table: str, where: str = "true", **values: Any) -> None:
+async def set_back(store: PostgresRetention, table: str, where: str = "true", **values: Any) -> None:
     """Set back the timestamps of these rows."""
     await rows(store, f"UPDATE {table} SET {CHANGED[table]} = {LONG_AGO} WHERE {where}", **values)  # noqa: S608
 
 
-async def how_many(store: PostgresRetention, *tables: str) -> list[int]:
+async def count_responses(store: PostgresRetention, *tables: str) -> list[int]:
     return [(await rows(store, f"SELECT count(*) FROM {table}"))[0][0] for table in tables]  # noqa: S608
 
 
-async def answered(store: PostgresRetention, key: str, **tells_of: UUID) -> None:
-    await PostgresKeys(store.engine).remember(TENANT, "ann", key, Answered(201, {}, "digest", **tells_of))
+async def store_response(store: PostgresRetention, key: str, **tells_of: UUID) -> None:
+    await PostgresKeys(store.engine).remember(
+        TENANT, "ann", key, StoredResponse(201, {}, "digest", **tells_of)
+    )
 
 
-async def an_ended(store: PostgresRetention, *, old: bool = True, **fields: Any) -> ExecutionRef:
+async def create_ended_execution(
+    store: PostgresRetention, *, old: bool = True, **fields: Any
+) -> ExecutionRef:
     """An execution without a session that has published an envelope and has ended."""
-    ref = await accepted(store, **fields)
-    await stepped(store, ref, 1, "Hi", a_call(f"call {ref.execution_id}"))
-    await store.settle(settled(ref, ExecutionStatus.COMPLETED, events=[told("a"), told("b")]))
+    ref = await accept_execution(store, **fields)
+    await run_step(store, ref, 1, "Hi", a_call(f"call {ref.execution_id}"))
+    await store.settle(a_settlement(ref, ExecutionStatus.COMPLETED, events=[an_event("a"), an_event("b")]))
     if old:
-        await age(store, "agent_executions", "id = :id", id=ref.execution_id)
+        await set_back(store, "agent_executions", "id = :id", id=ref.execution_id)
     return ref
 
 
 class TestSessions:
     async def test_idle_sessions_are_deleted_with_all_their_rows(self, store: PostgresRetention) -> None:
         """8.7.2: in every status and tenant."""
-        archived = await a_session(store)
-        await over(store, await begun(store, archived))
+        archived = await new_session_id(store)
+        await finish_execution(store, await start_execution(store, archived))
         await store.change_session(Scope(TENANT), archived, SessionChanges(status=SessionStatus.ARCHIVED))
-        theirs = await a_session(store, tenant=OTHERS)
-        await answered(store, "k", session_id=theirs)
-        await age(store, "agent_sessions")
-        lively = await a_session(store)
+        theirs = await new_session_id(store, tenant=OTHERS)
+        await store_response(store, "k", session_id=theirs)
+        await set_back(store, "agent_sessions")
+        lively = await new_session_id(store)
 
-        assert await total(store.prune_sessions(before(), dry_run=True)) == 2
-        assert await how_many(store, "agent_sessions") == [3]
-        assert await total(store.prune_sessions(before())) == 2
+        assert await sum_of(store.prune_sessions(a_month_ago(), dry_run=True)) == 2
+        assert await count_responses(store, "agent_sessions") == [3]
+        assert await sum_of(store.prune_sessions(a_month_ago())) == 2
 
         assert [row.id for row in await rows(store, "SELECT id FROM agent_sessions")] == [lively]
         left = (
@@ -108,30 +112,30 @@ class TestSessions:
             "agent_envelopes",
             "agent_answers",
         )
-        assert await how_many(store, *left) == [0] * 5
+        assert await count_responses(store, *left) == [0] * 5
 
     @pytest.mark.parametrize("status", ["pending", "running", "paused"])
     async def test_a_session_with_an_execution_in_progress_stays(
         self, store: PostgresRetention, status: str
     ) -> None:
         """8.7.2"""
-        session_id = await a_session(store)
-        posted = await store.post(said(session_id))
+        session_id = await new_session_id(store)
+        posted = await store.post(a_message(session_id))
         if status != "pending":
-            await store.begin_step(begin(posted.execution))
-            await store.settle(settled(posted.execution, ExecutionStatus(status)))
-        await age(store, "agent_sessions")
+            await store.begin_step(a_step_start(posted.execution))
+            await store.settle(a_settlement(posted.execution, ExecutionStatus(status)))
+        await set_back(store, "agent_sessions")
 
-        assert await total(store.prune_sessions(before(), dry_run=True)) == 0
-        assert await total(store.prune_sessions(before())) == 0
+        assert await sum_of(store.prune_sessions(a_month_ago(), dry_run=True)) == 0
+        assert await sum_of(store.prune_sessions(a_month_ago())) == 0
         assert await store.session(Scope(TENANT), session_id)
 
     async def test_a_session_that_gets_a_message_during_the_prune_stays(
         self, store: PostgresRetention
     ) -> None:
-        session_id = await a_session(store)
-        looked_at = before()
-        await over(store, await begun(store, session_id))
+        session_id = await new_session_id(store)
+        looked_at = a_month_ago()
+        await finish_execution(store, await start_execution(store, session_id))
 
         assert not await store.delete_session(Scope(TENANT), session_id, unchanged_since=looked_at)
         assert await store.session(Scope(TENANT), session_id)
@@ -142,74 +146,82 @@ class TestExecutions:
         self, store: PostgresRetention
     ) -> None:
         """8.7.2"""
-        old, late = await an_ended(store), await an_ended(store, old=False)
-        await answered(store, "k", execution_id=old.execution_id)
-        running = await accepted(store)
-        await store.begin_step(begin(running))
+        old, late = await create_ended_execution(store), await create_ended_execution(store, old=False)
+        await store_response(store, "k", execution_id=old.execution_id)
+        running = await accept_execution(store)
+        await store.begin_step(a_step_start(running))
 
-        assert await total(store.prune_executions(before(), dry_run=True)) == 1
+        assert await sum_of(store.prune_executions(a_month_ago(), dry_run=True)) == 1
         assert await store.execution(old)
-        assert await total(store.prune_executions(before())) == 1
+        assert await sum_of(store.prune_executions(a_month_ago())) == 1
 
         kept = await rows(store, "SELECT id FROM agent_executions")
         assert {row.id for row in kept} == {late.execution_id, running.execution_id}
-        assert await how_many(store, "agent_streams", "agent_envelopes", "agent_tool_calls") == [2, 2, 1]
-        assert await how_many(store, "agent_answers") == [0]
+        assert await count_responses(store, "agent_streams", "agent_envelopes", "agent_tool_calls") == [
+            2,
+            2,
+            1,
+        ]
+        assert await count_responses(store, "agent_answers") == [0]
 
     async def test_executions_of_a_session_stay_as_its_conversation(self, store: PostgresRetention) -> None:
-        await over(store, await begun(store, await a_session(store)))
-        await age(store, "agent_executions")
+        await finish_execution(store, await start_execution(store, await new_session_id(store)))
+        await set_back(store, "agent_executions")
 
-        assert await total(store.prune_executions(before(), dry_run=True)) == 0
-        assert await total(store.prune_executions(before())) == 0
-        assert await how_many(store, "agent_executions") == [1]
+        assert await sum_of(store.prune_executions(a_month_ago(), dry_run=True)) == 0
+        assert await sum_of(store.prune_executions(a_month_ago())) == 0
+        assert await count_responses(store, "agent_executions") == [1]
 
     async def test_an_execution_of_an_implicit_session_stays(self, store: PostgresRetention) -> None:
         """8.1, 8.7.2: the session is created with it, and deleted with it."""
-        await an_ended(store, session_id=uuid4())
+        await create_ended_execution(store, session_id=uuid4())
 
-        assert await total(store.prune_executions(before())) == 0
-        assert await how_many(store, "agent_sessions", "agent_executions") == [1, 1]
-        await age(store, "agent_sessions")
-        assert await total(store.prune_sessions(before())) == 1
-        assert await how_many(store, "agent_sessions", "agent_executions", "agent_streams") == [0, 0, 0]
+        assert await sum_of(store.prune_executions(a_month_ago())) == 0
+        assert await count_responses(store, "agent_sessions", "agent_executions") == [1, 1]
+        await set_back(store, "agent_sessions")
+        assert await sum_of(store.prune_sessions(a_month_ago())) == 1
+        assert await count_responses(store, "agent_sessions", "agent_executions", "agent_streams") == [
+            0,
+            0,
+            0,
+        ]
 
     async def test_subagents_are_deleted_with_their_parent(self, store: PostgresRetention) -> None:
         """8.7.2: and not before it."""
-        parent = await accepted(store)
-        child = await an_ended(store, parent_execution_id=parent.execution_id)
-        await an_ended(store, parent_execution_id=child.execution_id)
-        assert await total(store.prune_executions(before())) == 0
+        parent = await accept_execution(store)
+        child = await create_ended_execution(store, parent_execution_id=parent.execution_id)
+        await create_ended_execution(store, parent_execution_id=child.execution_id)
+        assert await sum_of(store.prune_executions(a_month_ago())) == 0
 
-        await ended(store, parent)
-        await age(store, "agent_executions")
+        await end_execution(store, parent)
+        await set_back(store, "agent_executions")
 
-        assert await total(store.prune_executions(before(), dry_run=True)) == 3
-        assert await total(store.prune_executions(before())) == 3
-        assert await how_many(store, "agent_executions", "agent_streams") == [0, 0]
+        assert await sum_of(store.prune_executions(a_month_ago(), dry_run=True)) == 3
+        assert await sum_of(store.prune_executions(a_month_ago())) == 3
+        assert await count_responses(store, "agent_executions", "agent_streams") == [0, 0]
 
     async def test_a_subagent_in_progress_keeps_its_parent(self, store: PostgresRetention) -> None:
-        parent = await an_ended(store)
-        await accepted(store, parent_execution_id=parent.execution_id)
+        parent = await create_ended_execution(store)
+        await accept_execution(store, parent_execution_id=parent.execution_id)
 
-        assert await total(store.prune_executions(before(), dry_run=True)) == 0
-        assert await total(store.prune_executions(before())) == 0
+        assert await sum_of(store.prune_executions(a_month_ago(), dry_run=True)) == 0
+        assert await sum_of(store.prune_executions(a_month_ago())) == 0
 
     async def test_a_continued_execution_is_deleted_after_its_continuation(
         self, store: PostgresRetention
     ) -> None:
-        origin = await an_ended(store)
+        origin = await create_ended_execution(store)
         fork = ExecutionRef(uuid4(), TENANT)
         await store.fork(origin, 1, fork, "Else")
 
-        assert await total(store.prune_executions(before())) == 0
+        assert await sum_of(store.prune_executions(a_month_ago())) == 0
         assert len(await store.transcript(fork)) == 4
 
-        await ended(store, fork)
-        await age(store, "agent_executions", "id = :id", id=fork.execution_id)
-        assert await total(store.prune_executions(before())) == 1
-        assert await total(store.prune_executions(before())) == 1
-        assert await how_many(store, "agent_executions") == [0]
+        await end_execution(store, fork)
+        await set_back(store, "agent_executions", "id = :id", id=fork.execution_id)
+        assert await sum_of(store.prune_executions(a_month_ago())) == 1
+        assert await sum_of(store.prune_executions(a_month_ago())) == 1
+        assert await count_responses(store, "agent_executions") == [0]
 
 
 FIRST_HELD = """
@@ -220,13 +232,13 @@ FIRST_HELD = """
 
 
 class TestEnvelopes:
-    async def told_in(self, store: PostgresRetention, session_id: UUID, *keys: str) -> ExecutionRef:
+    async def start_and_publish(self, store: PostgresRetention, session_id: UUID, *keys: str) -> ExecutionRef:
         """A running execution that has published these envelopes."""
-        ref = await accepted(store, session_id=session_id)
-        await store.settle(settled(ref, ExecutionStatus.RUNNING, events=[told(key) for key in keys]))
+        ref = await accept_execution(store, session_id=session_id)
+        await store.settle(a_settlement(ref, ExecutionStatus.RUNNING, events=[an_event(key) for key in keys]))
         return ref
 
-    async def held(self, store: PostgresRetention, session_id: UUID) -> list[int]:
+    async def held_seqs(self, store: PostgresRetention, session_id: UUID) -> list[int]:
         """The `seq` of each envelope; the query of docs/retention.md has to find the same first one."""
         held = [envelope.seq for envelope in await store.envelopes(TENANT, session_id)]
         (stream,) = await rows(store, FIRST_HELD, id=session_id)
@@ -236,39 +248,41 @@ class TestEnvelopes:
     async def test_old_envelopes_are_deleted_and_the_stream_continues(self, store: PostgresRetention) -> None:
         """8.7.3"""
         session_id = uuid4()
-        ref = await self.told_in(store, session_id, "a", "b", "c")
-        await ended(store, ref)
-        await age(store, "agent_envelopes", "seq <= 2")
+        ref = await self.start_and_publish(store, session_id, "a", "b", "c")
+        await end_execution(store, ref)
+        await set_back(store, "agent_envelopes", "seq <= 2")
 
-        assert await total(store.prune_envelopes(before(), dry_run=True)) == 2
-        assert await self.held(store, session_id) == [1, 2, 3]
-        assert await total(store.prune_envelopes(before())) == 2
-        assert await self.held(store, session_id) == [3]
+        assert await sum_of(store.prune_envelopes(a_month_ago(), dry_run=True)) == 2
+        assert await self.held_seqs(store, session_id) == [1, 2, 3]
+        assert await sum_of(store.prune_envelopes(a_month_ago())) == 2
+        assert await self.held_seqs(store, session_id) == [3]
 
-        await age(store, "agent_envelopes")
-        assert await total(store.prune_envelopes(before())) == 1
-        assert await self.held(store, session_id) == []
-        await self.told_in(store, session_id, "d")
-        assert await self.held(store, session_id) == [4]
-        assert await total(store.prune_envelopes(before())) == 0
+        await set_back(store, "agent_envelopes")
+        assert await sum_of(store.prune_envelopes(a_month_ago())) == 1
+        assert await self.held_seqs(store, session_id) == []
+        await self.start_and_publish(store, session_id, "d")
+        assert await self.held_seqs(store, session_id) == [4]
+        assert await sum_of(store.prune_envelopes(a_month_ago())) == 0
 
     async def test_an_execution_in_progress_keeps_its_envelopes_and_all_later_ones(
         self, store: PostgresRetention
     ) -> None:
         """8.7.3: so that a stream has no gap, and no envelope is published twice."""
         session_id = uuid4()
-        first = await self.told_in(store, session_id, "a", "b")
-        second = await self.told_in(store, session_id, "c")
-        await ended(store, await self.told_in(store, session_id, "d"))
-        await ended(store, first)
-        await age(store, "agent_envelopes")
+        first = await self.start_and_publish(store, session_id, "a", "b")
+        second = await self.start_and_publish(store, session_id, "c")
+        await end_execution(store, await self.start_and_publish(store, session_id, "d"))
+        await end_execution(store, first)
+        await set_back(store, "agent_envelopes")
 
-        assert await total(store.prune_envelopes(before(), dry_run=True)) == 2
-        assert await total(store.prune_envelopes(before())) == 2
-        assert await self.held(store, session_id) == [3, 4]
+        assert await sum_of(store.prune_envelopes(a_month_ago(), dry_run=True)) == 2
+        assert await sum_of(store.prune_envelopes(a_month_ago())) == 2
+        assert await self.held_seqs(store, session_id) == [3, 4]
 
-        await store.settle(settled(second, ExecutionStatus.PAUSED, events=[told("c"), told("e")]))
-        assert await self.held(store, session_id) == [3, 4, 5]
+        await store.settle(
+            a_settlement(second, ExecutionStatus.PAUSED, events=[an_event("c"), an_event("e")])
+        )
+        assert await self.held_seqs(store, session_id) == [3, 4, 5]
 
     async def test_envelopes_are_deleted_from_the_oldest_on(
         self, store: PostgresRetention, monkeypatch: pytest.MonkeyPatch
@@ -276,15 +290,15 @@ class TestEnvelopes:
         """8.7.2: an interrupted prune leaves a stream without gaps."""
         monkeypatch.setattr(retention, "BATCH", 2)
         session_id = uuid4()
-        await ended(store, await self.told_in(store, session_id, *"abcde"))
-        await age(store, "agent_envelopes")
+        await end_execution(store, await self.start_and_publish(store, session_id, *"abcde"))
+        await set_back(store, "agent_envelopes")
 
-        counts = store.prune_envelopes(before())
+        counts = store.prune_envelopes(a_month_ago())
         assert await anext(counts) == 2
         await counts.aclose()
-        assert await self.held(store, session_id) == [3, 4, 5]
+        assert await self.held_seqs(store, session_id) == [3, 4, 5]
 
-        assert [count async for count in store.prune_envelopes(before())] == [2, 1]
+        assert [count async for count in store.prune_envelopes(a_month_ago())] == [2, 1]
 
 
 class TestAnswers:
@@ -294,12 +308,12 @@ class TestAnswers:
         """8.7.2: batch by batch."""
         monkeypatch.setattr(retention, "BATCH", 2)
         for number in range(5):
-            await answered(store, f"old {number}")
-        await age(store, "agent_answers")
-        await answered(store, "new")
+            await store_response(store, f"old {number}")
+        await set_back(store, "agent_answers")
+        await store_response(store, "new")
 
-        assert [count async for count in store.prune_answers(before(), dry_run=True)] == [5]
-        assert [count async for count in store.prune_answers(before())] == [2, 2, 1]
+        assert [count async for count in store.prune_answers(a_month_ago(), dry_run=True)] == [5]
+        assert [count async for count in store.prune_answers(a_month_ago())] == [2, 2, 1]
         assert [row.key for row in await rows(store, "SELECT key FROM agent_answers")] == ["new"]
 
 
@@ -307,12 +321,12 @@ async def test_concurrent_prunes_are_safe(store: PostgresRetention, monkeypatch:
     """8.7.2: each row is removed once."""
     monkeypatch.setattr(retention, "LOOK", 3)
     for number in range(10):
-        await over(store, await begun(store, await a_session(store)))
-        parent = await an_ended(store)
-        await an_ended(store, parent_execution_id=parent.execution_id)
-        await answered(store, f"k {number}")
+        await finish_execution(store, await start_execution(store, await new_session_id(store)))
+        parent = await create_ended_execution(store)
+        await create_ended_execution(store, parent_execution_id=parent.execution_id)
+        await store_response(store, f"k {number}")
     for table in CHANGED:
-        await age(store, table)
+        await set_back(store, table)
 
     prunes: list[Callable[..., AsyncGenerator[int]]] = [
         store.prune_executions,
@@ -320,12 +334,12 @@ async def test_concurrent_prunes_are_safe(store: PostgresRetention, monkeypatch:
         store.prune_sessions,
         store.prune_answers,
     ]
-    counts = await asyncio.gather(*(total(prune(before())) for prune in prunes for _ in range(4)))
+    counts = await asyncio.gather(*(sum_of(prune(a_month_ago())) for prune in prunes for _ in range(4)))
 
     executions, _, sessions, answers = (sum(counts[n : n + 4]) for n in range(0, 16, 4))
     assert (sessions, answers) == (10, 10)
     assert executions == 20
-    assert await how_many(store, *CHANGED, "agent_streams", "agent_steps") == [0] * 6
+    assert await count_responses(store, *CHANGED, "agent_streams", "agent_steps") == [0] * 6
 
 
 MANY = """
@@ -372,8 +386,8 @@ async def test_no_prune_is_a_sequential_scan(own_database: str) -> None:
         return statement, parameters
 
     # A dry run counts old answers, and counting most of a table reads it.
-    looks = [prune(before(), dry_run=True) for prune in (store.prune_executions, store.prune_envelopes)]
-    for counts in (*looks, store.prune_sessions(before()), store.prune_answers(before())):
+    looks = [prune(a_month_ago(), dry_run=True) for prune in (store.prune_executions, store.prune_envelopes)]
+    for counts in (*looks, store.prune_sessions(a_month_ago()), store.prune_answers(a_month_ago())):
         await anext(counts, None)
         await counts.aclose()
     assert len(plans) > 6

@@ -25,34 +25,34 @@ from everstep.agent_domain.storage.sessions import (
     SessionFilter,
     SessionNotActive,
     SessionStatus,
-    title_of,
+    title_from,
 )
 from everstep.agent_domain.stream.session_messages import Context, MessageRole
 from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
-from tests.everstep.store.onlookers import administrator, once_blocked, round_trips
+from tests.everstep.store.onlookers import count_round_trips, open_admin_connection, run_while_blocked
 from tests.everstep.store.session_words import (
     ALL,
     ANN,
     BOB,
     HERS,
-    a_session,
-    beginning,
-    begun,
-    every_message,
-    over,
-    said,
-    turn,
+    a_first_message,
+    a_message,
+    all_messages,
+    finish_execution,
+    new_session_id,
+    release_next,
+    start_execution,
 )
 from tests.everstep.store.store_words import (
     OTHERS,
     TENANT,
-    accepted,
-    begin,
-    ended,
-    settled,
-    stepped,
+    a_settlement,
+    a_step_start,
+    accept_execution,
+    end_execution,
+    run_step,
     texts,
 )
 
@@ -77,7 +77,7 @@ class TestSessions:
         assert await store.session(HERS, made.id) == made
 
     async def test_no_other_user_sees_it(self, store: PostgresSessions) -> None:
-        session_id = await a_session(store)
+        session_id = await new_session_id(store)
         for scope in (Scope(TENANT, BOB), Scope(OTHERS, ANN), Scope(OTHERS)):
             assert await store.session(scope, session_id) is None
             assert (await store.sessions(scope)).rows == ()
@@ -85,19 +85,19 @@ class TestSessions:
             for refused in (
                 store.change_session(scope, session_id, SessionChanges("Mine")),
                 store.messages(scope, session_id),
-                store.post(said(session_id, scope=scope)),
+                store.post(a_message(session_id, scope=scope)),
             ):
                 with pytest.raises(NotFound, match="There is no session"):
                     await refused
         assert await store.session(ALL, session_id)
 
     async def test_an_id_of_another_tenant_is_no_session(self, store: PostgresSessions) -> None:
-        session_id = await a_session(store)
+        session_id = await new_session_id(store)
         with pytest.raises(NotFound):
             await store.create_session(NewSession(session_id, OTHERS, BOB))
 
     async def test_they_are_listed_page_by_page(self, store: PostgresSessions) -> None:
-        made = [await a_session(store, title=f"Number {number}") for number in range(5)]
+        made = [await new_session_id(store, title=f"Number {number}") for number in range(5)]
         found, cursor = list[UUID](), None
         while True:
             page = await store.sessions(HERS, cursor=cursor, limit=2)
@@ -122,11 +122,11 @@ class TestSessions:
     async def test_they_are_found_by_their_messages(
         self, store: PostgresSessions, wanted: SessionFilter, titles: list[str]
     ) -> None:
-        old = await a_session(store, title="Old trip")
+        old = await new_session_id(store, title="Old trip")
         await store.change_session(ALL, old, SessionChanges(status=SessionStatus.ARCHIVED))
-        await a_session(store, title="Rome again", context=Context("ticket", "1"))
-        await a_session(store, title="Trip to Rome", context=Context("ticket", "2"))
-        await a_session(store)
+        await new_session_id(store, title="Rome again", context=Context("ticket", "1"))
+        await new_session_id(store, title="Trip to Rome", context=Context("ticket", "2"))
+        await new_session_id(store)
 
         assert [row.title for row in (await store.sessions(HERS, wanted)).rows] == titles
 
@@ -135,7 +135,7 @@ class TestSessions:
             await store.sessions(HERS, SessionFilter(search="!?"))
 
     async def test_omitted_fields_stay(self, store: PostgresSessions) -> None:
-        session_id = await a_session(store, title="Trip", metadata=frozen_map({"a": 1, "b": 2}))
+        session_id = await new_session_id(store, title="Trip", metadata=frozen_map({"a": 1, "b": 2}))
         changes = SessionChanges(metadata=frozen_map({"a": None, "c": 3}))
         changed = await store.change_session(HERS, session_id, changes)
 
@@ -144,12 +144,12 @@ class TestSessions:
         assert changed.updated_at > changed.created_at
 
     async def test_a_session_is_deleted_with_all_its_rows(self, store: PostgresSessions) -> None:
-        session_id = await a_session(store)
-        ref = await begun(store, session_id)
+        session_id = await new_session_id(store)
+        ref = await start_execution(store, session_id)
         with pytest.raises(SessionBusy):
             await store.delete_session(HERS, session_id)
-        await over(store, ref)
-        await over(store, await begun(store, session_id, "And then?"))
+        await finish_execution(store, ref)
+        await finish_execution(store, await start_execution(store, session_id, "And then?"))
 
         assert await store.delete_session(HERS, session_id)
         assert await store.session(HERS, session_id) is None
@@ -161,8 +161,8 @@ class TestSessions:
 class TestPosting:
     async def test_a_message_begins_an_execution(self, store: PostgresSessions) -> None:
         """8.2.4: at once, if no execution is in progress."""
-        session_id = await a_session(store)
-        message = said(session_id, "Book a trip", context=Context(url="https://example.org"))
+        session_id = await new_session_id(store)
+        message = a_message(session_id, "Book a trip", context=Context(url="https://example.org"))
         posted = await store.post(message)
 
         assert posted.route is Route.START
@@ -182,9 +182,11 @@ class TestPosting:
         """8.2.2: both are stored, or neither is."""
         session_id = uuid4()
         new = NewSession(session_id, TENANT, ANN, title="Mine")
-        await store.post(said(session_id, session=new))
+        await store.post(a_message(session_id, session=new))
         with pytest.raises(NotFound):
-            await store.post(said(session_id, scope=Scope(TENANT, BOB), session=replace(new, user_id=BOB)))
+            await store.post(
+                a_message(session_id, scope=Scope(TENANT, BOB), session=replace(new, user_id=BOB))
+            )
 
         session = await store.session(HERS, session_id)
         assert session
@@ -192,12 +194,12 @@ class TestPosting:
 
     async def test_the_conversation_continues(self, store: PostgresSessions) -> None:
         """8.2.4: with all earlier messages, except those of executions that never began."""
-        session_id = await a_session(store)
-        await over(store, await begun(store, session_id, "One"), "First")
-        never = await store.post(said(session_id, "Never mind"))
+        session_id = await new_session_id(store)
+        await finish_execution(store, await start_execution(store, session_id, "One"), "First")
+        never = await store.post(a_message(session_id, "Never mind"))
         assert await store.cancel_pending(never.execution)
-        await over(store, await begun(store, session_id, "Two"), "Second")
-        third = await store.post(said(session_id, "Three"))
+        await finish_execution(store, await start_execution(store, session_id, "Two"), "Second")
+        third = await store.post(a_message(session_id, "Three"))
 
         heard = texts(await store.transcript(third.execution))
         assert heard == ["One", "First", "Two", "Second", "Three"]
@@ -207,77 +209,77 @@ class TestPosting:
         self, store: PostgresSessions, status: SessionStatus
     ) -> None:
         """8.2.2"""
-        session_id = await a_session(store)
+        session_id = await new_session_id(store)
         await store.change_session(HERS, session_id, SessionChanges(status=status))
         with pytest.raises(SessionNotActive, match=f"The session is {status}; make it active again"):
-            await store.post(said(session_id))
+            await store.post(a_message(session_id))
         assert (await store.messages(HERS, session_id)).rows == ()
 
     async def test_queued_messages_are_processed_in_their_order(self, store: PostgresSessions) -> None:
         """8.3.1: `enqueue`"""
-        session_id = await a_session(store)
-        first = await begun(store, session_id)
-        waiting = [await store.post(said(session_id, f"Message {number}")) for number in range(3)]
+        session_id = await new_session_id(store)
+        first = await start_execution(store, session_id)
+        waiting = [await store.post(a_message(session_id, f"Message {number}")) for number in range(3)]
 
         assert {posted.route for posted in waiting} == {Route.QUEUE}
         assert [await store.launch(posted.execution) for posted in waiting] == [None] * 3
         ref = first
         for posted in waiting:
-            assert await turn(store, session_id) == ref.execution_id
-            await over(store, ref)
+            assert await release_next(store, session_id) == ref.execution_id
+            await finish_execution(store, ref)
             ref = posted.execution
-            assert await turn(store, session_id) == ref.execution_id
+            assert await release_next(store, session_id) == ref.execution_id
             assert await store.launch(ref)
         heard = texts(await store.transcript(ref))
         assert heard == ["Hello", "Hi", "Message 0", "Hi", "Message 1", "Hi", "Message 2"]
 
     async def test_a_late_message_does_not_overtake_the_queue(self, store: PostgresSessions) -> None:
         """8.3.1: not even right after an execution has ended."""
-        session_id = await a_session(store)
-        first = await begun(store, session_id)
-        waiting = await store.post(said(session_id, "I was first"))
-        await over(store, first)
-        late = await store.post(said(session_id, "Me too"))
+        session_id = await new_session_id(store)
+        first = await start_execution(store, session_id)
+        waiting = await store.post(a_message(session_id, "I was first"))
+        await finish_execution(store, first)
+        late = await store.post(a_message(session_id, "Me too"))
 
         assert late.route is Route.QUEUE
-        assert await turn(store, session_id) == waiting.execution.execution_id
+        assert await release_next(store, session_id) == waiting.execution.execution_id
 
     async def test_a_steered_message_is_sent_to_the_current_execution(self, store: PostgresSessions) -> None:
         """8.3.1: `steer`"""
-        session_id = await a_session(store)
-        first = await begun(store, session_id)
-        posted = await store.post(said(session_id, "Hurry", OnBusy.STEER))
+        session_id = await new_session_id(store)
+        first = await start_execution(store, session_id)
+        posted = await store.post(a_message(session_id, "Hurry", OnBusy.STEER))
         assert (posted.route, posted.execution) == (Route.STEER, first)
-        await stepped(store, first)
-        await store.begin_step(begin(first, 2, hears=1))
+        await run_step(store, first)
+        await store.begin_step(a_step_start(first, 2, hears=1))
 
         assert texts(await store.transcript(first)) == ["Hello", "Hi", "Hurry"]
         assert len((await store.executions_of(ALL, ExecutionFilter(session_id))).rows) == 1
 
     async def test_a_concurrent_end_and_steering_never_deadlock(self, store: PostgresSessions) -> None:
         """8.3.1: in either order the message is processed: by this execution, or by the next one."""
-        session_id = await a_session(store)
-        first = (await store.post(said(session_id, "Hello"))).execution
-        await stepped(store, first)
+        session_id = await new_session_id(store)
+        first = (await store.post(a_message(session_id, "Hello"))).execution
+        await run_step(store, first)
 
-        with administrator(store.engine) as holder:
+        with open_admin_connection(store.engine) as holder:
             holder.execute("SELECT 1 FROM agent_executions WHERE id = %s FOR UPDATE", (first.execution_id,))
-            end = store.settle(settled(first, ExecutionStatus.COMPLETED))
-            post = store.post(said(session_id, "Hurry", OnBusy.STEER))
-            ended, posted = await once_blocked(store.engine, holder.commit, end, post)
+            end = store.settle(a_settlement(first, ExecutionStatus.COMPLETED))
+            post = store.post(a_message(session_id, "Hurry", OnBusy.STEER))
+            ended, posted = await run_while_blocked(store.engine, holder.commit, end, post)
 
         assert ended is not None
         assert posted.route in {Route.STEER, Route.START}
 
     async def test_unprocessed_messages_begin_another_execution(self, store: PostgresSessions) -> None:
         """8.3.1: no accepted message is dropped."""
-        session_id = await a_session(store)
-        first = await begun(store, session_id)
-        queued = await store.post(said(session_id, "Later"))
-        await store.post(said(session_id, "Hurry", OnBusy.STEER))
-        await over(store, first)
-        assert await turn(store, session_id) == queued.execution.execution_id
-        await over(store, queued.execution)
+        session_id = await new_session_id(store)
+        first = await start_execution(store, session_id)
+        queued = await store.post(a_message(session_id, "Later"))
+        await store.post(a_message(session_id, "Hurry", OnBusy.STEER))
+        await finish_execution(store, first)
+        assert await release_next(store, session_id) == queued.execution.execution_id
+        await finish_execution(store, queued.execution)
         following = await store.release(TENANT, session_id)
 
         assert following
@@ -285,38 +287,38 @@ class TestPosting:
         launch = await store.launch(following)
         assert launch
         assert launch.plan["max_steps"] == 5
-        await over(store, following)
-        assert await turn(store, session_id) is None
+        await finish_execution(store, following)
+        assert await release_next(store, session_id) is None
 
     async def test_an_interrupting_message_comes_next(self, store: PostgresSessions) -> None:
         """8.3.1: `interrupt`: ahead of the queue, after the execution that is cancelled."""
-        session_id = await a_session(store)
-        first = await begun(store, session_id)
-        await store.post(said(session_id, "Later"))
-        urgent = await store.post(said(session_id, "Stop that", OnBusy.INTERRUPT))
+        session_id = await new_session_id(store)
+        first = await start_execution(store, session_id)
+        await store.post(a_message(session_id, "Later"))
+        urgent = await store.post(a_message(session_id, "Stop that", OnBusy.INTERRUPT))
 
         assert (urgent.route, urgent.cancels) == (Route.INTERRUPT, first)
-        assert await turn(store, session_id) == first.execution_id
-        await ended(store, first, ExecutionStatus.CANCELLED)
-        assert await turn(store, session_id) == urgent.execution.execution_id
+        assert await release_next(store, session_id) == first.execution_id
+        await end_execution(store, first, ExecutionStatus.CANCELLED)
+        assert await release_next(store, session_id) == urgent.execution.execution_id
 
     async def test_a_message_that_may_not_wait_is_refused(self, store: PostgresSessions) -> None:
         """8.3.1: `reject`: nothing is stored."""
-        session_id = await a_session(store)
-        await begun(store, session_id)
+        session_id = await new_session_id(store)
+        await start_execution(store, session_id)
         before = await store.messages(HERS, session_id)
         with pytest.raises(SessionBusy, match=r"^Session is busy$"):
-            await store.post(said(session_id, on_busy=OnBusy.REJECT))
+            await store.post(a_message(session_id, on_busy=OnBusy.REJECT))
 
         assert await store.messages(HERS, session_id) == before
 
     @pytest.mark.parametrize("on_busy", OnBusy)
     async def test_a_repeated_message_changes_nothing(self, store: PostgresSessions, on_busy: OnBusy) -> None:
         """1.1.3"""
-        session_id = await a_session(store)
+        session_id = await new_session_id(store)
         if on_busy is not OnBusy.REJECT:
-            await begun(store, session_id)
-        message = said(session_id, on_busy=on_busy)
+            await start_execution(store, session_id)
+        message = a_message(session_id, on_busy=on_busy)
         first = await store.post(message)
         before = await store.envelopes(TENANT, session_id)
         again = await store.post(message)
@@ -326,17 +328,17 @@ class TestPosting:
 
     async def test_of_many_concurrent_messages_one_begins(self, store: PostgresSessions) -> None:
         """8.3.1: in arrival order, and never two at once; 7.7.1: each message is published once, in order."""
-        session_id = await a_session(store)
-        posted = await asyncio.gather(*(store.post(said(session_id, f"m{n}")) for n in range(200)))
+        session_id = await new_session_id(store)
+        posted = await asyncio.gather(*(store.post(a_message(session_id, f"m{n}")) for n in range(200)))
 
         assert sorted(each.route for each in posted) == [Route.QUEUE] * 199 + [Route.START]
-        arrived = [m.content for m in await every_message(store, session_id) if m.role is MessageRole.USER]
+        arrived = [m.content for m in await all_messages(store, session_id) if m.role is MessageRole.USER]
         assert len(arrived) == 200
         heard = list[str]()
         while ref := await store.release(TENANT, session_id):
-            await store.begin_step(begin(ref))
+            await store.begin_step(a_step_start(ref))
             heard.append(texts(await store.transcript(ref))[-1])
-            await ended(store, ref)
+            await end_execution(store, ref)
             if len(heard) == 20:
                 break
         assert heard == arrived[:20]
@@ -361,15 +363,15 @@ class TestTheFirstMessage:
 
     async def test_each_method_has_its_number_of_round_trips(self, database: str, tmp_path: Path) -> None:
         store = PostgresSessions(create_engine(database, pool_size=1))
-        waits, counted = round_trips(store.engine, tmp_path / "trace"), dict[str, int]()
-        idle, made = await a_session(store), uuid4()
-        first = said(made, session=NewSession(made, TENANT, ANN))
+        waits, counted = count_round_trips(store.engine, tmp_path / "trace"), dict[str, int]()
+        idle, made = await new_session_id(store), uuid4()
+        first = a_message(made, session=NewSession(made, TENANT, ANN))
         calls: list[tuple[str, Awaitable[object]]] = [
             ("post, which makes its session", store.post(first)),
             ("post, again", store.post(first)),
-            ("post, to an idle session", store.post(said(idle))),
-            ("post, to a busy one", store.post(said(idle))),
-            ("post, to steer", store.post(said(idle, on_busy=OnBusy.STEER))),
+            ("post, to an idle session", store.post(a_message(idle))),
+            ("post, to a busy one", store.post(a_message(idle))),
+            ("post, to steer", store.post(a_message(idle, on_busy=OnBusy.STEER))),
             ("launch", store.launch(ExecutionRef(first.execution_id, TENANT, made))),
             ("release", store.release(TENANT, made)),
         ]
@@ -383,20 +385,20 @@ class TestTheFirstMessage:
 
     async def test_its_execution_begins(self, store: PostgresSessions) -> None:
         """8.2.4: and the poster has the input that starts it."""
-        posted = await store.post(beginning())
+        posted = await store.post(a_first_message())
 
         assert posted.route is Route.START
         assert posted.launch
         assert posted.launch == await store.launch(posted.execution)
-        assert await turn(store, posted.launch.ref.stream_id) == posted.execution.execution_id
+        assert await release_next(store, posted.launch.ref.stream_id) == posted.execution.execution_id
 
     async def test_of_concurrent_copies_one_begins(self, store: PostgresSessions) -> None:
         """1.1.3, 8.2.2: the others wait for it, and find the stored session."""
-        message = beginning()
-        with administrator(store.engine) as holder:
+        message = a_first_message()
+        with open_admin_connection(store.engine) as holder:
             holder.execute("LOCK TABLE agent_envelopes")
             posts = [store.post(message) for _ in range(3)]
-            posted = await once_blocked(store.engine, holder.commit, *posts)
+            posted = await run_while_blocked(store.engine, holder.commit, *posts)
 
         launches = [each.launch for each in posted if each.launch]
         assert [launch.ref for launch in launches] == [posted[0].execution]
@@ -404,7 +406,7 @@ class TestTheFirstMessage:
         assert {each.execution for each in posted} == {posted[0].execution}
         assert len({each.message.id for each in posted}) == 1
         assert len((await store.executions_of(HERS, ExecutionFilter(message.session_id))).rows) == 1
-        told_of = await every_message(store, message.session_id)
+        told_of = await all_messages(store, message.session_id)
         assert [m.content for m in told_of] == ["Hello", "Execution queued"]
 
     @pytest.mark.parametrize("is_kept", [True, False])
@@ -412,14 +414,14 @@ class TestTheFirstMessage:
         self, store: PostgresSessions, *, is_kept: bool
     ) -> None:
         """8.2.2: and creates it, if the other transaction is lost."""
-        message = beginning()
-        with administrator(store.engine) as holder:
+        message = a_first_message()
+        with open_admin_connection(store.engine) as holder:
             holder.execute(
                 "INSERT INTO agent_sessions (id, tenant_id, user_id, title) VALUES (%s, %s, %s, 'Theirs')",
                 (message.session_id, TENANT, ANN),
             )
             let_go = holder.commit if is_kept else holder.rollback
-            (posted,) = await once_blocked(store.engine, let_go, store.post(message))
+            (posted,) = await run_while_blocked(store.engine, let_go, store.post(message))
 
         session = await store.session(HERS, message.session_id)
         assert session
@@ -428,24 +430,24 @@ class TestTheFirstMessage:
 
     async def test_an_execution_already_begun_under_its_id_comes_first(self, store: PostgresSessions) -> None:
         """8.3.1"""
-        message = beginning()
-        before = await accepted(store, session_id=message.session_id, user_id=ANN)
+        message = a_first_message()
+        before = await accept_execution(store, session_id=message.session_id, user_id=ANN)
         posted = await store.post(message)
 
         assert (posted.route, posted.launch) == (Route.QUEUE, None)
-        assert await turn(store, message.session_id) == before.execution_id
+        assert await release_next(store, message.session_id) == before.execution_id
 
     async def test_ids_of_another_tenant_are_taken(self, store: PostgresSessions) -> None:
         """8.2.2: and nothing is left of the attempt."""
-        theirs = beginning(tenant=OTHERS)
+        theirs = a_first_message(tenant=OTHERS)
         await store.post(theirs)
         before = await store.messages(Scope(OTHERS), theirs.session_id)
         with pytest.raises(NotFound, match="There is no session"):
-            await store.post(beginning(theirs.session_id))
-        mine = beginning(execution_id=theirs.execution_id)
+            await store.post(a_first_message(theirs.session_id))
+        mine = a_first_message(execution_id=theirs.execution_id)
         with pytest.raises(InvalidInput, match="is taken; choose another one"):
             await store.post(mine)
-        stream = beginning((await accepted(store, tenant=OTHERS)).execution_id)
+        stream = a_first_message((await accept_execution(store, tenant=OTHERS)).execution_id)
         with pytest.raises(NotFound, match="There is no session"):
             await store.post(stream)
 
@@ -460,7 +462,7 @@ class TestTheFirstMessage:
     async def test_no_session_is_created_for_a_message_of_another_session(
         self, store: PostgresSessions, *, fields: dict[str, Any], missing: str
     ) -> None:
-        message = beginning(**fields)
+        message = a_first_message(**fields)
         with pytest.raises(NotFound, match=f"There is no {missing}"):
             await store.post(message)
 
@@ -469,9 +471,9 @@ class TestTheFirstMessage:
 
 class TestLists:
     async def test_executions(self, store: PostgresSessions) -> None:
-        session_id = await a_session(store)
-        ref = await begun(store, session_id)
-        child = await accepted(store, session_id=session_id, parent_execution_id=ref.execution_id)
+        session_id = await new_session_id(store)
+        ref = await start_execution(store, session_id)
+        child = await accept_execution(store, session_id=session_id, parent_execution_id=ref.execution_id)
         wanted: Mapping[str, tuple[ExecutionFilter, list[ExecutionRef]]] = {
             "all": (ExecutionFilter(), [child, ref]),
             "session": (ExecutionFilter(session_id), [child, ref]),
@@ -486,10 +488,10 @@ class TestLists:
 
     async def test_snapshots(self, store: PostgresSessions) -> None:
         """8.1.3"""
-        ref = await accepted(store)
+        ref = await accept_execution(store)
         for number, status in enumerate((ExecutionStatus.PAUSED, ExecutionStatus.COMPLETED)):
             state = frozen_map({"number": number})
-            await store.settle(settled(ref, status, snapshot=state, is_final=number == 1))
+            await store.settle(a_settlement(ref, status, snapshot=state, is_final=number == 1))
         page = await store.snapshots(ref)
 
         assert [(row.state, row.is_final) for row in page.rows] == [
@@ -504,22 +506,22 @@ class TestLists:
 class TestStranded:
     async def test_executions_of_a_lost_process_are_found(self, store: PostgresSessions) -> None:
         """1.1.1: and the reconciler continues from where its last scan ended."""
-        session_id = await a_session(store)
-        launched = (await store.post(said(session_id))).execution
-        queued = (await store.post(said(session_id))).execution
-        running = await begun(store, await a_session(store))
-        done = await begun(store, await a_session(store))
-        await over(store, done)
-        assert await store.stranded("desk", 3600) == await store.stranded("elsewhere", 0)
+        session_id = await new_session_id(store)
+        launched = (await store.post(a_message(session_id))).execution
+        queued = (await store.post(a_message(session_id))).execution
+        running = await start_execution(store, await new_session_id(store))
+        done = await start_execution(store, await new_session_id(store))
+        await finish_execution(store, done)
+        assert await store.repair_candidates("desk", 3600) == await store.repair_candidates("elsewhere", 0)
 
-        over_now = await begun(store, await a_session(store))
-        lost = await accepted(store, parent_execution_id=over_now.execution_id)
-        await accepted(store, parent_execution_id=running.execution_id)
-        await over(store, over_now)
+        over_now = await start_execution(store, await new_session_id(store))
+        lost = await accept_execution(store, parent_execution_id=over_now.execution_id)
+        await accept_execution(store, parent_execution_id=running.execution_id)
+        await finish_execution(store, over_now)
 
         found, cursor = list[Any](), None
         while True:
-            look = await store.stranded("desk", 0, cursor, limit=1, pending_only=False)
+            look = await store.repair_candidates("desk", 0, cursor, limit=1, pending_only=False)
             found += [("launch", launch.ref) for launch in look.launches]
             found += [("queued", ref) for ref in look.queued]
             found += [("orphan", ref) for ref in look.orphans]
@@ -576,7 +578,7 @@ LISTS: Mapping[str, Read] = {
     ),
     "messages": lambda store, scope, session_id: store.messages(scope, session_id, limit=20),
     # Found by an index and then sorted: there are few.
-    "stranded": lambda store, _, __: store.stranded("desk", 1, limit=20),
+    "stranded": lambda store, _, __: store.repair_candidates("desk", 1, limit=20),
     "search": lambda store, scope, _: store.sessions(scope, SessionFilter(search="trip 1999"), limit=20),
 }
 
@@ -610,6 +612,6 @@ async def test_no_list_is_a_sequential_scan(own_database: str) -> None:
 
 
 def test_a_title_is_taken_from_the_first_message() -> None:
-    assert title_of("  Book\na trip ") == "Book a trip"
-    assert title_of("word " * 20) == "word word word word word word word word word word word word…"
-    assert title_of("x" * 80) == "x" * 60 + "…"
+    assert title_from("  Book\na trip ") == "Book a trip"
+    assert title_from("word " * 20) == "word word word word word word word word word word word word…"
+    assert title_from("x" * 80) == "x" * 60 + "…"

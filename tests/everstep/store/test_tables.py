@@ -13,14 +13,14 @@ from everstep.store.postgres import PostgresStore
 from tests.everstep.store.queries import a_waiting_execution, all_rows, execute, fetch
 from tests.everstep.store.store_words import (
     TENANT,
+    a_new_execution,
     a_ref,
-    accepted,
-    begin,
-    new,
-    reply,
-    settled,
-    stepped,
-    told,
+    a_reply,
+    a_settlement,
+    a_step_start,
+    accept_execution,
+    an_event,
+    run_step,
 )
 
 # As documented; `?` is nullable. Every table also has a tenant_id, and executions have some more columns.
@@ -88,16 +88,16 @@ class TestTables:
         ref = a_ref(session_id=uuid4())
         await postgres.accept(
             replace(
-                new(ref, "Hello", plan=frozen_map({"max_steps": 3})),
+                a_new_execution(ref, "Hello", plan=frozen_map({"max_steps": 3})),
                 user_id="me",
                 metadata=frozen_map({"k": 1}),
             )
         )
-        await postgres.begin_step(begin(ref))
-        await postgres.record_reply(reply(ref, "Hi", tokens=7))
+        await postgres.begin_step(a_step_start(ref))
+        await postgres.record_reply(a_reply(ref, "Hi", tokens=7))
         output = frozen_map({"response": "Hi", "stop_reason": "completed"})
         await postgres.settle(
-            settled(
+            a_settlement(
                 ref, ExecutionStatus.COMPLETED, output=output, stop_reason=StopReason.COMPLETED, step_count=1
             )
         )
@@ -119,13 +119,13 @@ class TestTables:
         self, postgres: PostgresStore
     ) -> None:
         """8.1.3: one on a pause, and the final one."""
-        ref = await accepted(postgres)
-        await stepped(postgres, ref)
+        ref = await accept_execution(postgres)
+        await run_step(postgres, ref)
         paused = frozen_map({"z": 1, "a": 2.0})
-        await postgres.settle(settled(ref, ExecutionStatus.PAUSED, snapshot=paused))
+        await postgres.settle(a_settlement(ref, ExecutionStatus.PAUSED, snapshot=paused))
         done = frozen_map({"status": "completed"})
         await postgres.settle(
-            settled(ref, ExecutionStatus.COMPLETED, snapshot=done, is_final=True, step_count=4)
+            a_settlement(ref, ExecutionStatus.COMPLETED, snapshot=done, is_final=True, step_count=4)
         )
 
         first, second = await fetch(postgres, "SELECT * FROM agent_state_snapshots ORDER BY created_at")
@@ -145,13 +145,15 @@ class TestTables:
 
     async def test_snapshots_of_debug_mode_are_in_the_same_chain(self, postgres: PostgresStore) -> None:
         """8.1.3: one for each step, and the final one."""
-        ref = await accepted(postgres)
-        await stepped(postgres, ref)
+        ref = await accept_execution(postgres)
+        await run_step(postgres, ref)
         full = frozen_map({"z": 1, "a": 2.0})
         assert await postgres.keep_snapshot(ref, 1, full)
         assert not await postgres.keep_snapshot(ref, 1, frozen_map({"other": 1}))
         await postgres.settle(
-            settled(ref, ExecutionStatus.COMPLETED, snapshot=full, is_final=True, is_debug=True, step_count=2)
+            a_settlement(
+                ref, ExecutionStatus.COMPLETED, snapshot=full, is_final=True, is_debug=True, step_count=2
+            )
         )
 
         first, second = await fetch(postgres, "SELECT * FROM agent_state_snapshots ORDER BY created_at")
@@ -167,14 +169,16 @@ class TestTables:
 
     async def test_the_end_of_an_execution_is_recorded_in_its_session(self, postgres: PostgresStore) -> None:
         """8.1, 8.2.3: the session's `last_*`: at acceptance, at each snapshot, at the end."""
-        session = await a_session(postgres)
-        ref = await accepted(postgres, session_id=session)
+        session = await insert_session(postgres)
+        ref = await accept_execution(postgres, session_id=session)
         (begun,) = await fetch(postgres, "SELECT * FROM agent_sessions")
-        await postgres.settle(settled(ref, ExecutionStatus.PAUSED, snapshot=frozen_map({})))
+        await postgres.settle(a_settlement(ref, ExecutionStatus.PAUSED, snapshot=frozen_map({})))
         (paused,) = await fetch(postgres, "SELECT id FROM agent_state_snapshots")
         (before,) = await fetch(postgres, "SELECT * FROM agent_sessions")
 
-        await postgres.settle(settled(ref, ExecutionStatus.COMPLETED, snapshot=frozen_map({}), is_final=True))
+        await postgres.settle(
+            a_settlement(ref, ExecutionStatus.COMPLETED, snapshot=frozen_map({}), is_final=True)
+        )
 
         (after,) = await fetch(postgres, "SELECT * FROM agent_sessions")
         (final,) = await fetch(postgres, "SELECT id FROM agent_state_snapshots WHERE is_final")
@@ -186,17 +190,19 @@ class TestTables:
     async def test_an_execution_cannot_join_a_session_of_another_tenant(
         self, postgres: PostgresStore
     ) -> None:
-        session = await a_session(postgres, tenant="umbrella")
+        session = await insert_session(postgres, tenant="umbrella")
 
         with pytest.raises(NotFound, match=f"There is no session {session}"):
-            await postgres.accept(new(a_ref(session_id=session)))
+            await postgres.accept(a_new_execution(a_ref(session_id=session)))
 
     async def test_erasing_an_execution_erases_all_of_it(self, postgres: PostgresStore) -> None:
         ref = await a_waiting_execution(postgres)
         await postgres.steer(ref, "k", user("Hurry"))
         await postgres.keep_snapshot(ref, 1, frozen_map({"a": 1}))
         await postgres.settle(
-            settled(ref, ExecutionStatus.COMPLETED, snapshot=frozen_map({"a": 1}), events=[told("a")])
+            a_settlement(
+                ref, ExecutionStatus.COMPLETED, snapshot=frozen_map({"a": 1}), events=[an_event("a")]
+            )
         )
 
         await execute(postgres, "DELETE FROM agent_executions")
@@ -213,8 +219,8 @@ class TestTables:
     async def test_an_execution_that_others_continue_cannot_be_erased_alone(
         self, postgres: PostgresStore
     ) -> None:
-        first = await accepted(postgres)
-        second = await accepted(postgres, continues=first.execution_id)
+        first = await accept_execution(postgres)
+        second = await accept_execution(postgres, continues=first.execution_id)
         erase = "DELETE FROM agent_executions WHERE id = ANY (:ids)"
 
         with pytest.raises(Exception, match="agent_executions_continues_execution_id_fkey"):
@@ -222,8 +228,8 @@ class TestTables:
         await execute(postgres, erase, ids=[first.execution_id, second.execution_id])
 
     async def test_a_subagent_outlives_its_parents_row(self, postgres: PostgresStore) -> None:
-        parent = await accepted(postgres)
-        child = await accepted(postgres, parent_execution_id=parent.execution_id)
+        parent = await accept_execution(postgres)
+        child = await accept_execution(postgres, parent_execution_id=parent.execution_id)
 
         await execute(postgres, "DELETE FROM agent_executions WHERE id = :id", id=parent.execution_id)
 
@@ -232,7 +238,7 @@ class TestTables:
         assert row.parent_execution_id is None
 
 
-async def a_session(store: PostgresStore, tenant: str = TENANT) -> UUID:
+async def insert_session(store: PostgresStore, tenant: str = TENANT) -> UUID:
     session = uuid4()
     await execute(
         store,

@@ -12,17 +12,23 @@ from uuid import UUID, uuid4
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
 
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.stream import envelopes
-from everstep.agent_domain.stream.envelopes import Attempt, Envelope, stream_chunk, stream_snapshot
+from everstep.agent_domain.stream.envelopes import (
+    Attempt,
+    Envelope,
+    stream_chunk_record,
+    stream_snapshot_record,
+)
 from everstep.agent_domain.stream.reader import Place, Position, Reader
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.streams.backoff import Pace
+from everstep.streams.backoff import ClientTimings
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
-QUICK = Pace(pause=0.001, longest=0.01, patience=5.0)
+QUICK = ClientTimings(first_delay=0.001, max_delay=0.01, reply_timeout=5.0)
 TOKEN = "let me in"  # noqa: S105 -- no secret
 
 
@@ -42,7 +48,7 @@ class Fault(StrEnum):
 
 
 @dataclass
-class Tale:
+class ScriptedExecution:
     """The output of an execution, in order: stored envelopes with numbers, and chunks between them."""
 
     execution_id: UUID = field(default_factory=uuid4)
@@ -53,7 +59,7 @@ class Tale:
     seq: int = 0
 
     @property
-    def stored(self) -> list[Envelope]:
+    def stored_envelopes(self) -> list[Envelope]:
         """Envelopes, which have a number."""
         return [envelope for envelope in self.told if envelope.seq]
 
@@ -64,64 +70,64 @@ class Tale:
             return f"agent.session.{self.session_id}"
         return f"agent.execution.{self.execution_id}"
 
-    def store(self, record: EventRecord) -> None:
+    def append_event(self, record: EventRecord) -> None:
         """Append an envelope."""
         self.seq += 1
         self.told.append(Envelope.of(record, self.session_id, self.execution_id, AT).numbered(self.seq))
 
-    def write(self, step: int, attempt: int, index: int, content: str) -> None:
+    def append_chunk(self, step: int, attempt: int, index: int, content: str) -> None:
         """Append a chunk of the model's text, if it is not empty."""
-        chunk = stream_chunk(
+        chunk = stream_chunk_record(
             Attempt(step, attempt), index, content, is_complete=not content, after_seq=self.seq
         )
         self.told.append(Envelope.of(chunk, self.session_id, self.execution_id, AT))
 
-    def step(self, number: int, *attempts: Sequence[str]) -> None:
+    def append_step(self, number: int, *attempts: Sequence[str]) -> None:
         """Append a step: the text of the last attempt is the stored one."""
-        self.store(envelopes.step_started(number, 1, []))
+        self.append_event(envelopes.step_started_record(number, 1, []))
         for attempt, words in enumerate(attempts, 1):
             for index, word in enumerate(words):
-                self.write(number, attempt, index, word)
+                self.append_chunk(number, attempt, index, word)
             if attempt < len(attempts):
-                self.store(envelopes.attempt_superseded(Attempt(number, attempt), attempt + 1))
+                self.append_event(envelopes.attempt_superseded_record(Attempt(number, attempt), attempt + 1))
             else:
-                self.write(number, attempt, len(words), "")
+                self.append_chunk(number, attempt, len(words), "")
                 self.texts[number] = "".join(words)
-        done = envelopes.step_completed(
+        done = envelopes.step_completed_record(
             number, has_tool_calls=False, errors=0, finish_reason="stop", usage=Usage(), duration_ms=1
         )
-        self.store(done)
+        self.append_event(done)
 
-    def status(self, status: WireStatus, previous: WireStatus) -> None:
+    def append_status(self, status: WireStatus, previous: WireStatus) -> None:
         """Append a status change."""
-        self.store(envelopes.status_changed(status, previous, change=self.seq, step_count=0))
+        self.append_event(envelopes.status_changed_record(status, previous, change=self.seq, step_count=0))
 
-    def end(self) -> "Tale":
+    def append_end(self) -> "ScriptedExecution":
         """Complete the execution."""
-        self.status(WireStatus.COMPLETED, WireStatus.PROCESSING)
+        self.append_status(WireStatus.COMPLETED, WireStatus.PROCESSING)
         return self
 
 
-def tale(*texts: Sequence[str]) -> Tale:
+def a_scripted_execution(*texts: Sequence[str]) -> ScriptedExecution:
     """One step for each text, and the end."""
-    told = Tale()
-    told.status(WireStatus.PROCESSING, WireStatus.IDLE)
+    told = ScriptedExecution()
+    told.append_status(WireStatus.PROCESSING, WireStatus.IDLE)
     for number, words in enumerate(texts, 1):
-        told.step(number, words)
-    return told.end()
+        told.append_step(number, words)
+    return told.append_end()
 
 
 @dataclass
-class Gateway:
+class ScriptedGateway:
     """Sends a tale to its subscribers; a subscriber that reconnects gets the frames that it missed."""
 
-    tale: Tale
+    tale: ScriptedExecution
     faults: Iterator[Fault] = field(default_factory=lambda: iter(()))
     ping_after: float = 10.0
     token: str | None = TOKEN
     """The accepted token; None accepts any."""
     epoch: str = "first"
-    heard: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    received: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The frames that it received."""
     connections: int = 0
     at: int = 0
@@ -132,56 +138,58 @@ class Gateway:
     url: str = ""
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator["Gateway"]:
+    async def open(self) -> AsyncGenerator["ScriptedGateway"]:
         """Listen on a free port."""
-        async with serve(self._meet, "127.0.0.1", 0, subprotocols=["everstep.v1"], ping_interval=None) as up:  # type: ignore[list-item]
+        async with serve(
+            self._accept, "127.0.0.1", 0, subprotocols=[Subprotocol("everstep.v1")], ping_interval=None
+        ) as up:
             self.url = f"ws://127.0.0.1:{up.sockets[0].getsockname()[1]}"
             yield self
 
-    def tell(self, until: int | None = None) -> None:
+    def publish_until(self, until: int | None = None) -> None:
         """Publish more of the tale."""
         self.until = until
         self.go_on.set()
 
-    async def _meet(self, socket: ServerConnection) -> None:
+    async def _accept(self, socket: ServerConnection) -> None:
         self.connections += 1
         with suppress(ConnectionClosed):
-            await self.meet(socket)
+            await self.serve_connection(socket)
 
-    async def meet(self, socket: ServerConnection) -> None:
+    async def serve_connection(self, socket: ServerConnection) -> None:
         """One connection, from hello to its end."""
         hello = json.loads(await socket.recv())
-        self.heard.append(hello)
+        self.received.append(hello)
         if hello["type"] != "hello" or hello["token"] != (self.token or hello["token"]):
-            await self.bye(socket, 3502, None)
+            await self.send_close_frame(socket, 3502, None)
             return
         await socket.send(json.dumps({"type": "welcome", "ping_after": self.ping_after}))
         inbox = asyncio.Queue[dict[str, Any] | None]()
-        reading = asyncio.create_task(self._hear(socket, inbox))
+        reading = asyncio.create_task(self._receive(socket, inbox))
         try:
             while (frame := await inbox.get()) is not None:
                 if frame["type"] == "sub":
-                    await self._watched(socket, frame, inbox)
+                    await self._serve_subscription(socket, frame, inbox)
         finally:
             reading.cancel()
 
-    async def _hear(self, socket: ServerConnection, inbox: "asyncio.Queue[dict[str, Any] | None]") -> None:
+    async def _receive(self, socket: ServerConnection, inbox: "asyncio.Queue[dict[str, Any] | None]") -> None:
         with suppress(ConnectionClosed):
             async for text in socket:
                 frame = json.loads(text)
-                self.heard.append(frame)
+                self.received.append(frame)
                 if frame["type"] == "ping":
-                    await self.pong(socket)
+                    await self.on_ping(socket)
                 else:
                     inbox.put_nowait(frame)
         inbox.put_nowait(None)
         self.go_on.set()
 
-    async def pong(self, socket: ServerConnection) -> None:
+    async def on_ping(self, socket: ServerConnection) -> None:
         """The client sent a ping."""
         await socket.send('{"type": "pong"}')
 
-    async def _watched(
+    async def _serve_subscription(
         self, socket: ServerConnection, frame: dict[str, Any], inbox: "asyncio.Queue[dict[str, Any] | None]"
     ) -> None:
         if frame["channel"] != self.tale.channel:
@@ -221,12 +229,14 @@ class Gateway:
             if draft.is_settled or not draft.place.next_index:
                 continue
             seen = (since.drafts.get(of) if since else None) or Place(0, 0, 0)
-            chunks = [each for each in happened if each.seq is None and _place(each)[:2] == draft.place[:2]]
+            chunks = [
+                each for each in happened if each.seq is None and _position(each)[:2] == draft.place[:2]
+            ]
             if seen.attempted == draft.place.attempted:
                 yield from chunks[seen.next_index :]
             else:
                 step, attempt, index = draft.place
-                written = stream_snapshot(Attempt(step, attempt), index, draft.content, self.tale.seq)
+                written = stream_snapshot_record(Attempt(step, attempt), index, draft.content, self.tale.seq)
                 yield Envelope.of(written, self.tale.session_id, of, AT)
 
     async def send(self, socket: ServerConnection, envelope: Envelope) -> None:
@@ -254,12 +264,12 @@ class Gateway:
                 await socket.close(1011 if fault is Fault.CRASH else 3000)
                 raise ConnectionClosed(None, None)
             case Fault.BYE:
-                await self.bye(socket, 3000, 0.0)
+                await self.send_close_frame(socket, 3000, 0.0)
             case Fault.FORGET:
                 self.epoch += "'"
-                await self.bye(socket, 3002, 0.0)
+                await self.send_close_frame(socket, 3002, 0.0)
 
-    async def bye(self, socket: ServerConnection, code: int, reconnect_in: float | None) -> None:
+    async def send_close_frame(self, socket: ServerConnection, code: int, reconnect_in: float | None) -> None:
         """The last frame."""
         farewell = {"type": "bye", "code": code, "reason": "so it is", "reconnect_in": reconnect_in}
         await socket.send(json.dumps(farewell))
@@ -267,6 +277,6 @@ class Gateway:
         raise ConnectionClosed(None, None)
 
 
-def _place(envelope: Envelope) -> Place:
+def _position(envelope: Envelope) -> Place:
     payload = envelope.payload
     return Place(payload["step_number"], payload["attempt"], payload["chunk_index"])

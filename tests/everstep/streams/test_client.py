@@ -15,23 +15,30 @@ from websockets.http11 import Request, Response
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.stream.reader import Place, Position
-from everstep.streams.backoff import LONGEST_ASKED, Pace, Pauses
-from everstep.streams.client import GARBLED, Stream, stream
-from everstep.streams.client_events import Happened, News, Reload, StreamRefused, Wrote
+from everstep.streams.backoff import MAX_REQUESTED_DELAY, Backoff, ClientTimings
+from everstep.streams.client import MAX_GARBLED, Stream, stream
+from everstep.streams.client_events import Happened, Reload, StreamEvent, StreamRefused, Wrote
 from everstep.streams.connection import socket_url
-from tests.everstep.streams.scripted import QUICK, TOKEN, Fault, Gateway, Tale, tale
+from tests.everstep.streams.scripted import (
+    QUICK,
+    TOKEN,
+    Fault,
+    ScriptedExecution,
+    ScriptedGateway,
+    a_scripted_execution,
+)
 
 ALL = Position()
 NOT_YET = 3
 """The parts of a tale: it has begun, and so has its first step, with a chunk of text."""
 
 
-def watching(gateway: Gateway, since: Position | None = ALL, **given: Any) -> Stream:
+def stream_of(gateway: ScriptedGateway, since: Position | None = ALL, **given: Any) -> Stream:
     return Stream(gateway.url, gateway.tale.channel, TOKEN, since, **{"pace": QUICK, **given})
 
 
-async def told(news: Stream, tale: Tale) -> list[News]:
-    heard = list[News]()
+async def collect(news: Stream, tale: ScriptedExecution) -> list[StreamEvent]:
+    heard = list[StreamEvent]()
     async with asyncio.timeout(30), aclosing(news):
         async for event in news.until_ended(tale.execution_id):
             heard.append(event)
@@ -41,22 +48,22 @@ async def told(news: Stream, tale: Tale) -> list[News]:
     return heard
 
 
-def log(news: list[News]) -> list[int | None]:
+def seqs_of(news: list[StreamEvent]) -> list[int | None]:
     return [event.envelope.seq for event in news if isinstance(event, Happened)]
 
 
-def words(news: list[News]) -> list[tuple[str, str]]:
+def texts_of(news: list[StreamEvent]) -> list[tuple[str, str]]:
     return [(event.text, event.new) for event in news if isinstance(event, Wrote)]
 
 
 async def test_all_events_arrive_in_order_and_text_as_it_is_written() -> None:
     """7.8.1"""
-    async with Gateway(tale(["Let me", " see"], ["Done"])).open() as gateway:
-        news = watching(gateway)
-        heard = await told(news, gateway.tale)
+    async with ScriptedGateway(a_scripted_execution(["Let me", " see"], ["Done"])).open() as gateway:
+        news = stream_of(gateway)
+        heard = await collect(news, gateway.tale)
 
-    assert [event.envelope for event in heard if isinstance(event, Happened)] == gateway.tale.stored
-    assert words(heard) == [
+    assert [event.envelope for event in heard if isinstance(event, Happened)] == gateway.tale.stored_envelopes
+    assert texts_of(heard) == [
         ("Let me", "Let me"),
         ("Let me see", " see"),
         ("Let me see", ""),
@@ -74,38 +81,38 @@ async def test_all_events_arrive_in_order_and_text_as_it_is_written() -> None:
 
 
 async def test_without_a_position_events_arrive_from_now_on() -> None:
-    async with Gateway(tale(["Hm"]), at=NOT_YET).open() as gateway:
-        heard = await told(watching(gateway, None), gateway.tale)
+    async with ScriptedGateway(a_scripted_execution(["Hm"]), at=NOT_YET).open() as gateway:
+        heard = await collect(stream_of(gateway, None), gateway.tale)
 
-    assert log(heard) == [3, 4]
+    assert seqs_of(heard) == [3, 4]
     # The current text is sent whole.
-    assert words(heard) == [("Hm", "Hm"), ("Hm", "")]
-    assert "since" not in gateway.heard[1]
+    assert texts_of(heard) == [("Hm", "Hm"), ("Hm", "")]
+    assert "since" not in gateway.received[1]
 
 
 async def test_another_client_continues_from_a_position() -> None:
-    async with Gateway(tale(["a", "b", "c"], ["d"]), until=4).open() as gateway:
-        async with aclosing(watching(gateway)) as first:
+    async with ScriptedGateway(a_scripted_execution(["a", "b", "c"], ["d"]), until=4).open() as gateway:
+        async with aclosing(stream_of(gateway)) as first:
             async for event in first:
                 if event == Wrote(gateway.tale.execution_id, 1, 1, "ab", "b"):
                     break
         position = Position.from_dict(json.loads(json.dumps(first.position and first.position.to_dict())))
-        gateway.tell()
-        heard = await told(watching(gateway, position), gateway.tale)
+        gateway.publish_until()
+        heard = await collect(stream_of(gateway, position), gateway.tale)
 
     assert position == Position(2, "first", {gateway.tale.execution_id: Place(1, 1, 2)})
-    assert log(heard) == [3, 4, 5, 6]
-    assert words(heard)[:2] == [("ab", "ab"), ("abc", "c")]
+    assert seqs_of(heard) == [3, 4, 5, 6]
+    assert texts_of(heard)[:2] == [("ab", "ab"), ("abc", "c")]
 
 
 async def test_a_later_attempt_replaces_the_text() -> None:
     """7.8.4"""
-    twice = Tale()
-    twice.step(1, ["I thi"], ["Perhaps", " so"])
-    async with Gateway(twice.end()).open() as gateway:
-        heard = await told(watching(gateway), twice)
+    twice = ScriptedExecution()
+    twice.append_step(1, ["I thi"], ["Perhaps", " so"])
+    async with ScriptedGateway(twice.append_end()).open() as gateway:
+        heard = await collect(stream_of(gateway), twice)
 
-    assert words(heard) == [("I thi", "I thi"), ("Perhaps", ""), ("Perhaps so", " so"), ("Perhaps so", "")]
+    assert texts_of(heard) == [("I thi", "I thi"), ("Perhaps", ""), ("Perhaps so", " so"), ("Perhaps so", "")]
 
 
 # Network faults.
@@ -113,7 +120,7 @@ async def test_a_later_attempt_replaces_the_text() -> None:
 
 @given(
     faults=st.lists(st.sampled_from(list(Fault)), max_size=40).filter(
-        lambda faults: faults.count(Fault.GARBAGE) < GARBLED
+        lambda faults: faults.count(Fault.GARBAGE) < MAX_GARBLED
     ),
     texts=st.lists(
         st.lists(st.lists(st.text("ab é", min_size=1), max_size=4), min_size=1, max_size=3), max_size=3
@@ -123,18 +130,18 @@ def test_after_any_cut_the_log_is_complete_and_the_text_is_the_stored_one(
     faults: list[Fault], texts: list[list[list[str]]]
 ) -> None:
     """7.8.1, 7.8.4"""
-    story = Tale()
-    story.status(WireStatus.PROCESSING, WireStatus.IDLE)
+    story = ScriptedExecution()
+    story.append_status(WireStatus.PROCESSING, WireStatus.IDLE)
     for number, attempts in enumerate(texts, 1):
-        story.step(number, *attempts)
+        story.append_step(number, *attempts)
 
-    async def watched() -> list[News]:
-        async with Gateway(story.end(), iter(faults)).open() as gateway:
-            return await told(watching(gateway), story)
+    async def collect_all() -> list[StreamEvent]:
+        async with ScriptedGateway(story.append_end(), iter(faults)).open() as gateway:
+            return await collect(stream_of(gateway), story)
 
     known: list[int | None] = []
     shown = dict[tuple[int, int], str]()
-    for event in asyncio.run(watched()):
+    for event in asyncio.run(collect_all()):
         match event:
             case Happened(envelope):
                 known.append(envelope.seq)
@@ -149,7 +156,7 @@ def test_after_any_cut_the_log_is_complete_and_the_text_is_the_stored_one(
                 assert "".join(texts[step - 1][attempt - 1]).startswith(text)
                 if event.is_complete:
                     assert text == story.texts[step]
-    assert known == [envelope.seq for envelope in story.stored]
+    assert known == [envelope.seq for envelope in story.stored_envelopes]
     if not faults:
         assert {
             (step, len(texts[step - 1])): text for step, text in story.texts.items()
@@ -159,12 +166,12 @@ def test_after_any_cut_the_log_is_complete_and_the_text_is_the_stored_one(
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CRASH, Fault.BYE, Fault.CLOSE, Fault.GARBAGE])
 async def test_a_lost_connection_is_reopened_from_the_position(fault: Fault) -> None:
     faults = iter([Fault.NONE, Fault.NONE, Fault.NONE, fault])
-    async with Gateway(tale(["a", "b"]), faults).open() as gateway:
-        heard = await told(watching(gateway), gateway.tale)
+    async with ScriptedGateway(a_scripted_execution(["a", "b"]), faults).open() as gateway:
+        heard = await collect(stream_of(gateway), gateway.tale)
 
-    assert log(heard) == [1, 2, 3, 4]
-    assert [text for text, new in words(heard) if new][-1] == "ab"
-    asked = [frame["since"] for frame in gateway.heard if frame["type"] == "sub"]
+    assert seqs_of(heard) == [1, 2, 3, 4]
+    assert [text for text, new in texts_of(heard) if new][-1] == "ab"
+    asked = [frame["since"] for frame in gateway.received if frame["type"] == "sub"]
     assert len(asked) == gateway.connections == 2
     assert asked[0] == {"epoch": None, "seq": 0}
     assert asked[1]["epoch"] == "first"
@@ -174,78 +181,78 @@ async def test_a_lost_connection_is_reopened_from_the_position(fault: Fault) -> 
 
 async def test_a_gap_is_requested_over_the_same_connection() -> None:
     faults = iter([Fault.NONE, Fault.DROP])
-    async with Gateway(tale(["a", "b"]), faults).open() as gateway:
-        heard = await told(watching(gateway), gateway.tale)
+    async with ScriptedGateway(a_scripted_execution(["a", "b"]), faults).open() as gateway:
+        heard = await collect(stream_of(gateway), gateway.tale)
 
-    assert log(heard) == [1, 2, 3, 4]
+    assert seqs_of(heard) == [1, 2, 3, 4]
     assert gateway.connections == 1
-    assert [frame["type"] for frame in gateway.heard] == ["hello", "sub", "sub"]
+    assert [frame["type"] for frame in gateway.received] == ["hello", "sub", "sub"]
 
 
 async def test_a_permanent_gap_is_requested_with_backoff() -> None:
-    pauses = Pauses(Pace(pause=1.0, longest=4.0))
+    pauses = Backoff(ClientTimings(first_delay=1.0, max_delay=4.0))
 
-    drawn = [pauses.next() for _ in range(6)]
+    drawn = [pauses.next_delay() for _ in range(6)]
 
     assert all(top / 2 <= pause <= top for top, pause in zip([1, 2, 4, 4, 4, 4], drawn, strict=True))
     pauses.reset()
-    assert pauses.next() <= 1
+    assert pauses.next_delay() <= 1
 
 
 def test_an_invited_client_reconnects_at_once_but_not_repeatedly() -> None:
-    pauses = Pauses(Pace(pause=1.0, longest=4.0))
+    pauses = Backoff(ClientTimings(first_delay=1.0, max_delay=4.0))
 
-    assert pauses.next(0.0) == 0.0
-    assert pauses.next(0.0) >= 1.0
-    assert pauses.next(1e9) == LONGEST_ASKED
+    assert pauses.next_delay(0.0) == 0.0
+    assert pauses.next_delay(0.0) >= 1.0
+    assert pauses.next_delay(1e9) == MAX_REQUESTED_DELAY
 
 
 async def test_after_an_epoch_change_everything_is_loaded_again() -> None:
     """7.8.4"""
     faults = iter([*[Fault.NONE] * 4, Fault.FORGET])
-    async with Gateway(tale(["a", "b"]), faults).open() as gateway:
-        heard = await told(watching(gateway), gateway.tale)
+    async with ScriptedGateway(a_scripted_execution(["a", "b"]), faults).open() as gateway:
+        heard = await collect(stream_of(gateway), gateway.tale)
 
     at = heard.index(Reload("first'", 2))
-    assert log(heard[:at]) == [1, 2]
-    assert log(heard[at:]) == [3, 4]
+    assert seqs_of(heard[:at]) == [1, 2]
+    assert seqs_of(heard[at:]) == [3, 4]
     # The text as well.
-    assert words(heard[at:])[0] == ("ab", "ab")
+    assert texts_of(heard[at:])[0] == ("ab", "ab")
 
 
 async def test_silence_counts_as_a_lost_connection() -> None:
-    class Mute(Gateway):
-        async def meet(self, socket: ServerConnection) -> None:
+    class SilentGateway(ScriptedGateway):
+        async def serve_connection(self, socket: ServerConnection) -> None:
             if self.connections > 1:
-                await super().meet(socket)
+                await super().serve_connection(socket)
                 return
             await socket.recv()
             await socket.send('{"type": "welcome", "ping_after": 0.01}')
             async for text in socket:
-                self.heard.append(json.loads(text))
+                self.received.append(json.loads(text))
 
-    async with Mute(tale(["a"])).open() as gateway:
-        pace = Pace(pause=0.001, longest=0.01, patience=0.3)
-        heard = await told(watching(gateway, pace=pace), gateway.tale)
+    async with SilentGateway(a_scripted_execution(["a"])).open() as gateway:
+        pace = ClientTimings(first_delay=0.001, max_delay=0.01, reply_timeout=0.3)
+        heard = await collect(stream_of(gateway, pace=pace), gateway.tale)
 
-    assert log(heard) == [1, 2, 3, 4]
-    assert {"type": "ping"} in gateway.heard
+    assert seqs_of(heard) == [1, 2, 3, 4]
+    assert {"type": "ping"} in gateway.received
 
 
 async def test_an_idle_client_sends_pings_and_stays_connected() -> None:
     pinged = asyncio.Event()
 
-    class Patient(Gateway):
-        async def pong(self, socket: ServerConnection) -> None:
-            await super().pong(socket)
-            if self.heard.count({"type": "ping"}) == 5:
+    class PatientGateway(ScriptedGateway):
+        async def on_ping(self, socket: ServerConnection) -> None:
+            await super().on_ping(socket)
+            if self.received.count({"type": "ping"}) == 5:
                 pinged.set()
 
-    async with Patient(tale(["a"]), until=NOT_YET, ping_after=0.01).open() as gateway:
-        watcher = asyncio.create_task(told(watching(gateway), gateway.tale))
+    async with PatientGateway(a_scripted_execution(["a"]), until=NOT_YET, ping_after=0.01).open() as gateway:
+        watcher = asyncio.create_task(collect(stream_of(gateway), gateway.tale))
         async with asyncio.timeout(10):
             await pinged.wait()
-        gateway.tell()
+        gateway.publish_until()
         await watcher
 
     assert gateway.connections == 1
@@ -253,8 +260,8 @@ async def test_an_idle_client_sends_pings_and_stays_connected() -> None:
 
 async def test_nothing_is_read_ahead_of_a_busy_consumer() -> None:
     """7.8.2"""
-    long = tale(*[["x" * 100_000]] * 400)
-    async with Gateway(long).open() as gateway, aclosing(watching(gateway)) as news:
+    long = a_scripted_execution(*[["x" * 100_000]] * 400)
+    async with ScriptedGateway(long).open() as gateway, aclosing(stream_of(gateway)) as news:
         await anext(news)
         before = -1
         while gateway.at != before:
@@ -262,7 +269,7 @@ async def test_nothing_is_read_ahead_of_a_busy_consumer() -> None:
             before = gateway.at
             await asyncio.sleep(0.1)
         assert gateway.at < len(long.told) / 2
-        assert await told(news, long)
+        assert await collect(news, long)
     assert gateway.at == len(long.told)
 
 
@@ -272,25 +279,25 @@ async def test_nothing_is_read_ahead_of_a_busy_consumer() -> None:
 async def test_a_new_token_is_requested_for_each_connection() -> None:
     tokens = ["first", "second"]
 
-    class Strict(Gateway):
-        async def meet(self, socket: ServerConnection) -> None:
+    class StrictGateway(ScriptedGateway):
+        async def serve_connection(self, socket: ServerConnection) -> None:
             self.token = ("first", "second")[self.connections - 1]
-            await super().meet(socket)
+            await super().serve_connection(socket)
 
     async def later() -> str:
         return tokens.pop(0)
 
-    async with Strict(tale(["a"]), iter([Fault.CUT])).open() as gateway:
-        await told(Stream(gateway.url, gateway.tale.channel, later, ALL, QUICK), gateway.tale)
+    async with StrictGateway(a_scripted_execution(["a"]), iter([Fault.CUT])).open() as gateway:
+        await collect(Stream(gateway.url, gateway.tale.channel, later, ALL, QUICK), gateway.tale)
 
     assert tokens == []
 
 
 async def test_an_invalid_token_ends_the_stream() -> None:
-    async with Gateway(tale(["a"])).open() as gateway:
+    async with ScriptedGateway(a_scripted_execution(["a"])).open() as gateway:
         news = stream(gateway.url, gateway.tale.channel, token=lambda: "wrong")
         with pytest.raises(StreamRefused, match="pass a token or an API key") as raised:
-            await told(news, gateway.tale)
+            await collect(news, gateway.tale)
 
     assert raised.value.code == 3502
     assert gateway.connections == 1
@@ -300,22 +307,22 @@ async def test_an_invalid_token_ends_the_stream() -> None:
 
 @pytest.mark.parametrize("code", [3500, 3501, 3999])
 async def test_a_close_code_without_a_retry_ends_the_stream(code: int) -> None:
-    class Rude(Gateway):
-        async def meet(self, socket: ServerConnection) -> None:
+    class ClosingGateway(ScriptedGateway):
+        async def serve_connection(self, socket: ServerConnection) -> None:
             await socket.close(code, "no")
 
-    async with Rude(tale()).open() as gateway:
+    async with ClosingGateway(a_scripted_execution()).open() as gateway:
         with pytest.raises(StreamRefused, match="the gateway closed the stream: no; ") as raised:
-            await told(watching(gateway), gateway.tale)
+            await collect(stream_of(gateway), gateway.tale)
 
     assert raised.value.code == code
 
 
 async def test_a_forbidden_channel_ends_the_stream() -> None:
-    async with Gateway(tale()).open() as gateway:
+    async with ScriptedGateway(a_scripted_execution()).open() as gateway:
         news = Stream(gateway.url, f"agent.session.{uuid4()}", TOKEN, ALL, QUICK)
         with pytest.raises(StreamRefused, match="there is none; check the channel's id"):
-            await told(news, gateway.tale)
+            await collect(news, gateway.tale)
 
 
 @pytest.mark.parametrize(
@@ -331,16 +338,16 @@ async def test_a_forbidden_channel_ends_the_stream() -> None:
     ],
 )
 async def test_permanently_invalid_frames_end_the_stream(frame: str | bytes) -> None:
-    class Babbling(Gateway):
-        async def meet(self, socket: ServerConnection) -> None:
+    class InvalidGateway(ScriptedGateway):
+        async def serve_connection(self, socket: ServerConnection) -> None:
             await socket.send(frame)
             await socket.wait_closed()
 
-    async with Babbling(tale()).open() as gateway:
+    async with InvalidGateway(a_scripted_execution()).open() as gateway:
         with pytest.raises(StreamRefused, match="and update this program"):
-            await told(watching(gateway), gateway.tale)
+            await collect(stream_of(gateway), gateway.tale)
 
-    assert gateway.connections == GARBLED
+    assert gateway.connections == MAX_GARBLED
 
 
 @pytest.mark.parametrize(
@@ -352,10 +359,10 @@ async def test_permanently_invalid_frames_end_the_stream(frame: str | bytes) -> 
     ],
 )
 async def test_an_unreadable_answer_is_ignored(answer: str) -> None:
-    class Babbling(Gateway):
-        async def meet(self, socket: ServerConnection) -> None:
+    class PartlyInvalidGateway(ScriptedGateway):
+        async def serve_connection(self, socket: ServerConnection) -> None:
             if self.connections > 1:
-                await super().meet(socket)
+                await super().serve_connection(socket)
                 return
             await socket.send('{"type": "welcome", "ping_after": 10}')
             # Of a later version.
@@ -363,12 +370,14 @@ async def test_an_unreadable_answer_is_ignored(answer: str) -> None:
             await socket.send(answer)
             await socket.wait_closed()
 
-    async with Babbling(tale()).open() as gateway:
-        assert log(await told(watching(gateway), gateway.tale)) == [1, 2]
+    async with PartlyInvalidGateway(a_scripted_execution()).open() as gateway:
+        assert seqs_of(await collect(stream_of(gateway), gateway.tale)) == [1, 2]
 
 
 @asynccontextmanager
-async def answering(answer: Callable[[ServerConnection, Request], Response | None]) -> AsyncGenerator[str]:
+async def open_http_server(
+    answer: Callable[[ServerConnection, Request], Response | None],
+) -> AsyncGenerator[str]:
     async def never(socket: ServerConnection) -> None:
         await socket.close()
 
@@ -381,9 +390,9 @@ async def test_an_address_without_a_gateway_ends_the_stream() -> None:
         assert request.path == "/v1"
         return socket.respond(404, "nothing here")
 
-    async with answering(nothing) as url:
+    async with open_http_server(nothing) as url:
         with pytest.raises(StreamRefused, match="answers 404"):
-            await anext(Stream(url, tale().channel, pace=QUICK))
+            await anext(Stream(url, a_scripted_execution().channel, pace=QUICK))
 
 
 async def test_an_unavailable_server_is_retried() -> None:
@@ -397,8 +406,8 @@ async def test_an_unavailable_server_is_retried() -> None:
             often.set()
         return socket.respond((503, 429)[asked % 2], "later")
 
-    async with answering(busy) as url:
-        waiting = asyncio.ensure_future(anext(Stream(url, tale().channel, pace=QUICK)))
+    async with open_http_server(busy) as url:
+        waiting = asyncio.ensure_future(anext(Stream(url, a_scripted_execution().channel, pace=QUICK)))
         async with asyncio.timeout(10):
             await often.wait()
         waiting.cancel()
@@ -407,9 +416,9 @@ async def test_an_unavailable_server_is_retried() -> None:
 
 
 async def test_a_gateway_may_start_later() -> None:
-    async with Gateway(tale()).open() as gone:
+    async with ScriptedGateway(a_scripted_execution()).open() as gone:
         pass
-    refused = asyncio.ensure_future(anext(watching(gone)))
+    refused = asyncio.ensure_future(anext(stream_of(gone)))
     done, _ = await asyncio.wait([refused], timeout=0.1)
 
     assert not done
@@ -433,7 +442,7 @@ def test_a_gateway_url_may_have_several_forms(url: str, socket: str) -> None:
 @pytest.mark.parametrize("url", ["", "h:1", "ftp://h", "ws://", "ws://h:x", "ws://[h"])
 def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="it looks like"):
-        stream(url, tale().channel)
+        stream(url, a_scripted_execution().channel)
 
 
 def test_an_invalid_channel_is_refused() -> None:

@@ -29,10 +29,10 @@ def clerk(*script: Any, tools: Any = (), name: str = "clerk") -> AgentBuilder:
 def ask(wait_seconds: float | None = None) -> MockTool:
     options = ToolOptions(need=CallNeed.INPUT, wait_seconds=wait_seconds)
 
-    def timed_out(**_args: object) -> str:
+    def default_answer(**_args: object) -> str:
         return "no answer"
 
-    return MockTool("ask", handler=timed_out, options=options)
+    return MockTool("ask", handler=default_answer, options=options)
 
 
 async def test_an_agent_runs_to_its_end(durable_agents: Durable) -> None:

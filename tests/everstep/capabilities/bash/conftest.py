@@ -8,18 +8,18 @@ import pytest
 from tests.everstep.capabilities.bash.surroundings import (
     MARK,
     SECRET,
-    Surroundings,
+    SandboxHost,
     need_a_sandbox,
-    surroundings,
+    open_sandbox_host,
 )
-from tests.everstep.capabilities.bash.users import WorkerUser, worker_users
+from tests.everstep.capabilities.bash.users import WorkerUser, open_worker_user
 
 
 @pytest.fixture
-def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surroundings]:
+def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxHost]:
     """A machine to work on, with a secret outside of the base directory and one in the environment."""
     need_a_sandbox()
-    with surroundings(tmp_path) as found:
+    with open_sandbox_host(tmp_path) as found:
         monkeypatch.setenv(MARK, found.mark)
         monkeypatch.setenv("OPENAI_API_KEY", SECRET)
         yield found
@@ -29,4 +29,4 @@ def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Surround
 def user(request: pytest.FixtureRequest) -> Iterator[WorkerUser]:
     """The user of the test run, which may be root, and a user without root's rights."""
     need_a_sandbox()
-    yield from worker_users(request.param)
+    yield from open_worker_user(request.param)

@@ -31,7 +31,7 @@ def need_a_sandbox() -> None:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SandboxHost:
     """The parts of a worker's machine that matter to a sandbox."""
 
     base_dir: Path
@@ -41,7 +41,7 @@ class Surroundings:
     mark: str
 
     @property
-    def words(self) -> dict[str, object]:
+    def placeholders(self) -> dict[str, object]:
         """Placeholders in hostile commands."""
         return {
             "base": self.base_dir,
@@ -52,7 +52,7 @@ class Surroundings:
             "python": PYTHON,
         }
 
-    def left(self) -> list[str]:
+    def running_processes(self) -> list[str]:
         """The processes of commands that still exist."""
         found = list[str]()
         for process in Path("/proc").iterdir():
@@ -68,7 +68,7 @@ class Surroundings:
 
 
 @contextmanager
-def surroundings(folder: Path) -> Generator[Surroundings]:
+def open_sandbox_host(folder: Path) -> Generator[SandboxHost]:
     """A machine with a secret to read, and services to connect to."""
     base_dir, outside, mark = folder / "work", folder / "outside", uuid4().hex
     base_dir.mkdir()
@@ -77,10 +77,10 @@ def surroundings(folder: Path) -> Generator[Surroundings]:
     with socket.create_server(("127.0.0.1", 0)) as door, socket.socket(socket.AF_UNIX) as local:
         local.bind(f"\0{mark}")
         local.listen()
-        yield Surroundings(base_dir, outside, door.getsockname()[1], mark, mark)
+        yield SandboxHost(base_dir, outside, door.getsockname()[1], mark, mark)
 
 
-def policy_for(around: Surroundings, seconds: float = 10) -> ExecutionPolicy:
+def policy_for(around: SandboxHost, seconds: float = 10) -> ExecutionPolicy:
     """The default policy, with a Python interpreter for attacks."""
     return ExecutionPolicy.for_bash(around.base_dir, seconds).with_readable_paths(sys.base_prefix)
 

@@ -9,9 +9,9 @@ import pytest
 from everstep.agent_domain.capabilities.bash import MIB, BashPolicy, ExecutionPolicy
 from everstep.agent_domain.tools.tools import Effect, Tool, options_of
 from everstep.capabilities.bash import BashTool, UseBash
-from everstep.capabilities.bash.sandbox import LONGEST
+from everstep.capabilities.bash.sandbox import MAX_COMMAND_BYTES
 from everstep.local.agent import AgentBuilder
-from tests.everstep.capabilities.bash.surroundings import CONTEXT, SECRET, Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import CONTEXT, SECRET, SandboxHost, bash, policy_for
 
 
 def the_tool(capability: UseBash) -> Tool:
@@ -47,7 +47,7 @@ def test_a_command_is_never_retried() -> None:
     assert (tool.name, tool.schema["required"]) == ("bash", ["command"])
 
 
-async def test_the_output_of_a_command_is_returned(around: Surroundings) -> None:
+async def test_the_output_of_a_command_is_returned(around: SandboxHost) -> None:
     """9.1.1, 9.1.3: `bash -c {command}` in base_dir."""
     text = await bash("echo $0 $#; pwd; echo mine >file; echo oops >&2; exit 3", policy_for(around))
     assert text == f"Exit code: 3\n\nbash 0\n{around.base_dir}\n\n\nSTDERR:\noops\n"
@@ -55,13 +55,13 @@ async def test_the_output_of_a_command_is_returned(around: Surroundings) -> None
     assert (around.base_dir / "file").stat().st_uid == around.base_dir.stat().st_uid
 
 
-async def test_a_command_without_output(around: Surroundings) -> None:
+async def test_a_command_without_output(around: SandboxHost) -> None:
     """9.1.3: `(no output)`."""
     assert await bash("true", policy_for(around)) == "(no output)"
 
 
 @pytest.mark.parametrize("command", ["a b", "'", "((", "echo 1\nfi\n", "exit 2 ;", "no_such_program_at_all"])
-async def test_an_error_of_bash_is_the_same_without_a_sandbox(command: str, around: Surroundings) -> None:
+async def test_an_error_of_bash_is_the_same_without_a_sandbox(command: str, around: SandboxHost) -> None:
     """9.1.5: the command's own error output."""
     text = await bash(command, policy_for(around))
     assert "Exit code: " in text
@@ -69,7 +69,7 @@ async def test_an_error_of_bash_is_the_same_without_a_sandbox(command: str, arou
     assert "__command" not in text
 
 
-async def test_a_command_sees_a_reduced_environment(around: Surroundings) -> None:
+async def test_a_command_sees_a_reduced_environment(around: SandboxHost) -> None:
     """9.1.1: PATH, HOME, LANG, LC_*, TERM, TMPDIR, TZ, USER; paths and users are those of the sandbox."""
     allowed = {"PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ", "USER"}
     lines = (await bash("env", policy_for(around))).splitlines()
@@ -80,13 +80,13 @@ async def test_a_command_sees_a_reduced_environment(around: Surroundings) -> Non
     assert found["PWD"] == str(around.base_dir)
 
 
-async def test_a_policy_may_inherit_the_environment(around: Surroundings) -> None:
+async def test_a_policy_may_inherit_the_environment(around: SandboxHost) -> None:
     """9.1.1: unless the policy inherits it."""
     assert SECRET in await bash("echo $OPENAI_API_KEY", policy_for(around).inherit_environment())
     assert SECRET not in await bash("echo $OPENAI_API_KEY", policy_for(around))
 
 
-async def test_a_policy_may_share_more_paths(around: Surroundings) -> None:
+async def test_a_policy_may_share_more_paths(around: SandboxHost) -> None:
     """9.1.2: `with_readable_paths`, `with_writable_paths`."""
     command = f"cat {around.outside}/secret; echo more >{around.outside}/more"
     policy = policy_for(around)
@@ -97,20 +97,20 @@ async def test_a_policy_may_share_more_paths(around: Surroundings) -> None:
     assert (around.outside / "more").read_text() == "more\n"
 
 
-async def test_a_single_file_may_be_shared(around: Surroundings) -> None:
+async def test_a_single_file_may_be_shared(around: SandboxHost) -> None:
     """9.1.2: `with_readable_paths`."""
     secret = around.outside / "secret"
     policy = policy_for(around).with_readable_paths(secret)
     assert await bash(f"ls {around.outside}; cat {secret}", policy) == f"secret\n{SECRET}"
 
 
-async def test_the_base_directory_in_a_shared_path_is_writable(around: Surroundings) -> None:
+async def test_the_base_directory_in_a_shared_path_is_writable(around: SandboxHost) -> None:
     """9.1.2: the base directory is writable at any location."""
     policy = policy_for(around).with_readable_paths(around.base_dir.parent)
     assert await bash("touch mine && cat ../outside/secret", policy) == SECRET
 
 
-async def test_streams_are_capped(around: Surroundings) -> None:
+async def test_streams_are_capped(around: SandboxHost) -> None:
     """9.1.1: stdout at 5 MiB, stderr at 1 MiB; 9.1.4: the line says so."""
     everything = BashPolicy(max_output_chars=0)
     tool = BashTool(policy_for(around), output_policy=everything)
@@ -121,7 +121,7 @@ async def test_streams_are_capped(around: Surroundings) -> None:
     assert (text.count("o"), text.count("e") - 2) == (5 * MIB, MIB)
 
 
-async def test_the_output_of_a_command_is_shortened(around: Surroundings) -> None:
+async def test_the_output_of_a_command_is_shortened(around: SandboxHost) -> None:
     """9.1.4: by the output policy."""
     tool = BashTool(policy_for(around), output_policy=BashPolicy(10, 4, 6))
     text = await tool.call({"command": "printf 0123456789ABCDEFGHIJ"}, CONTEXT)
@@ -136,22 +136,23 @@ async def test_the_output_of_a_command_is_shortened(around: Surroundings) -> Non
         ("echo \0", "Error: the command contains a NUL character"),
         ("echo \ud800", "Error: the command contains '\\ud800', which is not a valid character"),
         (
-            "#" * (LONGEST + 1),
-            f"Error: the command has {LONGEST + 1} bytes, and at most {LONGEST} are possible",
+            "#" * (MAX_COMMAND_BYTES + 1),
+            f"Error: the command has {MAX_COMMAND_BYTES + 1} bytes, "
+            f"and at most {MAX_COMMAND_BYTES} are possible",
         ),
         (None, "Error: the command is of type NoneType, not text"),
         (["ls"], "Error: the command is of type list, not text"),
     ],
 )
-async def test_an_invalid_command_is_refused(command: Any, said: str, around: Surroundings) -> None:
+async def test_an_invalid_command_is_refused(command: Any, said: str, around: SandboxHost) -> None:
     """9.1.3: decided here: for a command that cannot be run, the error text says why."""
     assert (await bash(command, policy_for(around))).startswith(said)
 
 
-async def test_the_longest_command_is_run(around: Surroundings) -> None:
+async def test_the_longest_command_is_run(around: SandboxHost) -> None:
     """9.1.1: of exactly the maximum length."""
     command = "echo long #"
-    assert await bash(command + "x" * (LONGEST - len(command)), policy_for(around)) == "long\n"
+    assert await bash(command + "x" * (MAX_COMMAND_BYTES - len(command)), policy_for(around)) == "long\n"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ async def test_the_longest_command_is_run(around: Surroundings) -> None:
         ("file", "{path} is not a directory; name one to work in"),
     ],
 )
-async def test_an_unusable_directory_is_refused(path: str, said: str, around: Surroundings) -> None:
+async def test_an_unusable_directory_is_refused(path: str, said: str, around: SandboxHost) -> None:
     """9.1.1: decided here: the error text says what to do."""
     (around.base_dir / "file").touch()
     policy = ExecutionPolicy.for_bash(around.base_dir / path)
@@ -169,13 +170,13 @@ async def test_an_unusable_directory_is_refused(path: str, said: str, around: Su
 
 
 @pytest.mark.parametrize("path", ["/", "/usr", "/etc", "/usr/bin", "/proc/self", "/dev/shm"])  # noqa: S108
-async def test_a_system_directory_is_not_a_base_directory(path: str, around: Surroundings) -> None:
+async def test_a_system_directory_is_not_a_base_directory(path: str, around: SandboxHost) -> None:
     """9.1.5: the sandbox is the protection, so no part of it may be writable."""
     assert "holds the system itself" in await bash("true", ExecutionPolicy.for_bash(path))
     assert "holds the system itself" in await bash("true", policy_for(around).with_writable_paths(path))
 
 
-async def test_a_directory_that_was_removed_and_created_again(around: Surroundings) -> None:
+async def test_a_directory_that_was_removed_and_created_again(around: SandboxHost) -> None:
     """9.1.1: the command sees the current one."""
     policy = ExecutionPolicy.for_bash(around.base_dir / "again")
     for content in ("one", "two"):
@@ -187,7 +188,7 @@ async def test_a_directory_that_was_removed_and_created_again(around: Surroundin
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
-async def test_a_worker_that_runs_as_root_switches_to_the_owner(around: Surroundings) -> None:
+async def test_a_worker_that_runs_as_root_switches_to_the_owner(around: SandboxHost) -> None:
     """9.1.1: a command never runs as root."""
     os.chown(around.base_dir, 4321, 4321)
     (around.base_dir / "of_root").write_text(SECRET)
@@ -197,7 +198,7 @@ async def test_a_worker_that_runs_as_root_switches_to_the_owner(around: Surround
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has directories of root")
-async def test_in_a_directory_of_root_no_command_runs_as_root(around: Surroundings) -> None:
+async def test_in_a_directory_of_root_no_command_runs_as_root(around: SandboxHost) -> None:
     """9.1.1: a command never runs as root, not even in a directory that root owns."""
     (around.base_dir / "kept").write_text("before")
     await bash("echo after >kept; mkdir made; touch made/file", policy_for(around))

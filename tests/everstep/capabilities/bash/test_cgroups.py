@@ -13,15 +13,15 @@ import pytest
 
 from everstep.agent_domain.capabilities.bash import MIB, ExecutionPolicy
 from everstep.capabilities.bash import cgroups
-from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import SandboxHost, bash, policy_for
 
 
 @pytest.fixture(autouse=True)
 def again() -> Iterator[None]:
     """Other tests use the machine's real cgroups."""
     yield
-    cgroups.use(Path("/"))
-    cgroups.use(None)
+    cgroups.set_cgroup(Path("/"))
+    cgroups.set_cgroup(None)
 
 
 @pytest.fixture
@@ -40,19 +40,20 @@ def stand_in(tmp_path: Path) -> Path:
 def test_the_worker_moves_into_a_leaf_and_controllers_are_enabled(stand_in: Path) -> None:
     """9.1.13: processes and controllers cannot be in the same cgroup."""
     (stand_in / "everstep-command-1-1").mkdir()
-    cgroups.use(stand_in)
-    assert cgroups.bound().folder == stand_in
+    cgroups.set_cgroup(stand_in)
+    assert cgroups.detect_bound().folder == stand_in
     assert (stand_in / cgroups.LEAF / "cgroup.procs").read_text() == str(os.getpid())
     assert (stand_in / "cgroup.subtree_control").read_text() == "+memory +pids +io"
     assert not (stand_in / "everstep-command-1-1").exists()
     assert (
-        str(cgroups.bound()) == f"memory and processes are bounded by the kernel, in cgroups below {stand_in}"
+        str(cgroups.detect_bound())
+        == f"memory and processes are bounded by the kernel, in cgroups below {stand_in}"
     )
 
 
 def test_the_kernel_limits_memory_and_processes() -> None:
     """9.1.13: the limits that are otherwise watched, plus the size of the temporary file systems."""
-    limits = cgroups.limits_of(ExecutionPolicy.for_bash(".").with_memory(100 * MIB))
+    limits = cgroups.cgroup_limits(ExecutionPolicy.for_bash(".").with_memory(100 * MIB))
     assert limits == {
         "memory.max": str(225 * MIB),
         "memory.swap.max": "0",
@@ -87,20 +88,20 @@ def test_limits_are_written_where_the_kernel_has_them(
 def test_without_controllers_the_remaining_limits_are_reported(stand_in: Path) -> None:
     """9.1.13: the doctor and `everstep up` report them."""
     (stand_in / "cgroup.controllers").write_text("cpu\n")
-    cgroups.use(stand_in)
-    assert cgroups.bound().folder is None
-    assert str(cgroups.bound()) == (
+    cgroups.set_cgroup(stand_in)
+    assert cgroups.detect_bound().folder is None
+    assert str(cgroups.detect_bound()) == (
         "memory and processes are bounded by limits and by watching "
         f"(the cgroup {stand_in} has no controller for memory and pids)"
     )
-    cgroups.use(stand_in / "gone")
-    assert "is not a cgroup of version 2" in str(cgroups.bound())
+    cgroups.set_cgroup(stand_in / "gone")
+    assert "is not a cgroup of version 2" in str(cgroups.detect_bound())
 
 
 def test_a_cgroup_that_is_not_delegated_is_not_used() -> None:
     """9.1.13: a worker that runs as root could write to every cgroup of the machine."""
-    cgroups.use(None)
-    told = cgroups.bound()
+    cgroups.set_cgroup(None)
+    told = cgroups.detect_bound()
     if told.folder is None:
         assert "bounded by limits and by watching" in str(told)
     else:
@@ -118,12 +119,12 @@ def real(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.setattr(cgroups, "REQUIRED", frozenset[str]())
     monkeypatch.setattr(cgroups, "USEFUL", ())
-    cgroups.use(folder)
+    cgroups.set_cgroup(folder)
     yield folder
     folder.rmdir()
 
 
-async def test_a_command_runs_in_its_own_cgroup(real: Path, around: Surroundings) -> None:
+async def test_a_command_runs_in_its_own_cgroup(real: Path, around: SandboxHost) -> None:
     """9.1.13: with all its processes, from the start; the cgroup is removed with it."""
     command = "(setsid sleep 98765 &); until test -e go; do sleep 0.02; done; cat /proc/self/cgroup"
     await bash("true", policy_for(around))
@@ -135,5 +136,5 @@ async def test_a_command_runs_in_its_own_cgroup(real: Path, around: Surroundings
             seen |= set(each.read_text().split())
     (around.base_dir / "go").touch()
     assert "everstep-command-" in await running
-    assert not around.left()
+    assert not around.running_processes()
     assert [each for each in real.iterdir() if each.is_dir()] == []

@@ -12,7 +12,7 @@ from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash import checks, profile, seccomp
 from everstep.capabilities.bash.guard import Guard, Mount
 from everstep.capabilities.protection import Protection
-from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import SandboxHost, bash, policy_for
 from tests.everstep.capabilities.bash.users import WorkerUser
 
 
@@ -22,7 +22,7 @@ def no_earlier_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_PASSED", set[tuple[int, int, bool, bool]]())
 
 
-async def refused(around: Surroundings) -> str:
+async def refusal_of(around: SandboxHost) -> str:
     """The error that the model reads instead of a result."""
     text = await bash("touch run", policy_for(around))
     assert text.startswith("Error: bash is unavailable: ")
@@ -30,44 +30,44 @@ async def refused(around: Surroundings) -> str:
     return text
 
 
-async def test_the_sandbox_holds_here(around: Surroundings) -> None:
+async def test_the_sandbox_holds_here(around: SandboxHost) -> None:
     """9.1.5: nothing is open, with network and without."""
     assert await checks.failed_checks(policy_for(around)) == []
     assert await checks.failed_checks(policy_for(around).with_network()) == []
-    assert not around.left()
+    assert not around.running_processes()
 
 
-async def test_it_is_checked_once(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_checked_once(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.5: for each shape of policy."""
     shapes = list[bool]()
     real = checks.failed_checks
 
-    async def counted(policy: ExecutionPolicy) -> list[str]:
+    async def count_checks(policy: ExecutionPolicy) -> list[str]:
         shapes.append(bool(policy.network))
         return await real(policy)
 
-    monkeypatch.setattr(checks, "failed_checks", counted)
+    monkeypatch.setattr(checks, "failed_checks", count_checks)
     for policy in (policy_for(around), policy_for(around, 3), policy_for(around).with_network()):
         for _ in range(2):
             assert await bash("echo on", policy) == "on\n"
     assert shapes == [False, True]
 
 
-def with_arguments(change: Callable[[list[str]], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def patch_arguments(change: Callable[[list[str]], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     real = profile.arguments
 
-    def changed(
+    def patched(
         policy: ExecutionPolicy, mounts: Sequence[Mount], descriptor: Callable[[bytes], int]
     ) -> list[str]:
         return change(real(policy, mounts, descriptor))
 
-    monkeypatch.setattr(profile, "arguments", changed)
+    monkeypatch.setattr(profile, "arguments", patched)
 
 
-async def test_an_open_network_is_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_open_network_is_detected(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.5: the text names the opening, and says what to do."""
-    with_arguments(lambda given: [each for each in given if each != "--unshare-net"], monkeypatch)
-    text = await refused(around)
+    patch_arguments(lambda given: [each for each in given if each != "--unshare-net"], monkeypatch)
+    text = await refusal_of(around)
     assert "the sandbox leaves open: the worker's network; update bubblewrap and the kernel" in text
     # Only the filter blocks these.
     assert "local sockets" not in text
@@ -82,14 +82,14 @@ async def test_an_open_network_is_detected(around: Surroundings, monkeypatch: py
     ],
 )
 async def test_an_extra_path_is_detected(
-    name: str, path: str, around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    name: str, path: str, around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: regardless of its origin."""
-    with_arguments(lambda given: ["--dir", path, *given], monkeypatch)
-    assert f"the sandbox leaves open: {name}; " in await refused(around)
+    patch_arguments(lambda given: ["--dir", path, *given], monkeypatch)
+    assert f"the sandbox leaves open: {name}; " in await refusal_of(around)
 
 
-async def test_a_writable_system_is_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_writable_system_is_detected(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.5: it would be memory without a limit."""
 
     def writable(given: list[str]) -> list[str]:
@@ -97,11 +97,11 @@ async def test_a_writable_system_is_detected(around: Surroundings, monkeypatch: 
         assert given[where : where + 4] == ["--remount-ro", "/dev", "--remount-ro", "/"]
         return given[:where] + given[where + 4 :]
 
-    with_arguments(writable, monkeypatch)
-    assert "the sandbox leaves open: writing to the system; " in await refused(around)
+    patch_arguments(writable, monkeypatch)
+    assert "the sandbox leaves open: writing to the system; " in await refusal_of(around)
 
 
-async def test_a_missing_filter_is_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_filter_is_detected(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.5: by the calls that only the filter refuses."""
     allowing = struct.pack("=HBBI", 0x06, 0, 0, seccomp.ALLOW)
 
@@ -109,7 +109,7 @@ async def test_a_missing_filter_is_detected(around: Surroundings, monkeypatch: p
         return allowing
 
     monkeypatch.setattr(seccomp, "program", program)
-    text = await refused(around)
+    text = await refusal_of(around)
     for name in (
         "keys in the kernel",
         "work in the kernel",
@@ -122,23 +122,23 @@ async def test_a_missing_filter_is_detected(around: Surroundings, monkeypatch: p
         assert f"the sandbox leaves open: {name}; " in text
 
 
-async def test_missing_limits_are_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_limits_are_detected(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.5: a fork bomb would not end."""
     real = profile.prelude
 
-    def unlimited(policy: ExecutionPolicy, lifeline: int) -> str:
+    def script_without_limits(policy: ExecutionPolicy, lifeline: int) -> str:
         return real(policy, lifeline).replace("ulimit", "true")
 
-    monkeypatch.setattr(profile, "prelude", unlimited)
-    assert "the sandbox leaves open: memory without end; " in await refused(around)
+    monkeypatch.setattr(profile, "prelude", script_without_limits)
+    assert "the sandbox leaves open: memory without end; " in await refusal_of(around)
 
 
-async def test_an_open_project_is_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_open_project_is_detected(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.12: the installation's files there are attacked by commands and by file tools."""
     real = Guard.mounts
 
     def only_places(guard: Guard, sources: Mapping[str, str]) -> list[Mount]:
-        return [mount for mount in real(guard, sources) if mount.path not in guard.seen]
+        return [mount for mount in real(guard, sources) if mount.path not in guard.checked_files]
 
     monkeypatch.setattr(Guard, "mounts", only_places)
 
@@ -146,7 +146,7 @@ async def test_an_open_project_is_detected(around: Surroundings, monkeypatch: py
         del guard, root
 
     monkeypatch.setattr(Guard, "replaced_in", as_before)
-    text = await refused(around)
+    text = await refusal_of(around)
     for name in (
         "the installation's data",
         "the installation's database",
@@ -158,7 +158,7 @@ async def test_an_open_project_is_detected(around: Surroundings, monkeypatch: py
         assert f"the sandbox leaves open: {name}; " in text
 
 
-async def test_open_file_tools_are_detected(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_open_file_tools_are_detected(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.12: bash reports it, as does the doctor."""
 
     def never(protection: Protection, path: str, roots: Sequence[str], *, write: bool) -> bool:
@@ -166,7 +166,7 @@ async def test_open_file_tools_are_detected(around: Surroundings, monkeypatch: p
         return False
 
     monkeypatch.setattr(Protection, "forbids", never)
-    text = await refused(around)
+    text = await refusal_of(around)
     for name in (
         "reading .everstep/api-secret",
         "reading .env",
@@ -186,7 +186,7 @@ def test_it_holds_for_every_user_of_the_worker(git: bool, user: WorkerUser) -> N
 
 
 async def test_without_bubblewrap_no_command_runs(
-    around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: the text says what to install."""
     programs = tmp_path / "bin"
@@ -195,11 +195,11 @@ async def test_without_bubblewrap_no_command_runs(
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(profile, "PROGRAMS", str(programs))
     said = "bwrap is not installed; install it (Debian and Ubuntu: apt install bubblewrap)"
-    assert await refused(around) == f"Error: bash is unavailable: {said}"
+    assert await refusal_of(around) == f"Error: bash is unavailable: {said}"
 
 
 async def test_the_location_of_the_workers_bash_does_not_matter(
-    around: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.1: it may be where no command looks."""
     (tmp_path / "bin").mkdir()
@@ -235,7 +235,7 @@ async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all parameters
     problem: str,
     setting: str,
     said: str,
-    around: Surroundings,
+    around: SandboxHost,
     everybodys: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -247,14 +247,14 @@ async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all parameters
     monkeypatch.setattr(profile, "PROGRAMS", f"{everybodys}:{profile.PROGRAMS}")
     (everybodys / "setting").write_text(f"{setting}\n")
     monkeypatch.setattr(checks, "CLONE", str(everybodys / "setting"))
-    text = await refused(around)
+    text = await refusal_of(around)
     assert f"bwrap: {problem}; " in text
     assert said in text
 
 
 async def test_on_another_system_the_sandbox_is_unsupported(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: the text names the supported systems."""
     monkeypatch.setattr(checks.platform, "machine", lambda: "riscv64")
-    assert "it needs Linux on x86_64 or aarch64; run the worker there" in await refused(around)
+    assert "it needs Linux on x86_64 or aarch64; run the worker there" in await refusal_of(around)

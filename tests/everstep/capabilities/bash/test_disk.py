@@ -9,7 +9,7 @@ import pytest
 
 from everstep.agent_domain.capabilities.bash import MIB, ExecutionPolicy
 from everstep.capabilities.bash import disk
-from tests.everstep.capabilities.bash.surroundings import PYTHON, Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import PYTHON, SandboxHost, bash, policy_for
 from tests.everstep.capabilities.bash.users import ROOT
 
 STOPPED = "sandbox: the command was stopped, as it let the disk grow by more than 64 MiB\n"
@@ -47,7 +47,7 @@ WRITERS = {
 }
 
 
-def own(policy: ExecutionPolicy) -> ExecutionPolicy:
+def with_disk_limit(policy: ExecutionPolicy) -> ExecutionPolicy:
     return policy.with_disk(64 * MIB)
 
 
@@ -60,7 +60,7 @@ DEEP = (
 
 
 async def test_a_deep_tree_uses_no_descriptors_of_the_worker(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.11: a tree that cannot be measured counts as the limit of the command."""
     looked = list[int]()
@@ -72,7 +72,7 @@ async def test_a_deep_tree_uses_no_descriptors_of_the_worker(
             yield found
 
     monkeypatch.setattr("everstep.capabilities.bash.disk.os.fwalk", counting)
-    told = await bash(DEEP, own(policy_for(around, 60)))
+    told = await bash(DEEP, with_disk_limit(policy_for(around, 60)))
     monkeypatch.undo()
     # pytest's removal of temporary folders cannot remove these.
     await bash("rm -rf d", policy_for(around, 60))
@@ -81,15 +81,15 @@ async def test_a_deep_tree_uses_no_descriptors_of_the_worker(
 
 
 @pytest.mark.parametrize("name", WRITERS)
-async def test_the_disk_use_of_a_command_is_limited(name: str, around: Surroundings) -> None:
+async def test_the_disk_use_of_a_command_is_limited(name: str, around: SandboxHost) -> None:
     """9.1.11: regardless of how the files are created."""
-    told = await bash(f"{WRITERS[name]}; {WAIT}", own(policy_for(around, 60)))
+    told = await bash(f"{WRITERS[name]}; {WAIT}", with_disk_limit(policy_for(around, 60)))
     assert STOPPED in told or "what it takes of the disk cannot be measured" in told, told
     kept = sum(file.stat().st_blocks * 512 for file in around.base_dir.rglob("*") if file.is_file())
     assert kept < 2**30
 
 
-async def test_space_cannot_be_reserved_without_writing(around: Surroundings) -> None:
+async def test_space_cannot_be_reserved_without_writing(around: SandboxHost) -> None:
     """9.1.11: it would be used faster than the watcher can measure; libraries write instead."""
     code = 'import os; os.posix_fallocate(os.open("b", os.O_CREAT | os.O_RDWR), 0, 2**20); print("written")'
     told = await bash(f"fallocate -l 1M a; {PYTHON} -I -S -c '{code}'", policy_for(around))
@@ -98,19 +98,19 @@ async def test_space_cannot_be_reserved_without_writing(around: Surroundings) ->
 
 
 async def test_files_of_other_processes_do_not_count(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.11: the command continues, and may still use its own limit."""
-    looked, loop, judge = asyncio.Event(), asyncio.get_running_loop(), disk.Disk.limit_problem
+    looked, loop, judge = asyncio.Event(), asyncio.get_running_loop(), disk.DiskWatch.limit_problem
 
-    def limit_problem(self: disk.Disk) -> str | None:
+    def limit_problem(self: disk.DiskWatch) -> str | None:
         loop.call_soon_threadsafe(looked.set)
         return judge(self)
 
-    await bash("true", own(policy_for(around)))
-    monkeypatch.setattr(disk.Disk, "limit_problem", limit_problem)
+    await bash("true", with_disk_limit(policy_for(around)))
+    monkeypatch.setattr(disk.DiskWatch, "limit_problem", limit_problem)
     command = "until test -e go; do sleep 0.05; done; head -c 1M /dev/zero >mine; echo on"
-    running = asyncio.create_task(bash(command, own(policy_for(around, 60))))
+    running = asyncio.create_task(bash(command, with_disk_limit(policy_for(around, 60))))
     with (around.outside / "other").open("ab") as other:
         while not looked.is_set() and other.tell() < 2**30:
             other.write(bytes(4 * MIB))
@@ -121,21 +121,25 @@ async def test_files_of_other_processes_do_not_count(
     assert await running == "on\n"
 
 
-async def test_the_number_of_files_is_limited(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_files_is_limited(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.11: inode tables are full before the disk is."""
     if not os.statvfs(around.base_dir).f_files:
         pytest.skip("this file system makes as many as there is space for")
     monkeypatch.setattr(disk, "MAX_FILES", 500)
-    told = await bash(f"for i in $(seq 9999); do : >f$i; done; {WAIT}", own(policy_for(around, 60)))
+    told = await bash(
+        f"for i in $(seq 9999); do : >f$i; done; {WAIT}", with_disk_limit(policy_for(around, 60))
+    )
     assert "sandbox: the command was stopped, as it made more than 500 files\n" in told
     assert len(os.listdir(around.base_dir)) > 500
 
 
-async def test_existing_files_do_not_count(around: Surroundings) -> None:
+async def test_existing_files_do_not_count(around: SandboxHost) -> None:
     """9.1.11: only added ones."""
     (around.base_dir / "old").write_bytes(bytes(80 * MIB))
     assert await bash("cp old new 2>&1; ls", ExecutionPolicy.for_bash(around.base_dir, 60)) == "new\nold\n"
-    told = await bash("head -c 1M /dev/zero >>old; rm new; echo on; sleep 0.2", own(policy_for(around, 60)))
+    told = await bash(
+        "head -c 1M /dev/zero >>old; rm new; echo on; sleep 0.2", with_disk_limit(policy_for(around, 60))
+    )
     assert told == "on\n"
 
 

@@ -15,13 +15,13 @@ import pytest
 from everstep.capabilities.bash import checks, process
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.capabilities.bash.words import Unavailable
-from tests.everstep.capabilities.bash.surroundings import Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import SandboxHost, bash, policy_for
 
 AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wait"
 DEADLINE = 20
 
 
-async def become(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(DEADLINE):
         while not condition():  # noqa: ASYNC110 -- another process writes, and does not notify this one
@@ -29,11 +29,11 @@ async def become(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def at_work(around: Surroundings) -> AsyncGenerator[asyncio.Task[str]]:
+async def open_running_command(around: SandboxHost) -> AsyncGenerator[asyncio.Task[str]]:
     """A command with background processes that would run for days."""
     task = asyncio.create_task(bash(AT_WORK, policy_for(around, 99)))
-    await become((around.base_dir / "begun").exists)
-    assert around.left()
+    await wait_until((around.base_dir / "begun").exists)
+    assert around.running_processes()
     try:
         yield task
     finally:
@@ -42,41 +42,41 @@ async def at_work(around: Surroundings) -> AsyncGenerator[asyncio.Task[str]]:
         (around.base_dir / "begun").unlink()
 
 
-async def test_a_timeout_stops_the_command(around: Surroundings) -> None:
+async def test_a_timeout_stops_the_command(around: SandboxHost) -> None:
     """9.1.3: `Time limit of {n}s reached, command stopped`; its earlier output is returned."""
     begun = time.monotonic()
     text = await bash(f"echo first; {AT_WORK}", policy_for(around, 1.5))
     assert text == "Time limit of 1.5s reached, command stopped\n\nfirst\n"
-    assert not around.left()
+    assert not around.running_processes()
     assert 1.5 <= time.monotonic() - begun < DEADLINE
 
 
-async def test_a_cancelled_command_ends_at_once(around: Surroundings) -> None:
+async def test_a_cancelled_command_ends_at_once(around: SandboxHost) -> None:
     """9.1.1: with all its processes, within 100 ms; the best of several, on a shared machine."""
     seconds = list[float]()
     for _ in range(5):
-        async with at_work(around) as task:
+        async with open_running_command(around) as task:
             begun = time.monotonic()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             seconds.append(time.monotonic() - begun)
-            assert not around.left()
+            assert not around.running_processes()
     assert min(seconds) < 0.1
 
 
-async def test_a_command_cancelled_twice_ends_as_well(around: Surroundings) -> None:
+async def test_a_command_cancelled_twice_ends_as_well(around: SandboxHost) -> None:
     """9.1.1: the caller that cancels does not wait."""
-    async with at_work(around) as task:
+    async with open_running_command(around) as task:
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await become(lambda: not around.left())
+        await wait_until(lambda: not around.running_processes())
 
 
-async def test_a_command_cancelled_at_any_moment_leaves_nothing(around: Surroundings) -> None:
+async def test_a_command_cancelled_at_any_moment_leaves_nothing(around: SandboxHost) -> None:
     """9.1.1: also while its sandbox is created."""
     sandbox = Sandbox(policy_for(around, 99))
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -87,15 +87,15 @@ async def test_a_command_cancelled_at_any_moment_leaves_nothing(around: Surround
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not around.left()
+        assert not around.running_processes()
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 3  # a namespace is kept
 
 
-async def test_a_command_that_ends_stops_its_background_processes(around: Surroundings) -> None:
+async def test_a_command_that_ends_stops_its_background_processes(around: SandboxHost) -> None:
     """9.1.1: no process continues."""
     begun = time.monotonic()
     assert await bash(AT_WORK.removesuffix("wait") + "echo done", policy_for(around, 99)) == "done\n"
-    assert not around.left()
+    assert not around.running_processes()
     assert time.monotonic() - begun < DEADLINE
 
 
@@ -113,27 +113,27 @@ asyncio.run(work())
 
 
 @pytest.mark.parametrize("begun", [0, 1, 3, 8])
-async def test_a_worker_that_is_killed_leaves_nothing(begun: int, around: Surroundings) -> None:
+async def test_a_worker_that_is_killed_leaves_nothing(begun: int, around: SandboxHost) -> None:
     """9.1.1: at any point of its startup."""
     worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(around.base_dir))
-    await become(lambda: around.left() != [] and len(os.listdir(around.base_dir)) >= begun)
+    await wait_until(lambda: around.running_processes() != [] and len(os.listdir(around.base_dir)) >= begun)
     worker.kill()
     await worker.wait()
-    await become(lambda: not around.left())
+    await wait_until(lambda: not around.running_processes())
     # No command was started after the kill.
     assert len(list(around.base_dir.glob("[0-9]*"))) <= 8
 
 
-async def test_many_commands_run_concurrently(around: Surroundings) -> None:
+async def test_many_commands_run_concurrently(around: SandboxHost) -> None:
     """9.1.1: they are isolated from each other."""
     policy = policy_for(around, 60)
     texts = await asyncio.gather(*(bash(f"echo {n}; ls /proc | grep -c '^[0-9]'", policy) for n in range(12)))
     assert [text.split()[0] for text in texts] == [str(n) for n in range(12)]
     assert {int(text.split()[1]) for text in texts} <= {3, 4, 5}
-    assert not around.left()
+    assert not around.running_processes()
 
 
-async def test_excessive_output_is_stopped_and_its_beginning_is_kept(around: Surroundings) -> None:
+async def test_excessive_output_is_stopped_and_its_beginning_is_kept(around: SandboxHost) -> None:
     """9.1.4: the line about the cut is in front; 9.1.5: the sandbox reports on stderr."""
     text = await bash("echo first; echo oops >&2; yes", policy_for(around))
     assert text.startswith("...(truncated)...\nfirst\n")
@@ -142,7 +142,7 @@ async def test_excessive_output_is_stopped_and_its_beginning_is_kept(around: Sur
 
 
 @contextmanager
-def few_descriptors(count: int) -> Generator[None]:
+def limit_descriptors(count: int) -> Generator[None]:
     """This many more descriptors, and no others."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
@@ -156,45 +156,45 @@ def few_descriptors(count: int) -> Generator[None]:
             os.close(descriptor)
 
 
-async def test_a_worker_without_descriptors_leaves_nothing(around: Surroundings) -> None:
+async def test_a_worker_without_descriptors_leaves_nothing(around: SandboxHost) -> None:
     """9.1.1: at any point where they run out; and the next command has them again."""
     policy = policy_for(around, 99)
     assert await bash("echo on", policy) == "on\n"
     before, told = len(os.listdir("/proc/self/fd")), list[str]()
     async with asyncio.timeout(DEADLINE):
         for count in range(32):
-            with few_descriptors(count):
+            with limit_descriptors(count):
                 try:
                     told.append(await bash("echo on", policy))
                 except OSError as error:
                     told.append(str(error))
             # The watcher may still run, here and before.
-            await become(lambda: len(os.listdir("/proc/self/fd")) <= before)
-            assert not around.left()
+            await wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+            assert not around.running_processes()
     assert {"on\n", "[Errno 24] Too many open files"} <= {*told}
     assert all("Too many open files" in each for each in told if each != "on\n")
 
 
 async def test_a_command_that_cannot_be_watched_never_begins(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: nor does a caller wait for it."""
 
-    def none_left(thread: threading.Thread) -> None:
+    def fail_to_start(thread: threading.Thread) -> None:
         raise RuntimeError(f"no more threads for {thread.name}")
 
     sandbox = Sandbox(policy_for(around, 99))
     await sandbox.run("true")
-    monkeypatch.setattr(process.threading.Thread, "start", none_left)
+    monkeypatch.setattr(process.threading.Thread, "start", fail_to_start)
     with pytest.raises(Unavailable, match=r"it cannot be watched \(no more threads for everstep watch\)"):
         async with asyncio.timeout(DEADLINE):
             await sandbox.run("touch begun; sleep 98765")
-    assert not around.left()
+    assert not around.running_processes()
     assert not (around.base_dir / "begun").exists()
 
 
 async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.1, 9.1.5: at any moment of the check; the next command checks again."""
     monkeypatch.setattr(checks, "_PASSED", set[tuple[int, int, bool, bool]]())
@@ -212,7 +212,7 @@ async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
         task.cancel()
         await asyncio.wait([task])
         cancelled += task.cancelled()
-        assert not around.left()
+        assert not around.running_processes()
     assert cancelled > 3
     assert await bash("echo on", policy_for(around)) == "on\n"
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 3  # namespaces are kept
@@ -234,7 +234,7 @@ asyncio.run(work())
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-async def test_a_worker_without_standard_streams(closed: str, around: Surroundings) -> None:
+async def test_a_worker_without_standard_streams(closed: str, around: SandboxHost) -> None:
     """9.1.3: services are started this way, and descriptors get the numbers of the missing streams."""
     told = around.outside / "told"
     words = shlex.join([sys.executable, "-c", CLOSED, str(around.base_dir), str(told)])
@@ -245,14 +245,14 @@ async def test_a_worker_without_standard_streams(closed: str, around: Surroundin
 
 @pytest.mark.parametrize("error", [PermissionError("no eyes"), ValueError("no eyes")])
 async def test_a_command_that_cannot_be_watched_is_stopped(
-    error: Exception, around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    error: Exception, around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: no command runs unwatched."""
 
-    def blind(*_: object) -> str | None:
+    def fail_to_look(*_: object) -> str | None:
         raise error
 
     sandbox = Sandbox(policy_for(around))
-    monkeypatch.setattr(process.watch, "find_excess", blind)
+    monkeypatch.setattr(process.watch, "find_excess", fail_to_look)
     result = await sandbox.run("sleep 98765")
     assert result.stderr == "sandbox: the command was stopped, as what it takes cannot be watched (no eyes)\n"

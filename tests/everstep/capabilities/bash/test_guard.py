@@ -34,7 +34,7 @@ def repository(user: WorkerUser, base: Path) -> None:
     user.git(base, "commit", "-qm", "one")
 
 
-def content(base: Path) -> dict[str, str]:
+def files_in(base: Path) -> dict[str, str]:
     """All files with their contents."""
     return {
         str(path.relative_to(base)): path.read_text(errors="replace")
@@ -60,12 +60,12 @@ ATTEMPTS = [
 def test_no_protected_file_is_read_or_changed(user: WorkerUser) -> None:
     """9.1.9: secrets, data, settings and agent definitions, by any path."""
     base = project(user)
-    before = content(base)
+    before = files_in(base)
 
     told = user.bash(base, *ATTEMPTS, hidden=[str(base / ".everstep")], read_only=[str(base / "agents")])
 
     assert SECRET not in "".join(told)
-    after = content(base)
+    after = files_in(base)
     assert {name: after[name] for name in before} == before
     assert not [name for name in after if SECRET in after[name] and name not in before]
     assert [name for name in after if name.startswith(("agents", ".claude", ".everstep"))] == [
@@ -106,7 +106,7 @@ def test_settings_created_in_a_plain_work_directory_are_set_aside(user: WorkerUs
 def test_the_project_is_protected_in_a_base_directory_around_it(user: WorkerUser) -> None:
     """9.1.9: the folders above it cannot be renamed either, and a replacement is a different project."""
     base = project(user)
-    before = content(base)
+    before = files_in(base)
     told = user.bash(
         user.folder,
         "cat project/.env project/.everstep/api-secret project/src/app/.env.local",
@@ -117,7 +117,7 @@ def test_the_project_is_protected_in_a_base_directory_around_it(user: WorkerUser
         read_only=["agents"],
     )
     assert SECRET not in "".join(told)
-    assert content(base) == before
+    assert files_in(base) == before
 
 
 def test_closing_its_folder_does_not_reveal_a_secret(user: WorkerUser) -> None:
@@ -168,13 +168,13 @@ def test_git_files_that_run_code_are_read_only(git: bool, user: WorkerUser) -> N
     repository(user, base)
     code = {"config", "config.worktree", "info/attributes", "commondir"}
 
-    def seen() -> dict[str, str]:
-        found = content(base / ".git")
+    def files_in_git() -> dict[str, str]:
+        found = files_in(base / ".git")
         return {name: found[name] for name in found if name in code or name.startswith("hooks/")}
 
-    before = seen()
+    before = files_in_git()
     told = user.bash(base, *GIT_ATTEMPTS, git=git)
-    assert seen() == before, told
+    assert files_in_git() == before, told
     assert not (base / ".git2").exists()
     user.git(base, "commit", "-q", "--allow-empty", "-m", "by hand")
     assert not (base / "pwned").exists()
@@ -250,7 +250,7 @@ def test_repositories_inside_are_recognised_by_their_contents(user: WorkerUser) 
     (base / "vendor").mkdir()
     repository(user, base / "vendor/lib")
     user.git(base, "init", "-q", "--bare", "deep.store")
-    kept = content(base)
+    kept = files_in(base)
     told = user.bash(
         base,
         "for g in vendor/lib/.git deep.store; do echo x >>$g/config; echo x >$g/hooks/pre-commit; "
@@ -259,7 +259,7 @@ def test_repositories_inside_are_recognised_by_their_contents(user: WorkerUser) 
         git=True,
     )
     code = [name for name in kept if name.endswith("/config") or "/hooks/" in name]
-    after = content(base)
+    after = files_in(base)
     assert len(code) > 3
     assert {name: after[name] for name in code} == {name: kept[name] for name in code}, told
     for name in ("vendor/lib/.git", "deep.store"):
@@ -382,14 +382,14 @@ def test_hooks_are_found_through_included_configuration(user: WorkerUser) -> Non
     user.git(base, "config", "include.path", "../git.cfg")
     (base / "git.cfg").write_text("[include]\npath = more.cfg\n[core]\nhooksPath = .hooks/here\n")
     (base / "more.cfg").write_text("[include]\npath = missing.cfg\n")
-    before = content(base)
+    before = files_in(base)
     told = user.bash(
         base,
         "mkdir -p .hooks/here; echo x >.hooks/here/pre-commit; echo x >>git.cfg; echo x >>more.cfg; "
         "echo x >missing.cfg; git status",
         git=True,
     )
-    after = content(base)
+    after = files_in(base)
     # Git's index, which git updates when it reads files.
     assert after | {".git/index": ""} == before | {".git/index": ""}
     assert "On branch" in told[0]
@@ -438,7 +438,7 @@ def test_concurrent_commands_share_the_placeholders(user: WorkerUser) -> None:
         "    print(sum('Read-only' in each.stderr for each in await asyncio.gather(*slow)))\n"
         "asyncio.run(main())"
     )
-    user.own()
+    user.take_ownership()
     ran = user.run([user.python, "-c", script, str(base)], cwd=base)
     assert ran.stdout == "3\n", ran.stderr
     assert os.listdir(base) == ["go"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.everstep.capabilities.bash.surroundings import SECRET, Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import SECRET, SandboxHost, bash, policy_for
 
 MIB = 1024 * 1024
 ROOM = 96 * MIB
@@ -287,17 +287,17 @@ ALL = FILES + PROCESSES + NETWORK + KERNEL
 
 
 @pytest.mark.parametrize("hostile", ALL, ids=[each.name for each in ALL])
-async def test_a_hostile_command_is_contained(hostile: Hostile, around: Surroundings) -> None:
+async def test_a_hostile_command_is_contained(hostile: Hostile, around: SandboxHost) -> None:
     """9.1.5, 9.1.1, 9.1.7, 9.1.8: a refusal reaches the model as the command's own error output."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    command = hostile.command.format(**around.words)
+    command = hostile.command.format(**around.placeholders)
 
     text = await bash(command, policy_for(around, hostile.seconds))
 
     assert re.search(hostile.text, text, re.MULTILINE), text
     assert "ESCAPED" not in text
     assert SECRET not in text
-    assert not around.left()
+    assert not around.running_processes()
     assert (around.outside / "secret").read_text() == SECRET
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < ROOM
 

@@ -13,19 +13,19 @@ import pytest
 
 from everstep.agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
 from everstep.agent_domain.capabilities.network import Address, Network
-from everstep.capabilities.bash.proxy import Limits, Proxy
+from everstep.capabilities.bash.proxy import Proxy, ProxyLimits
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.runtime.embedded import EmbeddedServices
-from tests.everstep.capabilities.bash.surroundings import PYTHON, Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import PYTHON, SandboxHost, bash, policy_for
 
 HOST = "test.example"
 LOOPBACK = [ip_address("127.0.0.1")]
 
 
-_LIMITS = Limits()
+_LIMITS = ProxyLimits()
 
 
-def anything(_address: Address) -> bool:
+def permit_any(_address: Address) -> bool:
     return True
 
 
@@ -44,8 +44,8 @@ class Server:
         self.resolved.append(host)
         return LOOPBACK
 
-    def proxy(self, network: Network, limits: Limits = _LIMITS) -> Proxy:
-        return Proxy(network, self.resolve, anything, limits)
+    def proxy(self, network: Network, limits: ProxyLimits = _LIMITS) -> Proxy:
+        return Proxy(network, self.resolve, permit_any, limits)
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def a_server() -> AsyncGenerator[Server]:
 
 
 @asynccontextmanager
-async def listening(proxy: Proxy) -> AsyncGenerator[Callable[[bytes], "asyncio.Future[bytes]"]]:
+async def open_proxy(proxy: Proxy) -> AsyncGenerator[Callable[[bytes], "asyncio.Future[bytes]"]]:
     """The proxy's response to these bytes, until it closes the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
@@ -82,11 +82,11 @@ async def listening(proxy: Proxy) -> AsyncGenerator[Callable[[bytes], "asyncio.F
         finally:
             writer.close()
 
-    def asking(sent: bytes) -> "asyncio.Future[bytes]":
+    def start_asking(sent: bytes) -> "asyncio.Future[bytes]":
         return asyncio.ensure_future(ask(sent))
 
     try:
-        yield asking
+        yield start_asking
     finally:
         proxy.close()
 
@@ -97,7 +97,7 @@ def get(url: str, *headers: str, method: str = "GET") -> bytes:
 
 async def test_a_request_is_forwarded_to_its_host_only() -> None:
     """9.1.14: the Host follows from the URL, and hop-by-hop headers are removed."""
-    async with a_server() as server, listening(server.proxy((f"{HOST}:{server.port}",))) as ask:
+    async with a_server() as server, open_proxy(server.proxy((f"{HOST}:{server.port}",))) as ask:
         headers = (
             "Host: evil.example",
             "Proxy-Authorization: x",
@@ -115,7 +115,7 @@ async def test_a_request_is_forwarded_to_its_host_only() -> None:
 
 async def test_a_tunnel_carries_bytes_both_ways() -> None:
     """9.1.14"""
-    async with a_server() as server, listening(server.proxy((f"{HOST}:{server.port}",))) as ask:
+    async with a_server() as server, open_proxy(server.proxy((f"{HOST}:{server.port}",))) as ask:
         sent = get(f"{HOST}:{server.port}", method="CONNECT") + get("/inside")
         assert await ask(sent) == b"HTTP/1.1 200 Connection established\r\n\r\n" + server.answer
         assert server.heads == [b"GET /inside HTTP/1.1\r\n\r\n"]
@@ -125,7 +125,7 @@ async def test_a_forbidden_host_is_neither_resolved_nor_reached() -> None:
     """9.1.14"""
     async with a_server() as server:
         proxy = server.proxy(("pypi.org",))
-        async with listening(proxy) as ask:
+        async with open_proxy(proxy) as ask:
             for sent in (
                 get("http://evil.example/"),
                 get("evil.example:443", method="CONNECT"),
@@ -157,7 +157,7 @@ async def test_a_forbidden_host_is_neither_resolved_nor_reached() -> None:
 )
 async def test_with_all_public_names_no_private_address_is_open(host: str) -> None:
     """9.1.15: by the machine's own resolver, in every notation of the address."""
-    async with listening(Proxy(True)) as ask:
+    async with open_proxy(Proxy(True)) as ask:
         for sent in (get(f"http://{host}/"), get(f"{host}:443", method="CONNECT")):
             answer = await ask(sent)
             assert answer.startswith((b"HTTP/1.1 403", b"HTTP/1.1 400")), answer
@@ -168,15 +168,15 @@ async def test_a_name_is_resolved_once_and_its_checked_address_is_used() -> None
     async with a_server() as server:
         asked = list[str]()
 
-        async def changing(host: str) -> Sequence[Address]:
+        async def resolve_changing(host: str) -> Sequence[Address]:
             asked.append(host)
             return [ip_address("8.8.8.8")] if len(asked) > 1 else LOOPBACK
 
         def is_open(address: Address) -> bool:
             return address == LOOPBACK[0]
 
-        proxy = Proxy((f"{HOST}:{server.port}",), changing, is_open)
-        async with listening(proxy) as ask:
+        proxy = Proxy((f"{HOST}:{server.port}",), resolve_changing, is_open)
+        async with open_proxy(proxy) as ask:
             url = f"http://{HOST}:{server.port}/"
             assert (await ask(get(url))).endswith(b"hi\n")
             assert asked == [HOST]
@@ -187,11 +187,11 @@ async def test_an_open_address_among_closed_ones_is_used() -> None:
     """9.1.15"""
     async with a_server() as server:
 
-        async def mixed(_host: str) -> Sequence[Address]:
+        async def resolve_mixed(_host: str) -> Sequence[Address]:
             return [ip_address("10.0.0.1"), *LOOPBACK]
 
-        proxy = Proxy((f"{HOST}:{server.port}",), mixed, lambda address: address in LOOPBACK)
-        async with listening(proxy) as ask:
+        proxy = Proxy((f"{HOST}:{server.port}",), resolve_mixed, lambda address: address in LOOPBACK)
+        async with open_proxy(proxy) as ask:
             assert (await ask(get(f"http://{HOST}:{server.port}/"))).endswith(b"hi\n")
 
 
@@ -216,8 +216,8 @@ async def test_an_open_address_among_closed_ones_is_used() -> None:
 async def test_an_invalid_request_is_answered_and_not_forwarded(sent: bytes, status: int) -> None:
     """9.1.16"""
     async with a_server() as server:
-        proxy = server.proxy(True, Limits(head_seconds=0.2))
-        async with listening(proxy) as ask:
+        proxy = server.proxy(True, ProxyLimits(head_seconds=0.2))
+        async with open_proxy(proxy) as ask:
             assert (await ask(sent)).startswith(f"HTTP/1.1 {status} ".encode())
         assert server.heads == []
 
@@ -226,8 +226,8 @@ async def test_the_number_of_bytes_is_limited() -> None:
     """9.1.16"""
     async with a_server() as server:
         server.answer = b"x" * 500_000
-        proxy = server.proxy((f"{HOST}:{server.port}",), Limits(total_bytes=100_000))
-        async with listening(proxy) as ask:
+        proxy = server.proxy((f"{HOST}:{server.port}",), ProxyLimits(total_bytes=100_000))
+        async with open_proxy(proxy) as ask:
             assert len(await ask(get(f"http://{HOST}:{server.port}/"))) < 200_000
             assert b"HTTP/1.1 403" in await ask(get(f"http://{HOST}:{server.port}/"))
 
@@ -235,8 +235,8 @@ async def test_the_number_of_bytes_is_limited() -> None:
 async def test_the_number_of_concurrent_connections_is_limited() -> None:
     """9.1.16"""
     async with a_server() as server:
-        proxy = server.proxy((f"{HOST}:{server.port}",), Limits(connections=2, head_seconds=0.3))
-        async with listening(proxy) as ask:
+        proxy = server.proxy((f"{HOST}:{server.port}",), ProxyLimits(connections=2, head_seconds=0.3))
+        async with open_proxy(proxy) as ask:
             slow = [ask(b"GET ") for _ in range(2)]
             await asyncio.sleep(0)
             assert (await ask(get(f"http://{HOST}:{server.port}/"))).endswith(b"hi\n")
@@ -254,7 +254,7 @@ FETCH = f"{PYTHON} -I -S -c 'import sys, urllib.request as r; print(r.urlopen(sy
 """The behaviour of programs that follow the proxy variables; it needs no network."""
 
 
-async def test_a_command_reaches_an_allowed_host_through_the_proxy(around: Surroundings) -> None:
+async def test_a_command_reaches_an_allowed_host_through_the_proxy(around: SandboxHost) -> None:
     """9.1.14"""
     async with a_server() as server:
         policy = policy_for(around).with_network([f"{HOST}:{server.port}"])
@@ -269,10 +269,10 @@ async def test_a_command_reaches_an_allowed_host_through_the_proxy(around: Surro
             f"sandbox: The network policy does not allow evil.example:80; it allows {HOST}:{server.port}.\n"
         )
         assert result.stderr == said
-    assert not around.left()
+    assert not around.running_processes()
 
 
-async def test_only_the_proxy_is_in_the_sandboxs_network(around: Surroundings) -> None:
+async def test_only_the_proxy_is_in_the_sandboxs_network(around: SandboxHost) -> None:
     """9.1.14: another address, another protocol, or a Unix socket is unreachable."""
     around.base_dir.chmod(0o777)
     with socket.socket(socket.AF_UNIX) as local:
@@ -297,7 +297,7 @@ async def test_only_the_proxy_is_in_the_sandboxs_network(around: Surroundings) -
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_workers_servers_are_unreachable(
-    around: Surroundings, services: EmbeddedServices, tmp_path: Path
+    around: SandboxHost, services: EmbeddedServices, tmp_path: Path
 ) -> None:
     """9.1.15: with `network: true`, directly and through the proxy."""
     del tmp_path
@@ -311,21 +311,21 @@ async def test_the_workers_servers_are_unreachable(
 
 
 async def test_without_its_network_no_command_runs(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.14"""
 
-    async def broken(_proxy: Proxy, _process: int) -> None:
+    async def fail_to_open(_proxy: Proxy, _process: int) -> None:
         raise OSError("no descriptors")
 
-    monkeypatch.setattr("everstep.capabilities.bash.process.open_way_out", broken)
+    monkeypatch.setattr("everstep.capabilities.bash.process.open_way_out", fail_to_open)
     monkeypatch.setattr("everstep.capabilities.bash.checks._PASSED", set[object]())
     text = await bash("touch run", policy_for(around).with_network())
     assert "its network cannot be opened (no descriptors)" in text
     assert not (around.base_dir / "run").exists()
 
 
-async def test_a_command_that_ends_stops_its_proxy(around: Surroundings) -> None:
+async def test_a_command_that_ends_stops_its_proxy(around: SandboxHost) -> None:
     """9.1.16"""
     made = list[Proxy]()
 
@@ -340,12 +340,12 @@ async def test_a_command_that_ends_stops_its_proxy(around: Surroundings) -> None
         await run("exec 3<>/dev/tcp/127.0.0.1/3128; sleep 0.1", policy, proxy)
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         await asyncio.gather(*tasks, return_exceptions=True)
-        held.add(_sockets())
+        held.add(count_sockets())
     assert len(held) == 1
     assert len(made) == 3
 
 
-def _sockets() -> int:
+def count_sockets() -> int:
     """The sockets of this process; its other files change all the time, because the watcher opens some."""
     links = list[str]()
     for descriptor in os.listdir("/proc/self/fd"):

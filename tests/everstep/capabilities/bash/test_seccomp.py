@@ -7,12 +7,12 @@ import struct
 import pytest
 
 from everstep.capabilities.bash.seccomp import ALLOW, FIRST_UNKNOWN, MACHINES, program
-from tests.everstep.capabilities.bash.surroundings import PYTHON, Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import PYTHON, SandboxHost, bash, policy_for
 
 X86, ARM = MACHINES
 
 
-def answer(
+def verdict_on(
     machine: str,
     number: int,
     *arguments: int,
@@ -114,8 +114,8 @@ def test_a_call_gets_the_same_verdict_on_both_architectures(
     name: str, x86: int, arm: int, arguments: tuple[int, ...], expected: int
 ) -> None:
     """9.1.5: a refused call fails, and no process is killed."""
-    assert answer(X86, x86, *arguments) == expected, name
-    assert answer(ARM, arm, *arguments) == expected, name
+    assert verdict_on(X86, x86, *arguments) == expected, name
+    assert verdict_on(ARM, arm, *arguments) == expected, name
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_a_call_gets_the_same_verdict_on_both_architectures(
 )
 def test_the_old_calls_are_checked_as_well(number: int, arguments: tuple[int, ...]) -> None:
     """9.1.5: chmod, creat, mknod and open, which only x86 has."""
-    assert answer(X86, number, *arguments) == EPERM
-    assert answer(X86, number, *(each & 0o777 for each in arguments)) == 0
+    assert verdict_on(X86, number, *arguments) == EPERM
+    assert verdict_on(X86, number, *(each & 0o777 for each in arguments)) == 0
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_calls_of_another_architecture_are_refused(machine: str) -> None:
     """9.1.5: 32-bit numbers mean other calls."""
-    assert answer(machine, 39, architecture=0x40000003) == EPERM
+    assert verdict_on(machine, 39, architecture=0x40000003) == EPERM
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these instructions are those of x86")
-async def test_32_bit_calls_create_no_local_sockets(around: Surroundings) -> None:
+async def test_32_bit_calls_create_no_local_sockets(around: SandboxHost) -> None:
     """9.1.7: neither `socketcall` nor `socket` of i386, called for real."""
     # mov eax, NUMBER; mov ebx, FIRST; mov ecx, SECOND; xor edx, edx; int 0x80; ret
     code = (

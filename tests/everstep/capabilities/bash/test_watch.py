@@ -7,7 +7,7 @@ import pytest
 
 from everstep.capabilities.bash import watch
 from everstep.capabilities.bash.sandbox import Sandbox
-from tests.everstep.capabilities.bash.surroundings import PYTHON, Surroundings, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import PYTHON, SandboxHost, bash, policy_for
 
 TOO_MUCH = (
     "sandbox: the command was stopped, as all its processes together took more than 128 MiB of memory\n"
@@ -35,13 +35,13 @@ time.sleep(0.5)
 """Eight processes that share 60 MiB, counted as 480 MiB if each of them counts it."""
 
 
-async def test_memory_shared_by_processes_counts_once(around: Surroundings) -> None:
+async def test_memory_shared_by_processes_counts_once(around: SandboxHost) -> None:
     """9.1.2: memory 128M."""
     assert await bash(FAMILY, policy_for(around)) == "all there\n"
 
 
 async def test_memory_that_takes_too_long_to_measure_counts_for_each_process(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.2: otherwise a command could escape the limit by making measurements slow."""
     await bash("true", policy_for(around))
@@ -50,7 +50,7 @@ async def test_memory_that_takes_too_long_to_measure_counts_for_each_process(
 
 
 async def test_a_slow_measurement_blocks_nothing(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+    around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.1: other work continues, and a cancelled command still ends."""
     looking, over, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
@@ -68,11 +68,11 @@ async def test_a_slow_measurement_blocks_nothing(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert not around.left()
+    assert not around.running_processes()
     over.set()
 
 
-async def test_sockets_are_counted_with_a_network_as_well(around: Surroundings) -> None:
+async def test_sockets_are_counted_with_a_network_as_well(around: SandboxHost) -> None:
     """9.1.2: a command has its own network namespace."""
     script = "import socket, time; x = [socket.socket() for _ in range(300)]; time.sleep(1)"
     for policy in (policy_for(around), policy_for(around).with_network()):

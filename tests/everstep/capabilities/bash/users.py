@@ -32,7 +32,7 @@ class WorkerUser:
 
     def worker(self, **asked: Any) -> dict[str, Any]:
         """The results that agents of such a worker read."""
-        self.own()
+        self.take_ownership()
         command = [self.python, "-m", attacker.__name__, json.dumps({**asked, "base": str(asked["base"])})]
         ran = self.run(command, cwd=ROOT)
         assert ran.returncode == 0, ran.stderr
@@ -42,7 +42,7 @@ class WorkerUser:
         """The results of commands."""
         return self.worker(base=base, commands=commands, **asked)["bash"]
 
-    def own(self) -> None:
+    def take_ownership(self) -> None:
         """Give all files in the folder to this user."""
         if os.geteuid() == 0:
             for place, folders, names in os.walk(self.folder):
@@ -51,7 +51,7 @@ class WorkerUser:
 
     def git(self, folder: Path, *words: str) -> str:
         """The output of git, outside of a sandbox."""
-        self.own()
+        self.take_ownership()
         ran = self.run(["git", "-C", str(folder), *words], cwd=folder)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
@@ -82,7 +82,7 @@ GIT = {
 }
 
 
-def worker_users(kind: str) -> Iterator[WorkerUser]:
+def open_worker_user(kind: str) -> Iterator[WorkerUser]:
     """The user of the test run, and if that is root, an ordinary user."""
     folder = Path(mkdtemp(dir="/var/tmp", prefix="everstep-user-"))
     folder.chmod(0o755)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from everstep.capabilities.files import openat2
-from tests.everstep.capabilities.files.ground import Ground, open_to_all
+from tests.everstep.capabilities.files.ground import FileTree, open_public_directory
 from tests.node import do_without
 
 
@@ -22,11 +22,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def ground(way: str) -> Iterator[Ground]:
+def ground(way: str) -> Iterator[FileTree]:
     """A new directory."""
     del way
-    with open_to_all() as root:
-        yield Ground(Path(root))
+    with open_public_directory() as root:
+        yield FileTree(Path(root))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ SECRET = "the secret"  # noqa: S105 -- must not be read
 OUTSIDE = "Error: Path is outside the allowed directory"
 
 
-class Ground:
+class FileTree:
     """A base directory; next to it one with a secret, and one whose name has the base's name as a prefix."""
 
     def __init__(self, root: Path) -> None:
@@ -53,7 +53,7 @@ class Ground:
     def link(self, path: str, target: Path | str) -> None:
         (self.base / path).symlink_to(target)
 
-    def around(self) -> dict[str, str]:
+    def files_outside(self) -> dict[str, str]:
         """All files outside, with their contents."""
         files = [path for place in (self.outside, self.beside) for path in place.rglob("*")]
         return {str(path): path.read_text() if path.is_file() else "" for path in files}
@@ -68,7 +68,7 @@ NOBODY = 65534
 
 
 @contextmanager
-def unprivileged(ground: Ground) -> Generator[None]:
+def drop_privileges(ground: FileTree) -> Generator[None]:
     """Without root's rights, which bypass file permissions."""
     if os.geteuid() != 0:
         yield
@@ -86,7 +86,7 @@ def unprivileged(ground: Ground) -> Generator[None]:
 
 
 @contextmanager
-def open_to_all() -> Generator[Path]:
+def open_public_directory() -> Generator[Path]:
     """A directory that all users may enter, unlike pytest's."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
@@ -97,20 +97,20 @@ EXCHANGE = 2
 AT_CWD = -100
 
 
-def exchange(first: Path, second: Path) -> None:
+def swap_names(first: Path, second: Path) -> None:
     """Exchange two names, atomically."""
     if ctypes.CDLL(None, use_errno=True).renameat2(AT_CWD, bytes(first), AT_CWD, bytes(second), EXCHANGE):
         raise OSError(ctypes.get_errno(), "the names could not be exchanged")
 
 
 @contextmanager
-def exchanging(first: Path, second: Path) -> Generator[None]:
+def swap_names_in_loop(first: Path, second: Path) -> Generator[None]:
     """Exchange two names in a loop."""
     over = threading.Event()
 
     def swap() -> None:
         while not over.is_set():
-            exchange(first, second)
+            swap_names(first, second)
 
     thread = threading.Thread(target=swap)
     thread.start()

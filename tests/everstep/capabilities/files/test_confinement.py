@@ -26,10 +26,10 @@ from tests.everstep.capabilities.files.ground import (
     CONTEXT,
     OUTSIDE,
     SECRET,
-    Ground,
-    exchanging,
-    open_to_all,
-    unprivileged,
+    FileTree,
+    drop_privileges,
+    open_public_directory,
+    swap_names_in_loop,
 )
 from tests.node import do_without
 
@@ -52,20 +52,20 @@ NO_WAY = "Error: No file can be made at '{path}', something on the way there is 
 TOO_LONG = "Error: '{path}' cannot be used: File name too long"
 
 
-def nothing(ground: Ground) -> None:
+def make_nothing(ground: FileTree) -> None:
     """Nothing: the path needs no file."""
     del ground
 
 
 @dataclass(frozen=True)
-class Hostile:
+class HostilePath:
     """A path, its setup, and the results of reading it and of writing it."""
 
     name: str
     path: str
     reading: str
     writing: str
-    make: Callable[[Ground], object] = nothing
+    make: Callable[[FileTree], object] = make_nothing
 
     @property
     def editing(self) -> str:
@@ -76,18 +76,18 @@ class Hostile:
         return f"Error: Reading the file failed: {detail.removeprefix('Error: ')}"
 
 
-def linked(target: str, path: str = "link") -> Callable[[Ground], object]:
+def link_to(target: str, path: str = "link") -> Callable[[FileTree], object]:
     """Create a link; `{base}` and `{outside}` in its target are the two directories."""
     return lambda ground: ground.link(path, target.format(**vars(ground)))
 
 
-def chain(ground: Ground, length: int, end: str) -> None:
+def chain(ground: FileTree, length: int, end: str) -> None:
     """Links to links, the last to a file."""
     for number in range(length):
         ground.link(f"l{number}", end if number == length - 1 else f"l{number + 1}")
 
 
-def a_socket(ground: Ground) -> None:
+def a_socket(ground: FileTree) -> None:
     """Bound through a short path, because socket names are limited in length."""
     directory = os.open(ground.base, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as bound:
@@ -95,115 +95,117 @@ def a_socket(ground: Ground) -> None:
     os.close(directory)
 
 
-def a_linked_pipe(ground: Ground) -> None:
+def a_linked_pipe(ground: FileTree) -> None:
     """A link to a pipe."""
     os.mkfifo(ground.base / "p")
     ground.link("link", "p")
 
 
-def another_name_of_a_pipe(ground: Ground) -> None:
+def another_name_of_a_pipe(ground: FileTree) -> None:
     """A hard link to a pipe."""
     os.mkfifo(ground.base / "p")
     os.link(ground.base / "p", ground.base / "other")
 
 
-def a_sparse_file(ground: Ground) -> None:
+def a_sparse_file(ground: FileTree) -> None:
     """A terabyte that uses no disk space."""
     (ground.base / "huge").touch()
     os.truncate(ground.base / "huge", 2**40)
 
 
-def out(name: str, path: str, make: Callable[[Ground], object] = nothing) -> Hostile:
+def leading_outside(name: str, path: str, make: Callable[[FileTree], object] = make_nothing) -> HostilePath:
     """A link that leads outside."""
-    return Hostile(name, path, OUTSIDE, OUTSIDE, make)
+    return HostilePath(name, path, OUTSIDE, OUTSIDE, make)
 
 
-def no_name(name: str, path: str) -> Hostile:
+def harmless_name(name: str, path: str) -> HostilePath:
     """A name that resembles a path to the outside, and does not exist."""
-    return Hostile(name, path, NONE, WRITES)
+    return HostilePath(name, path, NONE, WRITES)
 
 
 HOSTILE = [
     # Literal paths.
-    out("up", "../outside/secret.txt"),
-    out("down and further up", "sub/../../outside/secret.txt"),
-    out("up from nothing", "gone/../../outside/secret.txt"),
-    out("far up", "../" * 300 + "etc/passwd"),
-    out("absolute", "/etc/passwd"),
-    out("absolute with two slashes", "//etc/passwd"),
-    out("absolute, beside", "{outside}/secret.txt"),
-    out("a name that begins like the base's", "{base}-too/secret.txt"),
-    out("absolute and up", "{base}/../outside/secret.txt"),
-    out("the directory above", ".."),
-    out("the root", "/"),
-    out("another process", "/proc/self/environ"),
-    out("another process's memory", "/proc/1/mem"),
-    out("the worker's directory, through /proc", "/proc/self/cwd/../outside/secret.txt"),
-    out("a device", "/dev/zero"),
-    out("what the worker has open", "/dev/fd/0"),
-    no_name("three dots", ".../x"),
-    no_name("backslashes", "..\\outside\\secret.txt"),
-    no_name("encoded dots", "%2e%2e/outside/secret.txt"),
-    no_name("encoded twice", "%252e%252e%252fsecret"),
-    no_name("home", "~/secret"),
-    no_name("a variable", "$HOME/secret"),
-    no_name("an address", "file:///etc/passwd"),
-    no_name("a slash that is none", "..\u2215outside\u2215secret.txt"),
-    no_name("wide dots", "\uff0e\uff0e/outside/secret.txt"),
-    no_name("a command", "$(cat /etc/passwd)/x"),
-    no_name("a pattern", "*.txt"),
-    no_name("a flag", "--help"),
-    no_name("another case", "A.TXT"),
-    no_name("space at the end", "a.txt "),
-    no_name("two lines", "a\nb"),
-    no_name("control characters", "\x1b[2J\x07"),
-    Hostile("the same, spelled oddly", "./sub/.././/a.txt", A_TXT, WRITES),
-    Hostile("absolute, inside", "{base}/a.txt", A_TXT, WRITES),
+    leading_outside("up", "../outside/secret.txt"),
+    leading_outside("down and further up", "sub/../../outside/secret.txt"),
+    leading_outside("up from nothing", "gone/../../outside/secret.txt"),
+    leading_outside("far up", "../" * 300 + "etc/passwd"),
+    leading_outside("absolute", "/etc/passwd"),
+    leading_outside("absolute with two slashes", "//etc/passwd"),
+    leading_outside("absolute, beside", "{outside}/secret.txt"),
+    leading_outside("a name that begins like the base's", "{base}-too/secret.txt"),
+    leading_outside("absolute and up", "{base}/../outside/secret.txt"),
+    leading_outside("the directory above", ".."),
+    leading_outside("the root", "/"),
+    leading_outside("another process", "/proc/self/environ"),
+    leading_outside("another process's memory", "/proc/1/mem"),
+    leading_outside("the worker's directory, through /proc", "/proc/self/cwd/../outside/secret.txt"),
+    leading_outside("a device", "/dev/zero"),
+    leading_outside("what the worker has open", "/dev/fd/0"),
+    harmless_name("three dots", ".../x"),
+    harmless_name("backslashes", "..\\outside\\secret.txt"),
+    harmless_name("encoded dots", "%2e%2e/outside/secret.txt"),
+    harmless_name("encoded twice", "%252e%252e%252fsecret"),
+    harmless_name("home", "~/secret"),
+    harmless_name("a variable", "$HOME/secret"),
+    harmless_name("an address", "file:///etc/passwd"),
+    harmless_name("a slash that is none", "..\u2215outside\u2215secret.txt"),
+    harmless_name("wide dots", "\uff0e\uff0e/outside/secret.txt"),
+    harmless_name("a command", "$(cat /etc/passwd)/x"),
+    harmless_name("a pattern", "*.txt"),
+    harmless_name("a flag", "--help"),
+    harmless_name("another case", "A.TXT"),
+    harmless_name("space at the end", "a.txt "),
+    harmless_name("two lines", "a\nb"),
+    harmless_name("control characters", "\x1b[2J\x07"),
+    HostilePath("the same, spelled oddly", "./sub/.././/a.txt", A_TXT, WRITES),
+    HostilePath("absolute, inside", "{base}/a.txt", A_TXT, WRITES),
     # Invalid paths.
-    Hostile("NUL", "a.txt\x00.png", NUL, NUL),
-    Hostile("NUL that leads out", "../outside\x00", NUL, NUL),
-    Hostile("bytes that are no UTF-8", "b\udcff", NO_TEXT, NO_TEXT),
-    Hostile("half a character", "b\ud800", NO_TEXT, NO_TEXT),
-    Hostile("a long name", "n" * 300, TOO_LONG, TOO_LONG),
-    Hostile("a long path", "n/" * 3000 + "x", TOO_LONG, TOO_LONG),
-    Hostile("10,000 levels", "d/" * 10_000 + "x", TOO_LONG, TOO_LONG),
-    Hostile("nothing", "", DIRECTORY, DIRECTORY),
-    Hostile("the base", ".", DIRECTORY, DIRECTORY),
+    HostilePath("NUL", "a.txt\x00.png", NUL, NUL),
+    HostilePath("NUL that leads out", "../outside\x00", NUL, NUL),
+    HostilePath("bytes that are no UTF-8", "b\udcff", NO_TEXT, NO_TEXT),
+    HostilePath("half a character", "b\ud800", NO_TEXT, NO_TEXT),
+    HostilePath("a long name", "n" * 300, TOO_LONG, TOO_LONG),
+    HostilePath("a long path", "n/" * 3000 + "x", TOO_LONG, TOO_LONG),
+    HostilePath("10,000 levels", "d/" * 10_000 + "x", TOO_LONG, TOO_LONG),
+    HostilePath("nothing", "", DIRECTORY, DIRECTORY),
+    HostilePath("the base", ".", DIRECTORY, DIRECTORY),
     # Links.
-    out("a link to a file outside", "link", linked("{outside}/secret.txt")),
-    out("a relative link outside", "link", linked("../outside/secret.txt")),
-    out("a link to a directory outside", "link/secret.txt", linked("{outside}")),
-    out("a link to a directory outside, to make something in", "link/new/x", linked("../outside")),
-    out("a link to nothing outside", "link", linked("{outside}/new.txt")),
-    out("a link to the root", "link/etc/passwd", linked("/")),
-    out("a link far up", "link", linked("../" * 60 + "etc/passwd")),
-    out("a chain of links outside", "l0", lambda g: chain(g, 9, "../outside/secret.txt")),
-    out("a link to the memory of a process", "link", linked("/proc/self/mem")),
-    out("a magic link", "link/etc/passwd", linked("/proc/self/root")),
-    out("a magic link to what is open", "link", linked("/proc/self/fd/0")),
-    out("a link to a device", "link", linked("/dev/zero")),
-    Hostile("a link out and in again", "link", A_TXT, WRITES, linked("../outside/../base/a.txt")),
-    Hostile("a link within", "link", B_TXT, WRITES, linked("sub/b.txt")),
-    Hostile("an absolute link within", "link", B_TXT, WRITES, linked("{base}/sub/b.txt")),
-    Hostile("a link to a directory within", "link/b.txt", B_TXT, WRITES, linked("./sub/../sub/")),
-    Hostile("a link to nothing within", "link", NONE, WRITES, linked("sub/new.txt")),
-    Hostile("a link to itself", "link", TANGLED, TANGLED, linked("link")),
-    Hostile("links in a circle", "l0/x", TANGLED, TANGLED, lambda g: chain(g, 3, "l0")),
-    Hostile("many links", "l0", A_TXT, WRITES, lambda g: chain(g, MAX_LINKS, "a.txt")),
-    Hostile("too many links", "l0", TANGLED, TANGLED, lambda g: chain(g, MAX_LINKS + 1, "a.txt")),
-    Hostile("a link that goes up and down", "link", A_TXT, WRITES, linked("sub/../" * 580 + "a.txt")),
+    leading_outside("a link to a file outside", "link", link_to("{outside}/secret.txt")),
+    leading_outside("a relative link outside", "link", link_to("../outside/secret.txt")),
+    leading_outside("a link to a directory outside", "link/secret.txt", link_to("{outside}")),
+    leading_outside(
+        "a link to a directory outside, to make something in", "link/new/x", link_to("../outside")
+    ),
+    leading_outside("a link to nothing outside", "link", link_to("{outside}/new.txt")),
+    leading_outside("a link to the root", "link/etc/passwd", link_to("/")),
+    leading_outside("a link far up", "link", link_to("../" * 60 + "etc/passwd")),
+    leading_outside("a chain of links outside", "l0", lambda g: chain(g, 9, "../outside/secret.txt")),
+    leading_outside("a link to the memory of a process", "link", link_to("/proc/self/mem")),
+    leading_outside("a magic link", "link/etc/passwd", link_to("/proc/self/root")),
+    leading_outside("a magic link to what is open", "link", link_to("/proc/self/fd/0")),
+    leading_outside("a link to a device", "link", link_to("/dev/zero")),
+    HostilePath("a link out and in again", "link", A_TXT, WRITES, link_to("../outside/../base/a.txt")),
+    HostilePath("a link within", "link", B_TXT, WRITES, link_to("sub/b.txt")),
+    HostilePath("an absolute link within", "link", B_TXT, WRITES, link_to("{base}/sub/b.txt")),
+    HostilePath("a link to a directory within", "link/b.txt", B_TXT, WRITES, link_to("./sub/../sub/")),
+    HostilePath("a link to nothing within", "link", NONE, WRITES, link_to("sub/new.txt")),
+    HostilePath("a link to itself", "link", TANGLED, TANGLED, link_to("link")),
+    HostilePath("links in a circle", "l0/x", TANGLED, TANGLED, lambda g: chain(g, 3, "l0")),
+    HostilePath("many links", "l0", A_TXT, WRITES, lambda g: chain(g, MAX_LINKS, "a.txt")),
+    HostilePath("too many links", "l0", TANGLED, TANGLED, lambda g: chain(g, MAX_LINKS + 1, "a.txt")),
+    HostilePath("a link that goes up and down", "link", A_TXT, WRITES, link_to("sub/../" * 580 + "a.txt")),
     # Special files.
-    Hostile("a pipe", "pipe", NOT_REGULAR, NOT_REGULAR, lambda g: os.mkfifo(g.base / "pipe")),
-    Hostile("a link to a pipe", "link", NOT_REGULAR, NOT_REGULAR, a_linked_pipe),
-    Hostile("a socket", "sock", NOT_REGULAR, NOT_REGULAR, a_socket),
-    Hostile("a hard link to a pipe", "other", NOT_REGULAR, NOT_REGULAR, another_name_of_a_pipe),
-    Hostile("a directory", "sub", DIRECTORY, DIRECTORY),
-    Hostile("a directory with a slash", "sub/", DIRECTORY, DIRECTORY),
-    Hostile("a link to a directory", "link", DIRECTORY, DIRECTORY, linked("sub")),
-    Hostile("a file as a directory", "a.txt/b", NONE, NO_WAY),
-    Hostile("a file as a directory, and up", "a.txt/b/../../sub/b.txt", B_TXT, WRITES),
+    HostilePath("a pipe", "pipe", NOT_REGULAR, NOT_REGULAR, lambda g: os.mkfifo(g.base / "pipe")),
+    HostilePath("a link to a pipe", "link", NOT_REGULAR, NOT_REGULAR, a_linked_pipe),
+    HostilePath("a socket", "sock", NOT_REGULAR, NOT_REGULAR, a_socket),
+    HostilePath("a hard link to a pipe", "other", NOT_REGULAR, NOT_REGULAR, another_name_of_a_pipe),
+    HostilePath("a directory", "sub", DIRECTORY, DIRECTORY),
+    HostilePath("a directory with a slash", "sub/", DIRECTORY, DIRECTORY),
+    HostilePath("a link to a directory", "link", DIRECTORY, DIRECTORY, link_to("sub")),
+    HostilePath("a file as a directory", "a.txt/b", NONE, NO_WAY),
+    HostilePath("a file as a directory, and up", "a.txt/b/../../sub/b.txt", B_TXT, WRITES),
     # Kinds of regular files.
-    Hostile("a huge file", "huge", BINARY, WRITES, a_sparse_file),
+    HostilePath("a huge file", "huge", BINARY, WRITES, a_sparse_file),
 ]  # fmt: skip
 
 
@@ -213,33 +215,35 @@ def test_the_table_is_long() -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile.name)
-def test_a_hostile_path_is_contained_and_the_model_is_informed(ground: Ground, hostile: Hostile) -> None:
+def test_a_hostile_path_is_contained_and_the_model_is_informed(
+    ground: FileTree, hostile: HostilePath
+) -> None:
     """9.2.1: by every tool, and no file outside is read or changed."""
     hostile.make(ground)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     path = hostile.path.replace("{base}", str(ground.base)).replace("{outside}", str(ground.outside))
-    around = ground.around()
+    around = ground.files_outside()
 
-    def told(text: str) -> str:
+    def expected_text(text: str) -> str:
         return text.replace("{path}", path)
 
-    assert ground.read(path) == told(hostile.reading)
+    assert ground.read(path) == expected_text(hostile.reading)
     if hostile.reading.startswith("Error: "):
-        assert ground.edit(path, "one", "three") == told(hostile.editing)
+        assert ground.edit(path, "one", "three") == expected_text(hostile.editing)
     listed, found = ground.call("list_dir", path=path), ground.call("search_files", pattern=path)
     for text in (listed, found):
         assert not {"secret.txt", "etc", "root:", SECRET} & set(text.replace(path, "").split())
-    assert ground.write(path) == told(hostile.writing)
+    assert ground.write(path) == expected_text(hostile.writing)
     if hostile.writing == WRITES:
         assert ground.read(path) == "     1\tnew"
-    assert ground.around() == around
+    assert ground.files_outside() == around
     assert not [name for name in ground.names() if "everstep" in name]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ROOM_KIB
 
 
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_dir", "search_files"])
 @pytest.mark.parametrize("value", [5, 1.5, True, [], [1], {}, {"a": 1}, [[]]])
-def test_arguments_of_a_wrong_kind_are_problems_not_failures(ground: Ground, tool: str, value: Any) -> None:
+def test_arguments_of_a_wrong_kind_are_problems_not_failures(ground: FileTree, tool: str, value: Any) -> None:
     """9.2.1: problems are returned as successful results."""
     told = ground.call(tool, **dict.fromkeys(ground.tools()[tool].schema["properties"], value))
 
@@ -252,7 +256,7 @@ def test_arguments_of_a_wrong_kind_are_problems_not_failures(ground: Ground, too
 @pytest.mark.parametrize(
     "number", [10**400, 1e300, -(10**400), float("nan"), float("inf"), "x", "-7", "0x10"]
 )
-def test_numbers_of_any_size_are_read_or_refused(ground: Ground, number: Any) -> None:
+def test_numbers_of_any_size_are_read_or_refused(ground: FileTree, number: Any) -> None:
     """9.2.2: for any argument of a model."""
     assert ground.read("a.txt", offset=number, limit=number)
 
@@ -276,7 +280,7 @@ def test_a_magic_link_is_not_followed(way: str, path: str) -> None:
     assert ReadFileTool("/proc").call({"path": path}, CONTEXT) == OUTSIDE
 
 
-def test_a_policy_that_allows_everything_gives_access_to_everything(ground: Ground) -> None:
+def test_a_policy_that_allows_everything_gives_access_to_everything(ground: FileTree) -> None:
     """9.2.1"""
     told = ReadFileTool("/").call({"path": f"{ground.outside}/secret.txt"}, CONTEXT)
     assert told == f"     1\t{SECRET}"
@@ -361,7 +365,7 @@ def test_nothing_outside_a_maze_is_written(tmp_path: Path, way: str, seed: int) 
 # --- Directories ---
 
 
-def test_the_base_may_be_a_link_and_paths_may_use_either_name(ground: Ground) -> None:
+def test_the_base_may_be_a_link_and_paths_may_use_either_name(ground: FileTree) -> None:
     """9.2.1: paths stay inside, under both names of the base."""
     alias = ground.base.parent / "alias"
     alias.symlink_to(ground.base)
@@ -375,7 +379,7 @@ def test_the_base_may_be_a_link_and_paths_may_use_either_name(ground: Ground) ->
     assert tool.call({"path": f"{ground.outside}/secret.txt"}, CONTEXT) == OUTSIDE
 
 
-def test_a_missing_base_directory_is_the_operators_problem(ground: Ground) -> None:
+def test_a_missing_base_directory_is_the_operators_problem(ground: FileTree) -> None:
     """9.2.1: the model is asked to report it."""
     gone = ground.base / "gone"
     told = "Error: The directory for the file tools does not exist; report this to the operator of this agent"
@@ -386,7 +390,7 @@ def test_a_missing_base_directory_is_the_operators_problem(ground: Ground) -> No
     assert not gone.exists()
 
 
-def test_a_base_directory_that_was_removed_and_created_again_is_used(ground: Ground) -> None:
+def test_a_base_directory_that_was_removed_and_created_again_is_used(ground: FileTree) -> None:
     """9.2.1: between two calls, or as a replacement of a link that led elsewhere."""
     tools = ground.tools()
     assert tools["read_file"].call({"path": "a.txt"}, CONTEXT) == A_TXT
@@ -405,7 +409,7 @@ def test_a_base_that_is_not_a_directory_is_refused_at_build_time(base: Any) -> N
         UseFileTools(base)
 
 
-def test_a_policy_allows_more_directories(ground: Ground) -> None:
+def test_a_policy_allows_more_directories(ground: FileTree) -> None:
     """9.2.1: the policy's readable and writable paths."""
     policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.outside)
     policy = policy.with_writable_paths(ground.beside)
@@ -416,17 +420,17 @@ def test_a_policy_allows_more_directories(ground: Ground) -> None:
     ground.link("link", "../outside/secret.txt")
     assert ground.call("read_file", policy, path="link") == f"     1\t{SECRET}"
 
-    def written(place: Path) -> str:
+    def write_into(place: Path) -> str:
         return ground.call("write_file", policy, path=f"{place}/new/x.txt", content="new")
 
-    assert written(ground.outside) == OUTSIDE
-    assert written(ground.beside) == f"Wrote {ground.beside}/new/x.txt: 3 bytes, 1 lines"
+    assert write_into(ground.outside) == OUTSIDE
+    assert write_into(ground.beside) == f"Wrote {ground.beside}/new/x.txt: 3 bytes, 1 lines"
     assert (ground.beside / "new" / "x.txt").read_text() == "new"
     assert ground.call("read_file", policy, path="/etc/passwd") == OUTSIDE
 
 
 @pytest.mark.parametrize("spelled", ["{base}/sub", "{base}/../alias/sub", "{alias}/sub"])
-def test_a_policy_directory_that_becomes_a_link_leads_nowhere(ground: Ground, spelled: str) -> None:
+def test_a_policy_directory_that_becomes_a_link_leads_nowhere(ground: FileTree, spelled: str) -> None:
     """9.2.1: where commands may write, they may replace a directory that the policy names."""
     alias = ground.base.parent / "alias"
     alias.symlink_to(ground.base)
@@ -440,7 +444,7 @@ def test_a_policy_directory_that_becomes_a_link_leads_nowhere(ground: Ground, sp
         assert tool.call({"path": way_in}, CONTEXT) == OUTSIDE
 
 
-def test_the_base_may_be_in_a_directory_of_the_policy(ground: Ground) -> None:
+def test_the_base_may_be_in_a_directory_of_the_policy(ground: FileTree) -> None:
     """9.2.1: and relative paths still start in it."""
     policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.base.parent)
     assert ground.call("read_file", policy, path="a.txt") == A_TXT
@@ -448,7 +452,7 @@ def test_the_base_may_be_in_a_directory_of_the_policy(ground: Ground) -> None:
     assert ground.call("write_file", policy, path="../outside/secret.txt", content="x") == OUTSIDE
 
 
-def test_a_readable_path_may_be_a_file(ground: Ground) -> None:
+def test_a_readable_path_may_be_a_file(ground: FileTree) -> None:
     """9.2.1: and then only that file is readable."""
     policy = ExecutionPolicy.in_dir(ground.base).with_readable_paths(ground.outside / "secret.txt")
     path = str(ground.outside / "secret.txt")
@@ -460,33 +464,33 @@ def test_a_readable_path_may_be_a_file(ground: Ground) -> None:
 # --- Rights ---
 
 
-def denied(path: str) -> str:
+def permission_error(path: str) -> str:
     return f"Error: '{path}' cannot be used: Permission denied"
 
 
-def test_missing_permissions_are_reported(ground: Ground) -> None:
+def test_missing_permissions_are_reported(ground: FileTree) -> None:
     """9.2.1: problems are returned as successful results."""
     (ground.base / "locked").mkdir()
     (ground.base / "locked" / "x").touch()
-    with unprivileged(ground):
+    with drop_privileges(ground):
         (ground.base / "a.txt").chmod(0)
         (ground.base / "sub" / "b.txt").chmod(0o444)
         (ground.base / "sub").chmod(0o555)
         (ground.base / "locked").chmod(0)
         try:
-            assert ground.read("a.txt") == denied("a.txt")
+            assert ground.read("a.txt") == permission_error("a.txt")
             assert ground.edit("a.txt", "a", "b") == "Error: Reading the file failed: Permission denied"
-            assert ground.read("locked/x") == denied("locked/x")
-            assert ground.call("list_dir", path="locked") == denied("locked")
-            assert ground.write("locked/x") == denied("locked/x")
-            assert ground.write("sub/new.txt") == denied("sub/new.txt")
-            assert ground.write("sub/new/x.txt") == denied("sub/new/x.txt")
-            assert ground.edit("sub/b.txt", "inside", "changed") == denied("sub/b.txt")
+            assert ground.read("locked/x") == permission_error("locked/x")
+            assert ground.call("list_dir", path="locked") == permission_error("locked")
+            assert ground.write("locked/x") == permission_error("locked/x")
+            assert ground.write("sub/new.txt") == permission_error("sub/new.txt")
+            assert ground.write("sub/new/x.txt") == permission_error("sub/new/x.txt")
+            assert ground.edit("sub/b.txt", "inside", "changed") == permission_error("sub/b.txt")
             assert ground.call("search_files", pattern="zzz") == (
                 "No file matches zzz\n... 1 directories could not be read"
             )
             (ground.base / "sub").chmod(0o755)
-            assert ground.write("sub/b.txt") == denied("sub/b.txt")
+            assert ground.write("sub/b.txt") == permission_error("sub/b.txt")
         finally:
             (ground.base / "locked").chmod(0o755)
     assert (ground.base / "sub" / "b.txt").read_text() == "inside\n"
@@ -499,7 +503,7 @@ CALLS = 1_000
 AT_MOST = 50_000
 
 
-def tried(act: Callable[[], str], *both: str) -> None:
+def run_race(act: Callable[[], str], *both: str) -> None:
     """Thousands of times, and until both outcomes of the race were seen.
 
     There are no other outcomes, except for an implementation that checks first and opens later.
@@ -513,57 +517,57 @@ def tried(act: Callable[[], str], *both: str) -> None:
     assert all(text in both or text.startswith("Error: ") for text in seen)
 
 
-def test_a_file_that_becomes_a_link_leads_nowhere(ground: Ground) -> None:
+def test_a_file_that_becomes_a_link_leads_nowhere(ground: FileTree) -> None:
     """9.2.1: not even at the moment of opening."""
-    around = ground.around()
+    around = ground.files_outside()
     ground.link("link", ground.outside / "secret.txt")
-    with exchanging(ground.base / "a.txt", ground.base / "link"):
-        tried(lambda: ground.read("a.txt"), A_TXT, OUTSIDE)
-    assert ground.around() == around
+    with swap_names_in_loop(ground.base / "a.txt", ground.base / "link"):
+        run_race(lambda: ground.read("a.txt"), A_TXT, OUTSIDE)
+    assert ground.files_outside() == around
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_directory_that_becomes_a_link_leads_nowhere(ground: Ground) -> None:
+def test_a_directory_that_becomes_a_link_leads_nowhere(ground: FileTree) -> None:
     """9.2.1: for no tool."""
     (ground.outside / "sub" / "outer.txt").touch()
-    around = ground.around()
+    around = ground.files_outside()
     ground.link("link", ground.outside / "sub")
-    with exchanging(ground.base / "sub", ground.base / "link"):
-        tried(lambda: ground.read("sub/b.txt"), B_TXT, OUTSIDE)
-        tried(lambda: ground.call("list_dir", path="sub"), "[file] b.txt", OUTSIDE)
-        tried(lambda: ground.edit("sub/b.txt", "in", "in", replace_all=True), SAME, OUTSIDE)
-        tried(lambda: ground.edit("sub/b.txt", "s", "s."), "Edited sub/b.txt: 1 replacement(s)", OUTSIDE)
-        tried(lambda: ground.write("sub/b.txt"), "Wrote sub/b.txt: 3 bytes, 1 lines", OUTSIDE)
+    with swap_names_in_loop(ground.base / "sub", ground.base / "link"):
+        run_race(lambda: ground.read("sub/b.txt"), B_TXT, OUTSIDE)
+        run_race(lambda: ground.call("list_dir", path="sub"), "[file] b.txt", OUTSIDE)
+        run_race(lambda: ground.edit("sub/b.txt", "in", "in", replace_all=True), SAME, OUTSIDE)
+        run_race(lambda: ground.edit("sub/b.txt", "s", "s."), "Edited sub/b.txt: 1 replacement(s)", OUTSIDE)
+        run_race(lambda: ground.write("sub/b.txt"), "Wrote sub/b.txt: 3 bytes, 1 lines", OUTSIDE)
         for _ in range(CALLS):
             assert "/outer.txt" not in ground.call("search_files", pattern="outer.txt")
-    assert ground.around() == around
+    assert ground.files_outside() == around
 
 
-def test_a_file_that_becomes_a_pipe_does_not_block(ground: Ground) -> None:
+def test_a_file_that_becomes_a_pipe_does_not_block(ground: FileTree) -> None:
     """9.2.1"""
     os.mkfifo(ground.base / "pipe")
-    with exchanging(ground.base / "a.txt", ground.base / "pipe"):
-        tried(lambda: ground.read("a.txt"), A_TXT, NOT_REGULAR.format(path="a.txt"))
-        tried(
+    with swap_names_in_loop(ground.base / "a.txt", ground.base / "pipe"):
+        run_race(lambda: ground.read("a.txt"), A_TXT, NOT_REGULAR.format(path="a.txt"))
+        run_race(
             lambda: ground.edit("a.txt", "absent", "x"),
             "Error: The file does not contain old_string",
             f"Error: Reading the file failed: {NOT_REGULAR.format(path='a.txt').removeprefix('Error: ')}",
         )
 
 
-def test_a_hard_link_is_read_and_its_other_names_keep_their_content(ground: Ground) -> None:
+def test_a_hard_link_is_read_and_its_other_names_keep_their_content(ground: FileTree) -> None:
     """9.2.1, 9.2.3: no file outside is written through it."""
     os.link(ground.outside / "secret.txt", ground.base / "hard.txt")
     assert ground.write("hard.txt").startswith("Wrote")
     assert (ground.outside / "secret.txt").read_text() == SECRET
 
 
-def test_the_tools_need_no_rights_beyond_the_base(ground: Ground) -> None:
+def test_the_tools_need_no_rights_beyond_the_base(ground: FileTree) -> None:
     """9.2.1: the worker may have no permission for the directory above."""
     del ground
-    with open_to_all() as root:
-        inner = Ground(root)
-        with unprivileged(inner):
+    with open_public_directory() as root:
+        inner = FileTree(root)
+        with drop_privileges(inner):
             assert (
                 WriteFileTool(inner.base).call({"path": "n/x", "content": "new"}, CONTEXT).startswith("Wrote")
             )

@@ -7,11 +7,11 @@ import pytest
 
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.protection import protect
-from tests.everstep.capabilities.files.ground import OUTSIDE, Ground
+from tests.everstep.capabilities.files.ground import OUTSIDE, FileTree
 
 
 @pytest.fixture(autouse=True)
-def installation(ground: Ground) -> Iterator[None]:
+def installation(ground: FileTree) -> Iterator[None]:
     """An installation with its data and agents in the base directory."""
     for name, text in {
         ".everstep/api-secret": "key",
@@ -81,7 +81,7 @@ READ_ONLY = [
 
 
 @pytest.mark.parametrize("path", UNREADABLE)
-def test_secrets_are_not_read(path: str, ground: Ground) -> None:
+def test_secrets_are_not_read(path: str, ground: FileTree) -> None:
     """9.2.10: neither data of an installation nor files that begin with `.env`."""
     assert ground.read(path) == OUTSIDE
     assert ground.call("list_dir", path=path) == OUTSIDE
@@ -89,7 +89,7 @@ def test_secrets_are_not_read(path: str, ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("path", READ_ONLY)
-def test_files_that_run_code_or_hold_secrets_are_not_written(path: str, ground: Ground) -> None:
+def test_files_that_run_code_or_hold_secrets_are_not_written(path: str, ground: FileTree) -> None:
     """9.2.10: and no parent folder is created."""
     before = {each: each.read_text() for each in ground.base.rglob("*") if each.is_file()}
     folders = {each for each in ground.base.rglob("*") if each.is_dir()}
@@ -100,7 +100,7 @@ def test_files_that_run_code_or_hold_secrets_are_not_written(path: str, ground: 
     assert {each for each in ground.base.rglob("*") if each.is_dir()} == folders
 
 
-def test_links_do_not_bypass_the_protection(ground: Ground) -> None:
+def test_links_do_not_bypass_the_protection(ground: FileTree) -> None:
     """9.2.10: the target of a path decides."""
     ground.link("secret", ".env")
     ground.link("data", ".everstep")
@@ -113,13 +113,13 @@ def test_links_do_not_bypass_the_protection(ground: Ground) -> None:
     assert not (ground.base / ".git/hooks/new").exists()
 
 
-def test_settings_and_definitions_are_read(ground: Ground) -> None:
+def test_settings_and_definitions_are_read(ground: FileTree) -> None:
     """9.2.10: an agent may read them."""
     for path in ("everstep.toml", "agents/a.md", ".git/config", "nested/everstep.toml"):
         assert not ground.read(path).startswith("Error")
 
 
-def test_hooks_and_configuration_elsewhere_are_not_written(ground: Ground) -> None:
+def test_hooks_and_configuration_elsewhere_are_not_written(ground: FileTree) -> None:
     """9.2.10: at the paths that a repository names, in the base directory or above it; missing ones too."""
     (ground.base / ".git/config").write_text("[include]\npath = ../git.cfg\n")
     (ground.base / "git.cfg").write_text("[core]\n\thooksPath = .hooks/here\n")
@@ -129,7 +129,7 @@ def test_hooks_and_configuration_elsewhere_are_not_written(ground: Ground) -> No
     assert ground.write(".hooks/README").startswith("Wrote")
 
 
-def test_paths_that_a_policy_names_are_permitted(ground: Ground) -> None:
+def test_paths_that_a_policy_names_are_permitted(ground: FileTree) -> None:
     """9.2.10: except for the data of an installation."""
     (ground.base / ".claude").mkdir()
     policy = ExecutionPolicy.in_dir(ground.base).with_writable_paths(
@@ -141,7 +141,7 @@ def test_paths_that_a_policy_names_are_permitted(ground: Ground) -> None:
     assert ground.call("read_file", policy, path=".everstep/api-secret") == OUTSIDE
 
 
-def test_a_search_does_not_enter_data(ground: Ground) -> None:
+def test_a_search_does_not_enter_data(ground: FileTree) -> None:
     """9.2.10: names in there are not listed either."""
     found = ground.call("search_files", patterns=["**/api-secret", "**/temporal.db", "**/a.txt"])
     assert "api-secret" not in found.replace("[**/api-secret]", "")
@@ -149,7 +149,7 @@ def test_a_search_does_not_enter_data(ground: Ground) -> None:
     assert "a.txt" in found
 
 
-def test_the_data_of_an_installation_is_not_a_base_directory(ground: Ground) -> None:
+def test_the_data_of_an_installation_is_not_a_base_directory(ground: FileTree) -> None:
     """9.2.10: with every policy."""
     protect([ground.base])
     assert ground.read("a.txt") == OUTSIDE
@@ -157,7 +157,7 @@ def test_the_data_of_an_installation_is_not_a_base_directory(ground: Ground) -> 
 
 
 def test_the_data_of_all_installations_of_this_user_are_closed(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ground: FileTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.2.10: without configuration."""
     protect()
@@ -169,7 +169,7 @@ def test_the_data_of_all_installations_of_this_user_are_closed(
 
 
 def test_the_environment_that_the_worker_runs_from_is_read_only(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ground: FileTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.2.10: a file written there would run at its next start."""
     packages = ground.base / ".venv" / "lib"
@@ -179,7 +179,7 @@ def test_the_environment_that_the_worker_runs_from_is_read_only(
     assert ground.write(".venv/lib/sitecustomize.py") == OUTSIDE
 
 
-def test_other_files_in_the_base_directory_are_not_protected(ground: Ground, tmp_path: Path) -> None:
+def test_other_files_in_the_base_directory_are_not_protected(ground: FileTree, tmp_path: Path) -> None:
     """9.2.10: names that only resemble protected ones."""
     del tmp_path
     for path in ("environment", ".gitignore", ".github/x", "everstep.tomls", "a.env", "git/config", "half/x"):

@@ -21,13 +21,13 @@ from everstep.capabilities.files import (
     searching,
     writing,
 )
-from everstep.capabilities.files.reading import MAX_READ, WHOLE
+from everstep.capabilities.files.reading import MAX_READ, MAX_WHOLE_BYTES
 from everstep.local.agent import AgentBuilder
-from tests.everstep.capabilities.files.ground import CONTEXT, NOBODY, SECRET, Ground
+from tests.everstep.capabilities.files.ground import CONTEXT, NOBODY, SECRET, FileTree
 from tests.node import do_without
 
 
-def test_an_agent_reads_writes_and_edits(ground: Ground) -> None:
+def test_an_agent_reads_writes_and_edits(ground: FileTree) -> None:
     """9.2.1: as a capability, and the other two as tools."""
     model = ScriptedModel(
         calls(("write_file", {"path": "notes/plan.md", "content": "one\ntwo\n"})),
@@ -73,7 +73,7 @@ def test_the_tools_declare_their_effects(tmp_path: Path) -> None:
     ],
 )
 def test_every_argument_is_described(
-    ground: Ground, tool: str, required: list[str], optional: list[str]
+    ground: FileTree, tool: str, required: list[str], optional: list[str]
 ) -> None:
     """9.2.2 to 9.2.7: names and defaults."""
     parameters: Any = tool_schema(ground.tools()[tool])["function"]["parameters"]
@@ -85,7 +85,7 @@ def test_every_argument_is_described(
 # --- Reading ---
 
 
-def test_the_texts_of_reading(ground: Ground) -> None:
+def test_the_texts_of_reading(ground: FileTree) -> None:
     """9.2.2"""
     (ground.base / "empty").touch()
     (ground.base / "binary").write_bytes(b"a\x00b")
@@ -101,53 +101,55 @@ def test_the_texts_of_reading(ground: Ground) -> None:
     assert ground.read("sub") == "Error: 'sub' names a directory, list_dir shows what is in it"
 
 
-def a_large_text(ground: Ground, lines: int) -> list[str]:
+def a_large_text(ground: FileTree, lines: int) -> list[str]:
     """So large that it is not read completely."""
     text = [f"line {number} with some ä in it, and words to make it longer" for number in range(1, lines + 1)]
     (ground.base / "large").write_text("\n".join(text))
-    assert (ground.base / "large").stat().st_size > WHOLE
+    assert (ground.base / "large").stat().st_size > MAX_WHOLE_BYTES
     return text
 
 
-def numbered(lines: list[str], first: int) -> str:
+def with_line_numbers(lines: list[str], first: int) -> str:
     return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(lines, first))
 
 
 @pytest.mark.parametrize("offset", [0, 1, 15_000, 31_123, 38_001, 39_999])
-def test_a_large_file_reads_like_a_small_one(ground: Ground, offset: int) -> None:
+def test_a_large_file_reads_like_a_small_one(ground: FileTree, offset: int) -> None:
     """9.2.2: at any boundary of its chunks."""
     lines = a_large_text(ground, 40_000)
-    assert ground.read("large", offset=offset) == numbered(lines[offset : offset + 2000], offset + 1)
-    assert ground.read("large", offset=offset, limit=3) == numbered(lines[offset : offset + 3], offset + 1)
+    assert ground.read("large", offset=offset) == with_line_numbers(lines[offset : offset + 2000], offset + 1)
+    assert ground.read("large", offset=offset, limit=3) == with_line_numbers(
+        lines[offset : offset + 3], offset + 1
+    )
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\nx", "x" * 9000 + "\n", "ä" * 5000])
-def test_the_end_of_a_large_file_reads_like_that_of_a_small_one(ground: Ground, end: str) -> None:
+def test_the_end_of_a_large_file_reads_like_that_of_a_small_one(ground: FileTree, end: str) -> None:
     """9.2.2: a trailing newline makes no extra line, long lines are cut."""
-    (ground.base / "large").write_text("y\n" * WHOLE + "z" + end)
+    (ground.base / "large").write_text("y\n" * MAX_WHOLE_BYTES + "z" + end)
     (ground.base / "small").write_text("z" + end)
-    large, small = ground.read("large", offset=WHOLE), ground.read("small")
+    large, small = ground.read("large", offset=MAX_WHOLE_BYTES), ground.read("small")
     assert [line.partition("\t")[2] for line in large.split("\n")] == [
         line.partition("\t")[2] for line in small.split("\n")
     ]
-    past = WHOLE + len(small.split("\n"))
+    past = MAX_WHOLE_BYTES + len(small.split("\n"))
     assert ground.read("large", offset=past) == "Error: The file ends before this offset"
 
 
-def test_a_line_of_any_length_is_cut_without_loading_it(ground: Ground) -> None:
+def test_a_line_of_any_length_is_cut_without_loading_it(ground: FileTree) -> None:
     """9.2.2: 2000 characters of it, of any width."""
-    (ground.base / "long").write_text("\U0001f600" * WHOLE + "\nnext")
+    (ground.base / "long").write_text("\U0001f600" * MAX_WHOLE_BYTES + "\nnext")
     assert ground.read("long") == f"     1\t{chr(0x1F600) * 2000}...\n     2\tnext"
 
 
 @pytest.mark.parametrize("junk", [b"\x00", b"\xff\n"])
-def test_invalid_text_in_a_large_file_is_binary_where_it_is_read(ground: Ground, junk: bytes) -> None:
+def test_invalid_text_in_a_large_file_is_binary_where_it_is_read(ground: FileTree, junk: bytes) -> None:
     """9.2.2"""
-    (ground.base / "large").write_bytes(junk + b"text\n" * WHOLE)
+    (ground.base / "large").write_bytes(junk + b"text\n" * MAX_WHOLE_BYTES)
     assert ground.read("large") == "Error: This file is binary, only text can be read"
 
 
-def test_only_the_beginning_of_a_huge_file_is_read(ground: Ground) -> None:
+def test_only_the_beginning_of_a_huge_file_is_read(ground: FileTree) -> None:
     """9.2.2, 9.2.8: and the result says so."""
     with (ground.base / "huge").open("wb") as file:
         for _ in range(MAX_READ // 2**20):
@@ -168,7 +170,7 @@ def test_only_the_beginning_of_a_huge_file_is_read(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("part", [b"some text\n", b"one endless line "])
-def test_a_huge_file_is_read_in_little_memory(ground: Ground, part: bytes) -> None:
+def test_a_huge_file_is_read_in_little_memory(ground: FileTree, part: bytes) -> None:
     """9.2.2, 9.2.8: with lines of any length."""
     with (ground.base / "huge").open("wb") as file:
         for _ in range(40):
@@ -184,29 +186,29 @@ def test_a_huge_file_is_read_in_little_memory(ground: Ground, part: bytes) -> No
     assert peak < 6 * 2**20
 
 
-def test_a_line_of_a_terabyte_is_not_text(ground: Ground) -> None:
+def test_a_line_of_a_terabyte_is_not_text(ground: FileTree) -> None:
     """9.2.2, 9.2.8: and is not searched either."""
     (ground.base / "sparse").write_text("x")
     os.truncate(ground.base / "sparse", 2**40)
     assert ground.read("sparse", offset=5) == "Error: This file is binary, only text can be read"
 
 
-def test_a_file_may_change_while_it_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_may_change_while_it_is_read(ground: FileTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.2.2: the content at the time is returned."""
     lines, read = a_large_text(ground, 40_000), os.read
 
-    def cut_short(file: int, size: int) -> bytes:
-        os.truncate(ground.base / "large", WHOLE)
+    def read_truncated(file: int, size: int) -> bytes:
+        os.truncate(ground.base / "large", MAX_WHOLE_BYTES)
         return read(file, size)
 
-    monkeypatch.setattr(os, "read", cut_short)
-    assert ground.read("large", limit=5) == numbered(lines[:5], 1)
+    monkeypatch.setattr(os, "read", read_truncated)
+    assert ground.read("large", limit=5) == with_line_numbers(lines[:5], 1)
 
 
 # --- Writing ---
 
 
-def test_writing_creates_directories_and_overwrites(ground: Ground) -> None:
+def test_writing_creates_directories_and_overwrites(ground: FileTree) -> None:
     """9.2.3"""
     assert ground.write("new/deep/x.txt", "ä\n") == "Wrote new/deep/x.txt: 3 bytes, 2 lines"
     assert ground.write("new/deep/x.txt", "") == "Wrote new/deep/x.txt: 0 bytes, 1 lines"
@@ -216,13 +218,13 @@ def test_writing_creates_directories_and_overwrites(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("path", ["new/", "new/.", "sub/new/"])
-def test_a_path_with_a_trailing_slash_is_not_a_file(ground: Ground, path: str) -> None:
+def test_a_path_with_a_trailing_slash_is_not_a_file(ground: FileTree, path: str) -> None:
     """9.2.3"""
     assert ground.write(path) == f"Error: '{path}' names a directory, list_dir shows what is in it"
     assert ground.names() == ["a.txt", "sub/b.txt"]
 
 
-def test_content_that_is_too_long_is_not_written(ground: Ground) -> None:
+def test_content_that_is_too_long_is_not_written(ground: FileTree) -> None:
     """9.2.3, 9.2.8: the result names the limit, and no directory is created."""
     size = writing.MAX_WRITE + 1
     assert ground.write("new/x", "x" * size) == (
@@ -233,7 +235,7 @@ def test_content_that_is_too_long_is_not_written(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o755, 0o4755])
-def test_a_file_keeps_its_mode(ground: Ground, mode: int) -> None:
+def test_a_file_keeps_its_mode(ground: FileTree, mode: int) -> None:
     """9.2.3, 9.2.4, 9.2.9: but no set-user-id or set-group-id bit."""
     (ground.base / "a.txt").chmod(mode)
     ground.write("a.txt", "one")
@@ -242,7 +244,7 @@ def test_a_file_keeps_its_mode(ground: Ground, mode: int) -> None:
     assert stat.S_IMODE((ground.base / "a.txt").stat().st_mode) == mode & 0o777
 
 
-def test_new_files_have_the_usual_mode(ground: Ground) -> None:
+def test_new_files_have_the_usual_mode(ground: FileTree) -> None:
     """9.2.3: what the process's umask leaves."""
     before = os.umask(0o027)
     try:
@@ -253,7 +255,7 @@ def test_new_files_have_the_usual_mode(ground: Ground) -> None:
     assert stat.S_IMODE((ground.base / "new").stat().st_mode) == 0o750
 
 
-def test_a_file_created_by_root_belongs_to_the_owner_of_the_directory(ground: Ground) -> None:
+def test_a_file_created_by_root_belongs_to_the_owner_of_the_directory(ground: FileTree) -> None:
     """9.2.3: so that commands of the same agent, which do not run as root, can use it."""
     if os.geteuid() != 0:
         do_without("only root can give files away")
@@ -273,7 +275,7 @@ def test_a_file_created_by_root_belongs_to_the_owner_of_the_directory(ground: Gr
 
 @pytest.mark.parametrize("broken", ["write", "fsync", "rename", "fchmod"])
 def test_a_failed_write_leaves_everything_unchanged(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, broken: str
+    ground: FileTree, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """9.2.3, 9.2.4, 9.2.9: the old content, and no extra file."""
 
@@ -289,7 +291,7 @@ def test_a_failed_write_leaves_everything_unchanged(
     assert ground.names() == ["a.txt", "sub/b.txt"]
 
 
-def test_a_reader_sees_the_old_content_or_the_new(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_sees_the_old_content_or_the_new(ground: FileTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.2.3, 9.2.9: never a part of it."""
     monkeypatch.setattr(os, "fsync", str)
     contents = {letter * 100_000 for letter in "ab"}
@@ -318,7 +320,7 @@ def test_a_reader_sees_the_old_content_or_the_new(ground: Ground, monkeypatch: p
 # --- Editing ---
 
 
-def test_the_texts_of_editing(ground: Ground) -> None:
+def test_the_texts_of_editing(ground: FileTree) -> None:
     """9.2.4: in this order."""
     failed = "Error: Reading the file failed: "
     assert ground.edit("../x", "", "") == "Error: Path is outside the allowed directory"
@@ -339,14 +341,14 @@ def test_the_texts_of_editing(ground: Ground) -> None:
     assert ground.edit("binary", "a", "b") == f"{failed}This file is binary, only text can be read"
 
 
-def test_text_outside_of_the_edit_stays_byte_for_byte(ground: Ground) -> None:
+def test_text_outside_of_the_edit_stays_byte_for_byte(ground: FileTree) -> None:
     """9.2.4: including line ends and byte order marks."""
     (ground.base / "dos").write_bytes(b"\xef\xbb\xbfa\r\nb\r\nc")
     ground.edit("dos", "b", "d")
     assert (ground.base / "dos").read_bytes() == b"\xef\xbb\xbfa\r\nd\r\nc"
 
 
-def test_the_size_of_edited_files_is_limited(ground: Ground) -> None:
+def test_the_size_of_edited_files_is_limited(ground: FileTree) -> None:
     """9.2.4, 9.2.8: before and after; a result that would be too long is not even built."""
     ground.write("x", "a" * 1_000_000)
     size = 10**6 * 10**6
@@ -362,7 +364,7 @@ def test_the_size_of_edited_files_is_limited(ground: Ground) -> None:
     )
 
 
-def test_concurrent_edits_of_one_file_are_all_applied(ground: Ground) -> None:
+def test_concurrent_edits_of_one_file_are_all_applied(ground: FileTree) -> None:
     """9.2.4, 9.2.9: the calls of one step run concurrently."""
     words = [f"<{number}>" for number in range(20)]
     ground.write("x", "".join(words))
@@ -374,22 +376,24 @@ def test_concurrent_edits_of_one_file_are_all_applied(ground: Ground) -> None:
     assert (ground.base / "x").read_text() == "".join(f"[{number}]" for number in range(20))
 
 
-def test_a_concurrent_write_of_another_process_is_not_lost(ground: Ground) -> None:
+def test_a_concurrent_write_of_another_process_is_not_lost(ground: FileTree) -> None:
     """9.2.4, 9.2.9: the edit is applied again, or not at all."""
     written = list[str]()
 
-    def changed(text: str) -> editing.files.Edit | str:
+    def edit_after_change(text: str) -> editing.files.Edit | str:
         if len(written) < until:
             written.append(text)
             (ground.base / "a.txt").write_text(text + "+")
-        return editing.replacing("one", "three", replace_all=False)(text)
+        return editing.replacement("one", "three", replace_all=False)(text)
 
     directory = os.open(ground.base, os.O_RDONLY)
     until = 2
-    assert editing.edit(directory, "a.txt", "a.txt", changed) == "Edited a.txt: 1 replacement(s)"
+    assert editing.edit(directory, "a.txt", "a.txt", edit_after_change) == "Edited a.txt: 1 replacement(s)"
     assert (ground.base / "a.txt").read_text() == "three\ntwo\n++"
     until = 1000
-    told = editing.edit(directory, "a.txt", "a.txt", lambda text: changed(text.replace("three", "one")))
+    told = editing.edit(
+        directory, "a.txt", "a.txt", lambda text: edit_after_change(text.replace("three", "one"))
+    )
     os.close(directory)
     assert told.startswith("Error: 'a.txt' was not edited, because other processes keep changing it")
     assert (ground.base / "a.txt").read_text().startswith("one\ntwo\n++")
@@ -398,13 +402,13 @@ def test_a_concurrent_write_of_another_process_is_not_lost(ground: Ground) -> No
 # --- Searching ---
 
 
-def a_tree(ground: Ground, *paths: str) -> None:
+def a_tree(ground: FileTree, *paths: str) -> None:
     for path in paths:
         (ground.base / path).parent.mkdir(parents=True, exist_ok=True)
         (ground.base / path).touch()
 
 
-def test_files_are_found_by_name_and_path(ground: Ground) -> None:
+def test_files_are_found_by_name_and_path(ground: FileTree) -> None:
     """9.2.5, 9.2.6: in the format of the rules."""
     a_tree(ground, "README.md", "src/app.py", "src/web/app.js", ".git/config", "x.md/y")
     assert ground.call("search_files", pattern="*.md") == "Files found: 1\n\n[*.md]\nREADME.md"
@@ -418,7 +422,7 @@ def test_files_are_found_by_name_and_path(ground: Ground) -> None:
     assert ground.call("search_files", pattern="{a,b}" * 20).startswith("Error: the braces of the pattern")
 
 
-def test_the_number_of_results_can_be_set(ground: Ground) -> None:
+def test_the_number_of_results_can_be_set(ground: FileTree) -> None:
     """9.2.5: at most 10, or max_results."""
     a_tree(ground, *(f"f{number:02}.md" for number in range(12)))
     assert ground.call("search_files", pattern="*.md").startswith("Files found: 10\n")
@@ -426,7 +430,7 @@ def test_the_number_of_results_can_be_set(ground: Ground) -> None:
     assert told == "Files found: 2\n\n[*.md]\nf00.md\nf01.md"
 
 
-def test_links_count_if_they_lead_to_a_file_inside(ground: Ground) -> None:
+def test_links_count_if_they_lead_to_a_file_inside(ground: FileTree) -> None:
     """9.2.5: no link to another directory is followed."""
     ground.link("in.md", "sub/b.txt")
     ground.link("absolute.md", ground.base / "a.txt")
@@ -442,7 +446,7 @@ def test_links_count_if_they_lead_to_a_file_inside(ground: Ground) -> None:
     assert ground.call("search_files", pattern="secret.txt") == "No file matches secret.txt"
 
 
-def test_a_truncated_search_says_so(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_search_says_so(ground: FileTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.2.6, 9.2.8: and a pattern with a directory is still found."""
     monkeypatch.setattr(searching, "MAX_SEEN", 20)
     a_tree(ground, *(f"many/{number:03}" for number in range(50)), "zoo/deep/tiger.txt")
@@ -452,7 +456,7 @@ def test_a_truncated_search_says_so(ground: Ground, monkeypatch: pytest.MonkeyPa
         assert ground.call("search_files", pattern=pattern).endswith("zoo/deep/tiger.txt")
 
 
-def test_a_search_takes_bounded_time(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_takes_bounded_time(ground: FileTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.2.6, 9.2.8: for any pattern."""
     monkeypatch.setattr(searching, "MAX_SECONDS", -1.0)
     assert ground.call("search_files", pattern="a.txt").startswith(
@@ -460,7 +464,7 @@ def test_a_search_takes_bounded_time(ground: Ground, monkeypatch: pytest.MonkeyP
     )
 
 
-def test_a_deep_tree_is_searched_as_far_as_paths_reach(ground: Ground) -> None:
+def test_a_deep_tree_is_searched_as_far_as_paths_reach(ground: FileTree) -> None:
     """9.2.6: deeper directories are reported as unread."""
     here = os.open(ground.base, os.O_RDONLY)
     for _ in range(25):
@@ -477,7 +481,7 @@ def test_a_deep_tree_is_searched_as_far_as_paths_reach(ground: Ground) -> None:
 # --- Listing ---
 
 
-def test_a_directory_is_listed(ground: Ground) -> None:
+def test_a_directory_is_listed(ground: FileTree) -> None:
     """9.2.7: directories first, links to files inside by their targets."""
     a_tree(ground, "Zoo/x", "b.txt", "B", "line\nbreak")
     ground.link("inner", "sub")
@@ -498,7 +502,7 @@ def test_a_directory_is_listed(ground: Ground) -> None:
     assert ground.call("list_dir") == ground.call("list_dir", path=str(ground.base))
 
 
-def test_the_texts_of_listing(ground: Ground) -> None:
+def test_the_texts_of_listing(ground: FileTree) -> None:
     """9.2.7"""
     (ground.base / "none").mkdir()
     assert ground.call("list_dir", path="./none") == "'./none' has no entries"
@@ -509,7 +513,7 @@ def test_the_texts_of_listing(ground: Ground) -> None:
 
 
 def test_a_directory_with_very_many_entries_is_listed_in_part(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ground: FileTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.2.7, 9.2.8: and the result says so."""
     monkeypatch.setattr(searching, "MAX_SEEN", 60)
@@ -519,7 +523,7 @@ def test_a_directory_with_very_many_entries_is_listed_in_part(
     assert lines[-2:] == ["... 10 more not shown", "... only 60 entries were looked at, there are more"]
 
 
-def test_names_that_are_not_utf_8_are_shown_with_replacements(ground: Ground) -> None:
+def test_names_that_are_not_utf_8_are_shown_with_replacements(ground: FileTree) -> None:
     """9.2.6, 9.2.7"""
     Path(os.fsdecode(bytes(ground.base) + b"/b\xff.txt")).write_text(SECRET)
     assert "[file] b\ufffd.txt" in ground.call("list_dir", path=".")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from everstep.capabilities.mcp import HttpServer, StdioServer
 from tests.everstep.capabilities.mcp.using import UNSTOPPED
-from tests.node import installed, node
+from tests.node import installed_modules, node
 
 LOCK = Path(__file__).parent / "node"
 TIME = StdioServer(sys.executable, ["-m", "mcp_server_time", "--local-timezone", "UTC"])
 
 
 def _package(name: str) -> str:
-    return str(installed(LOCK) / "@modelcontextprotocol" / name / "dist" / "index.js")
+    return str(installed_modules(LOCK) / "@modelcontextprotocol" / name / "dist" / "index.js")
 
 
 def everything() -> StdioServer:

@@ -24,17 +24,17 @@ def write(text: str) -> None:
         sys.stdout.flush()
 
 
-def answer(request: dict[str, Any], result: Any) -> None:
+def send_result(request: dict[str, Any], result: Any) -> None:
     write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}) + "\n")
 
 
-def refuse(request: dict[str, Any], code: int, message: str) -> None:
+def send_error(request: dict[str, Any], code: int, message: str) -> None:
     error = {"code": code, "message": message}
     write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}) + "\n")
 
 
-def said(request: dict[str, Any], text: str, **more: Any) -> None:
-    answer(request, {"content": [{"type": "text", "text": text}], **more})
+def send_text(request: dict[str, Any], text: str, **more: Any) -> None:
+    send_result(request, {"content": [{"type": "text", "text": text}], **more})
 
 
 def tool(name: str, schema: Any = None, **more: Any) -> dict[str, Any]:
@@ -85,49 +85,49 @@ LISTS = {
 }
 
 
-def listed(request: dict[str, Any]) -> None:
+def list_tools(request: dict[str, Any]) -> None:
     params: dict[str, Any] = request.get("params") or {}
     if MODE == "endless":
-        answer(request, {"tools": [tool("a")], "nextCursor": "again"})
+        send_result(request, {"tools": [tool("a")], "nextCursor": "again"})
         return
     repeatable = {"annotations": {"readOnlyHint": True}}
     plain = [[tool(name, **(repeatable if name == "dies_once" else {})) for name in CALLS]]
     pages, page = LISTS.get(MODE, plain), int(params.get("cursor") or 0)
     more = {"nextCursor": str(page + 1)} if page + 1 < len(pages) else {}
-    answer(request, {"tools": pages[page], **more})
+    send_result(request, {"tools": pages[page], **more})
 
 
-def called(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915 -- one case after the other
+def call_tool(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915 -- one case after the other
     args: dict[str, Any] = request["params"].get("arguments") or {}
     match request["params"]["name"]:
         case "echo":
-            said(request, args.get("text", ""))
+            send_text(request, args.get("text", ""))
         case "env":
-            said(request, json.dumps(dict(os.environ)))
+            send_text(request, json.dumps(dict(os.environ)))
         case "wait":
-            threading.Timer(args["seconds"], said, (request, "waited")).start()
+            threading.Timer(args["seconds"], send_text, (request, "waited")).start()
         case "never":
             note(args, f"began {request['id']}")
         case "error":
-            refuse(request, -32000 - 55, args.get("text", "no"))
+            send_error(request, -32000 - 55, args.get("text", "no"))
         case "broken":
-            answer(request, {"content": "this is no list"})
+            send_result(request, {"content": "this is no list"})
         case "failed":
-            said(request, args.get("text", "it did not work"), isError=True)
+            send_text(request, args.get("text", "it did not work"), isError=True)
         case "garbage":
             write("\n[1, 2]\n{}\nnull\n" + '{"jsonrpc": "2.0", "id": 123456, "result": {}}\n')
             write("garbage \x01\n" * args.get("lines", 10))
-            said(request, "after the garbage")
+            send_text(request, "after the garbage")
         case "close_input":
             os.close(0)
-            said(request, "")
+            send_text(request, "")
             time.sleep(600)
         case "close_output":
-            said(request, "")
+            send_text(request, "")
             os.close(1)
             time.sleep(600)
         case "stop_reading":
-            said(request, "")
+            send_text(request, "")
             time.sleep(600)
         case "die":
             note(args, "died")
@@ -139,7 +139,7 @@ def called(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915 -- 
             if not Path(args["note"]).exists():
                 note(args, "died")
                 os._exit(3)
-            said(request, "alive")
+            send_text(request, "alive")
         case "huge":
             text = json.dumps([{"type": "text", "text": "x" * HUGE}])
             write('{"result":{"content":%s},"jsonrpc":"2.0","id":%d}\n' % (text, request["id"]))  # noqa: UP031
@@ -149,7 +149,7 @@ def called(request: dict[str, Any]) -> None:  # noqa: C901, PLR0912, PLR0915 -- 
         case "huge_anonymous":
             write('{"result":{"x":"%s"},"id":%d,"_":[]}\n' % ("x" * HUGE, request["id"]))  # noqa: UP031
         case unknown:
-            refuse(request, -32602, f"bad {unknown}")
+            send_error(request, -32602, f"bad {unknown}")
 
 
 def note(args: dict[str, Any], text: str) -> None:
@@ -171,26 +171,26 @@ def main() -> None:
         sys.stderr.write("x" * 100_000 + "\n" + "a line\n" * 2_000)
     sys.stderr.flush()
     for line in sys.stdin:
-        told(json.loads(line))
+        on_notification(json.loads(line))
     while MODE == "stubborn":
         time.sleep(1)
 
 
-def told(request: dict[str, Any]) -> None:
+def on_notification(request: dict[str, Any]) -> None:
     match request.get("method"):
         case "initialize" if MODE != "silent":
             served = {"name": "hostile", "version": "1"}
             version, can = request["params"]["protocolVersion"], {"tools": {"listChanged": True}}
-            answer(request, {"protocolVersion": version, "capabilities": can, "serverInfo": served})
+            send_result(request, {"protocolVersion": version, "capabilities": can, "serverInfo": served})
         case "tools/list":
-            listed(request)
+            list_tools(request)
         case "tools/call":
-            called(request)
+            call_tool(request)
         case "notifications/cancelled":
             notes = {"note": os.environ.get("NOTES", os.devnull)}
             note(notes, f"cancelled {request['params']['requestId']}")
         case _ if "id" in request and MODE != "silent":
-            refuse(request, -32601, "Method not found")
+            send_error(request, -32601, "Method not found")
         case _:
             pass
 

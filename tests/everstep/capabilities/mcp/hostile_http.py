@@ -51,9 +51,9 @@ class HostileHttp:
             said = {"error": f"the token {headers.get('authorization')} is no good"}
             await respond(send, 401, json.dumps(said).encode())
             return
-        await self._answer(request, headers, send)
+        await self._respond_to_request(request, headers, send)
 
-    async def _answer(self, request: dict[str, Any], headers: Headers, send: Send) -> None:
+    async def _respond_to_request(self, request: dict[str, Any], headers: Headers, send: Send) -> None:
         match request.get("method"):
             case "initialize":
                 self.sessions += 1
@@ -63,7 +63,7 @@ class HostileHttp:
                     "serverInfo": {"name": "hostile", "version": "1"},
                 }
                 session = [(b"mcp-session-id", f"session-{self.sessions}".encode())]
-                await respond(send, 200, answer(request, result), session)
+                await respond(send, 200, result_body(request, result), session)
             case "tools/list":
                 names = [
                     "whoami",
@@ -78,9 +78,9 @@ class HostileHttp:
                     "echo_secret",
                 ]
                 tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
-                await respond(send, 200, answer(request, {"tools": tools}))
+                await respond(send, 200, result_body(request, {"tools": tools}))
             case "tools/call":
-                await self._called(request, headers, send)
+                await self._call_tool(request, headers, send)
             case "notifications/cancelled":
                 await self.never.wait()
             case _ if "id" in request:
@@ -93,7 +93,7 @@ class HostileHttp:
             case _:
                 await respond(send, 202, b"")
 
-    async def _called(self, request: dict[str, Any], headers: Headers, send: Send) -> None:
+    async def _call_tool(self, request: dict[str, Any], headers: Headers, send: Send) -> None:
         if self.forgets_with:
             error = {
                 "jsonrpc": "2.0",
@@ -107,17 +107,17 @@ class HostileHttp:
         args: dict[str, Any] = request["params"].get("arguments") or {}
         match request["params"]["name"]:
             case "whoami":
-                await respond(send, 200, said(request, who))
+                await respond(send, 200, text_result(request, who))
             case "slow":
                 await asyncio.sleep(args["seconds"])
-                await respond(send, 200, said(request, "slept"))
+                await respond(send, 200, text_result(request, "slept"))
             case "never":
                 await self.never.wait()
             case "late_stream":
                 await begin(send, 200, kind=b"text/event-stream")
                 for _ in range(3):
                     await send({"type": "http.response.body", "body": b": still here\n\n", "more_body": True})
-                event = b"event: message\ndata: " + said(request, "by stream") + b"\n\n"
+                event = b"event: message\ndata: " + text_result(request, "by stream") + b"\n\n"
                 await send({"type": "http.response.body", "body": event})
             case "echo_secret":
                 error = {"code": -32603, "message": f"no {who}"}
@@ -130,12 +130,12 @@ class HostileHttp:
 async def answer_badly(tool: str, request: dict[str, Any], args: dict[str, Any], send: Send) -> None:
     match tool:
         case "huge":
-            await respond(send, 200, said(request, "x" * HUGE))
+            await respond(send, 200, text_result(request, "x" * HUGE))
         case "gzipped":
-            packed = gzip.compress(said(request, "x" * HUGE))
+            packed = gzip.compress(text_result(request, "x" * HUGE))
             await respond(send, 200, packed, [(b"content-encoding", b"gzip")])
         case "cut":
-            whole = said(request, "x" * 1_000)
+            whole = text_result(request, "x" * 1_000)
             await begin(send, 200, [(b"content-length", str(len(whole)).encode())])
             await send({"type": "http.response.body", "body": whole[:500], "more_body": True})
             raise ConnectionError("cut off, as ordered")
@@ -145,12 +145,12 @@ async def answer_badly(tool: str, request: dict[str, Any], args: dict[str, Any],
             await respond(send, 200, b"<html>hello</html>", kind=b"text/html")
 
 
-def answer(request: dict[str, Any], result: Any) -> bytes:
+def result_body(request: dict[str, Any], result: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
 
 
-def said(request: dict[str, Any], text: str) -> bytes:
-    return answer(request, {"content": [{"type": "text", "text": text}]})
+def text_result(request: dict[str, Any], text: str) -> bytes:
+    return result_body(request, {"content": [{"type": "text", "text": text}]})
 
 
 async def begin(

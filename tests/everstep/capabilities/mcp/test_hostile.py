@@ -17,15 +17,15 @@ from everstep.agent_domain.tools.tools import Effect
 from everstep.capabilities.mcp import StdioServer, UseMCP
 from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpTimeout
-from everstep.capabilities.mcp.stdio import MOST_BYTES, asked_by
+from everstep.capabilities.mcp.stdio import MAX_MESSAGE_BYTES, request_id_of
 from tests.everstep.capabilities.mcp.using import (
     HOSTILE,
     UNSTOPPED,
     hostile,
     is_running,
+    open_tools,
     tools_of,
-    until,
-    using,
+    wait_until,
 )
 from tests.node import do_without
 
@@ -35,14 +35,14 @@ SECRET = "sk-very-secret"  # noqa: S105 -- a fake secret
 
 
 async def test_all_pages_are_listed() -> None:
-    async with using(hostile("paged")) as tools:
+    async with open_tools(hostile("paged")) as tools:
         assert len(tools.names) == 200
         assert tools.names[0] == "s_tool_0_0"
         assert tools.names[-1] == "s_tool_9_19"
 
 
 async def test_only_chosen_tools_are_listed(caplog: pytest.LogCaptureFixture) -> None:
-    async with using(hostile("paged"), tools=["tool_3_*", "tool_4_1", "missing"]) as tools:
+    async with open_tools(hostile("paged"), tools=["tool_3_*", "tool_4_1", "missing"]) as tools:
         assert len(tools.names) == 21
         assert "'missing'" in caplog.text
 
@@ -51,13 +51,13 @@ async def test_if_no_tool_matches_the_error_lists_them() -> None:
     with pytest.raises(
         McpError, match=r"MCP server 's': it has no tool that matches ech; its tools: echo, wait"
     ):
-        async with using(hostile(), tools=["ech"]):
+        async with open_tools(hostile(), tools=["ech"]):
             pass
 
 
 async def test_an_endless_list_is_abandoned() -> None:
     with pytest.raises(McpError, match="its list of tools has no end"):
-        async with using(hostile("endless")):
+        async with open_tools(hostile("endless")):
             pass
 
 
@@ -65,14 +65,14 @@ async def test_a_list_that_is_too_long_for_a_model_is_refused_until_some_are_cho
     with pytest.raises(
         McpError, match=r"its 20 tools take more than 1,000,000 characters to describe; choose"
     ):
-        async with using(hostile("heavy")):
+        async with open_tools(hostile("heavy")):
             pass
-    async with using(hostile("heavy"), tools=["heavy_1", "heavy_2"]) as tools:
+    async with open_tools(hostile("heavy"), tools=["heavy_1", "heavy_2"]) as tools:
         assert tools.names == ["s_heavy_1", "s_heavy_2"]
 
 
 async def test_of_two_tools_with_one_name_the_first_counts(caplog: pytest.LogCaptureFixture) -> None:
-    async with using(hostile("double")) as tools:
+    async with open_tools(hostile("double")) as tools:
         assert tools.names == ["s_same", "s_other"]
         assert tools.listed["same"].description == "first"
         assert "lists 'same' twice" in caplog.text
@@ -80,14 +80,14 @@ async def test_of_two_tools_with_one_name_the_first_counts(caplog: pytest.LogCap
 
 async def test_tools_with_the_same_resulting_name_are_refused_until_one_is_chosen() -> None:
     with pytest.raises(McpError, match=r"'a\.b' and 'a/b' would both be called 's_a_b'"):
-        async with using(hostile("clash")):
+        async with open_tools(hostile("clash")):
             pass
-    async with using(hostile("clash"), tools=["a.b", "c"]) as tools:
+    async with open_tools(hostile("clash"), tools=["a.b", "c"]) as tools:
         assert tools.names == ["s_a_b", "s_c"]
 
 
 async def test_tools_that_a_model_cannot_use_are_omitted(caplog: pytest.LogCaptureFixture) -> None:
-    async with using(hostile("odd")) as tools:
+    async with open_tools(hostile("odd")) as tools:
         assert list(tools.listed) == ["näme with späces.and.dots", "x" * 100, "wordy"]
         assert len(tools.listed["wordy"].description) < 10_000
         assert "'nul' is left out: its schema" in caplog.text
@@ -95,7 +95,7 @@ async def test_tools_that_a_model_cannot_use_are_omitted(caplog: pytest.LogCaptu
 
 
 async def test_the_effect_of_a_tool_follows_its_servers_annotations() -> None:
-    async with using(hostile("hints"), timeout_seconds=7) as tools:
+    async with open_tools(hostile("hints"), timeout_seconds=7) as tools:
         effects = {name: each.options.effect for name, each in tools.listed.items()}
 
         assert effects == {
@@ -109,7 +109,7 @@ async def test_the_effect_of_a_tool_follows_its_servers_annotations() -> None:
 
 async def test_no_secret_is_recorded() -> None:
     """9.10.2"""
-    async with using(hostile(env={"TOKEN": SECRET})) as tools:
+    async with open_tools(hostile(env={"TOKEN": SECRET})) as tools:
         recorded = json.dumps([each.to_dict() for each in tools.listed.values()])
 
         assert SECRET not in recorded
@@ -132,13 +132,13 @@ async def test_no_secret_is_recorded() -> None:
 )
 async def test_a_server_that_does_not_start_has_a_clear_error(server: StdioServer, told: str) -> None:
     with pytest.raises(McpError, match=f"^MCP server 's': .*{told}"):
-        async with using(server):
+        async with open_tools(server):
             pass
 
 
 async def test_a_server_that_never_answers_is_abandoned() -> None:
     with pytest.raises(McpTimeout, match=r"MCP server 's': it did not answer within 0\.3s"):
-        async with using(hostile("silent"), connect_seconds=0.3):
+        async with open_tools(hostile("silent"), connect_seconds=0.3):
             pass
 
 
@@ -149,7 +149,7 @@ async def test_a_server_gets_only_its_configured_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("EVERSTEP_AUTH_SECRET", "the worker's own")
-    async with using(hostile(env={"TOKEN": SECRET})) as tools:
+    async with open_tools(hostile(env={"TOKEN": SECRET})) as tools:
         seen = json.loads(await tools.call("env"))
 
         assert seen["TOKEN"] == SECRET
@@ -172,7 +172,7 @@ async def test_a_server_gets_only_its_configured_environment(
 async def test_a_failed_call_has_its_reason_and_the_next_one_works(
     tool: str, error: type[Exception], told: str
 ) -> None:
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         with pytest.raises(error, match=told):
             await tools.call(tool)
 
@@ -180,7 +180,7 @@ async def test_a_failed_call_has_its_reason_and_the_next_one_works(
 
 
 async def test_failures_are_short(caplog: pytest.LogCaptureFixture) -> None:
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         for tool in ("failed", "error"):
             with pytest.raises((ToolFailed, McpError)) as failed:
                 await tools.call(tool, text="x" * 100_000)
@@ -188,14 +188,14 @@ async def test_failures_are_short(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_a_long_result_is_cut() -> None:
-    async with using(hostile(), max_result_chars=1_000) as tools:
+    async with open_tools(hostile(), max_result_chars=1_000) as tools:
         assert (await tools.call("echo", text="x" * 5_000_000)).endswith(
             "first 1,000 of 5,000,000 characters]"
         )
 
 
 async def test_a_huge_answer_takes_no_memory_and_does_not_affect_other_calls() -> None:
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         waiting = asyncio.create_task(tools.call("wait", seconds=0.5))
         for _ in range(3):
@@ -203,11 +203,11 @@ async def test_a_huge_answer_takes_no_memory_and_does_not_affect_other_calls() -
                 await tools.call("huge")
 
         assert await waiting == "waited"
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 6 * MOST_BYTES / 1024
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 6 * MAX_MESSAGE_BYTES / 1024
 
 
 async def test_lines_that_are_not_messages_are_ignored() -> None:
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         assert await tools.call("garbage") == "after the garbage"
         with pytest.raises(McpError, match="it wrote more than 100 lines that are not JSON-RPC"):
             await tools.call("garbage", lines=100_000)
@@ -216,12 +216,12 @@ async def test_lines_that_are_not_messages_are_ignored() -> None:
 
 async def test_a_call_that_times_out_is_cancelled_at_the_server(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    async with using(hostile(env={"NOTES": str(notes)}), timeout_seconds=0.2) as tools:
+    async with open_tools(hostile(env={"NOTES": str(notes)}), timeout_seconds=0.2) as tools:
         with pytest.raises(McpTimeout, match=r"MCP server 's': it did not answer within 0\.2s") as late:
             await tools.call("never", note=str(notes))
 
         assert StepError.of(late.value).type is ErrorType.TIMEOUT
-        await until(lambda: "cancelled" in notes.read_text())
+        await wait_until(lambda: "cancelled" in notes.read_text())
         began, cancelled = notes.read_text().split("\n")[:2]
         assert began.split()[1] == cancelled.split()[1]
         assert await tools.call("echo", text="a") == "a"
@@ -229,10 +229,10 @@ async def test_a_call_that_times_out_is_cancelled_at_the_server(tmp_path: Path) 
 
 async def test_a_cancelled_call_ends_at_once_and_is_cancelled_at_the_server(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    async with using(hostile(env={"NOTES": str(notes)})) as tools:
+    async with open_tools(hostile(env={"NOTES": str(notes)})) as tools:
         calling = asyncio.create_task(tools.call("never", note=str(notes)))
         other = asyncio.create_task(tools.call("wait", seconds=0.3))
-        await until(notes.exists)
+        await wait_until(notes.exists)
 
         began = time.perf_counter()
         calling.cancel()
@@ -240,13 +240,13 @@ async def test_a_cancelled_call_ends_at_once_and_is_cancelled_at_the_server(tmp_
         assert calling.cancelled()
         assert time.perf_counter() - began < 0.1
 
-        await until(lambda: "cancelled" in notes.read_text())
+        await wait_until(lambda: "cancelled" in notes.read_text())
         assert await other == "waited"
 
 
 async def test_a_cancelled_call_ends_at_once_when_the_server_reads_nothing() -> None:
     """Not even the cancel notification is delivered."""
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         await tools.call("stop_reading")
         calls = [asyncio.create_task(tools.call("echo", text="x" * 1_000_000)) for _ in range(3)]
         # The concurrent calls fill the pipe.
@@ -261,7 +261,7 @@ async def test_a_cancelled_call_ends_at_once_when_the_server_reads_nothing() -> 
 
 
 async def test_fifty_concurrent_calls_wait_together() -> None:
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         began = time.perf_counter()
         answers = await asyncio.gather(*(tools.call("wait", seconds=0.5) for _ in range(50)))
 
@@ -271,7 +271,7 @@ async def test_fifty_concurrent_calls_wait_together() -> None:
 
 
 async def test_of_fifty_calls_none_hangs_when_the_server_dies() -> None:
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         waiting = [asyncio.create_task(tools.call("wait", seconds=60)) for _ in range(50)]
         with pytest.raises(McpError, match="exit code 3"):
             await tools.call("die")
@@ -285,7 +285,7 @@ async def test_of_fifty_calls_none_hangs_when_the_server_dies() -> None:
 
 @pytest.mark.parametrize("half", ["input", "output"])
 async def test_a_half_closed_server_is_abandoned(half: str) -> None:
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         await tools.call(f"close_{half}")
 
         with pytest.raises(McpError, match=f"it closed its {half}; whether it did"):
@@ -295,7 +295,7 @@ async def test_a_half_closed_server_is_abandoned(half: str) -> None:
 
 async def test_a_tool_that_may_run_once_is_not_retried(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         with pytest.raises(McpError, match="was not asked again"):
             await tools.call("die", note=str(notes))
 
@@ -304,13 +304,13 @@ async def test_a_tool_that_may_run_once_is_not_retried(tmp_path: Path) -> None:
 
 async def test_a_tool_that_may_run_twice_is_retried(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         assert await tools.call("dies_once", note=str(notes)) == "alive"
         assert notes.read_text() == "died\n"
 
 
 async def test_a_removed_tool_is_reported() -> None:
-    async with using(hostile("paged")) as before, using(hostile()) as now:
+    async with open_tools(hostile("paged")) as before, open_tools(hostile()) as now:
         now.listed = before.listed
         with pytest.raises(
             McpError, match="MCP server 's': the tool 'tool_0_0' is gone: the server no longer"
@@ -322,21 +322,21 @@ async def test_a_removed_tool_is_reported() -> None:
 
 
 async def test_an_idle_connection_is_closed_and_opened_again() -> None:
-    async with using(hostile(), idle_seconds=0.2) as tools:
-        await until(lambda: len(CONNECTIONS) == 0)
+    async with open_tools(hostile(), idle_seconds=0.2) as tools:
+        await wait_until(lambda: len(CONNECTIONS) == 0)
 
         assert await tools.call("echo", text="again") == "again"
 
 
 async def test_a_connection_in_use_is_not_idle() -> None:
-    async with using(hostile(), idle_seconds=0.1) as tools:
+    async with open_tools(hostile(), idle_seconds=0.1) as tools:
         assert await tools.call("wait", seconds=0.6) == "waited"
 
 
 async def test_closing_ends_a_program_that_ignores_signals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "everstep.capabilities.mcp")
-    async with using(hostile("stubborn")):
-        await until(lambda: "starting as" in caplog.text)
+    async with open_tools(hostile("stubborn")):
+        await wait_until(lambda: "starting as" in caplog.text)
         pid = _pid(caplog.text)
         assert _runs(pid)
     assert not is_running(pid)
@@ -344,7 +344,7 @@ async def test_closing_ends_a_program_that_ignores_signals(caplog: pytest.LogCap
 
 
 async def test_closing_fails_the_waiting_calls() -> None:
-    async with using(hostile()) as tools:
+    async with open_tools(hostile()) as tools:
         waiting = asyncio.create_task(tools.call("wait", seconds=60))
         await tools.call("echo", text="the other is under way")
         await tools.use.aclose()
@@ -354,7 +354,7 @@ async def test_closing_fails_the_waiting_calls() -> None:
 
 
 async def test_toolsets_of_one_server_share_its_program() -> None:
-    async with using(hostile()):
+    async with open_tools(hostile()):
         again = await tools_of(UseMCP(hostile(), "s"))
 
         assert await again.call("echo", text="a") == "a"
@@ -373,8 +373,8 @@ def test_each_event_loop_has_its_own_connections_and_ends_them() -> None:
 
 async def test_the_error_output_of_a_server_is_logged_within_limits(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "everstep.capabilities.mcp")
-    async with using(hostile("chatty", env={"TOKEN": SECRET})):
-        await until(lambda: "more of its errors is not logged" in caplog.text)
+    async with open_tools(hostile("chatty", env={"TOKEN": SECRET})):
+        await wait_until(lambda: "more of its errors is not logged" in caplog.text)
 
     ours = [each for each in caplog.records if each.name.startswith("everstep.capabilities.mcp")]
     assert {each.levelno for each in ours} == {logging.DEBUG}
@@ -420,7 +420,7 @@ async def test_a_worker_that_is_killed_leaves_no_server_behind(*, is_behind_anot
     finally:
         worker.kill()
         await worker.communicate()
-    await until(lambda: not is_running(pid))
+    await wait_until(lambda: not is_running(pid))
 
 
 async def test_processes_that_a_server_started_end_with_the_worker_as_well() -> None:
@@ -446,7 +446,7 @@ async def test_processes_that_a_server_started_end_with_the_worker_as_well() -> 
     finally:
         worker.kill()
         await worker.communicate()
-    await until(lambda: not any(map(is_running, left)))
+    await wait_until(lambda: not any(map(is_running, left)))
 
 
 async def _line(worker: asyncio.subprocess.Process) -> str:
@@ -484,4 +484,4 @@ def _runs(pid: int) -> bool:
     ],
 )
 def test_the_request_id_is_read_at_the_outermost_level(line: bytes, asked: int | None) -> None:
-    assert asked_by(line, line) == asked
+    assert request_id_of(line, line) == asked

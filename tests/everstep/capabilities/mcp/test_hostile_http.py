@@ -13,10 +13,10 @@ from everstep.agent_domain.values import json_text
 from everstep.capabilities.mcp import HttpServer, UseMCP, close_connections
 from everstep.capabilities.mcp.connections import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpTimeout
-from everstep.capabilities.mcp.stdio import MOST_BYTES
+from everstep.capabilities.mcp.stdio import MAX_MESSAGE_BYTES
 from tests.everstep.capabilities.mcp.counterparts import free_port
 from tests.everstep.capabilities.mcp.hostile_http import HostileHttp, hostile_http
-from tests.everstep.capabilities.mcp.using import tools_of, until, using
+from tests.everstep.capabilities.mcp.using import open_tools, tools_of, wait_until
 
 SECRET = "sk-very-secret"  # noqa: S105 -- a fake secret
 
@@ -32,12 +32,12 @@ def token_of(tenant: str) -> dict[str, str]:
     return {"Authorization": f"Bearer token-of-{tenant}"}
 
 
-async def awaited_token_of(tenant: str) -> dict[str, str]:
+async def async_token_of(tenant: str) -> dict[str, str]:
     await asyncio.sleep(0)
     return token_of(tenant)
 
 
-@pytest.mark.parametrize("headers", [token_of, awaited_token_of])
+@pytest.mark.parametrize("headers", [token_of, async_token_of])
 async def test_each_tenant_has_its_own_headers_and_connection(
     http: HostileHttp, headers: Callable[[str], dict[str, str]]
 ) -> None:
@@ -52,7 +52,7 @@ async def test_each_tenant_has_its_own_headers_and_connection(
 
 
 async def test_static_headers_are_sent_with_every_request(http: HostileHttp) -> None:
-    async with using(HttpServer(http.url, {"X-Key": SECRET})) as tools:
+    async with open_tools(HttpServer(http.url, {"X-Key": SECRET})) as tools:
         await tools.call("whoami")
 
         assert {headers.get("x-key") for _, headers in http.seen} == {SECRET}
@@ -62,7 +62,7 @@ async def test_headers_are_in_no_record_no_error_and_no_log(
     http: HostileHttp, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with using(HttpServer(http.url, {"Authorization": f"Bearer {SECRET}"})) as tools:
+    async with open_tools(HttpServer(http.url, {"Authorization": f"Bearer {SECRET}"})) as tools:
         recorded = json_text([each.to_dict() for each in tools.listed.values()])
         with pytest.raises(McpError, match=r"MCP server 's': no \[hidden\]") as failed:
             await tools.call("echo_secret")
@@ -83,7 +83,7 @@ async def test_a_header_function_that_raises_is_named_without_the_exceptions_tex
 
 async def test_headers_are_created_again_when_the_server_rejects_them(http: HostileHttp) -> None:
     http.token = "first"  # noqa: S105 -- a fake secret
-    async with using(HttpServer(http.url, lambda _: {"Authorization": f"Bearer {http.token}"})) as tools:
+    async with open_tools(HttpServer(http.url, lambda _: {"Authorization": f"Bearer {http.token}"})) as tools:
         assert await tools.call("whoami") == "Bearer first"
         http.token = "another"  # noqa: S105 -- a fake secret
 
@@ -101,9 +101,9 @@ async def test_rejected_headers_are_not_retried_for_long(http: HostileHttp) -> N
 
 @pytest.mark.parametrize("status", [400, 404])
 async def test_an_expired_session_is_begun_again(http: HostileHttp, status: int) -> None:
-    async with using(HttpServer(http.url)) as tools:
+    async with open_tools(HttpServer(http.url)) as tools:
         slow = asyncio.create_task(tools.call("slow", seconds=0.5))
-        await until(lambda: "tools/call" in http.methods)
+        await wait_until(lambda: "tools/call" in http.methods)
         http.forgets_with = status
 
         assert await tools.call("whoami") == "nobody"
@@ -127,7 +127,7 @@ async def test_an_expired_session_is_begun_again(http: HostileHttp, status: int)
 async def test_an_invalid_answer_fails_its_call_only(
     http: HostileHttp, tool: str, args: dict[str, int], told: str
 ) -> None:
-    async with using(HttpServer(http.url)) as tools:
+    async with open_tools(HttpServer(http.url)) as tools:
         slow = asyncio.create_task(tools.call("slow", seconds=0.3))
         with pytest.raises(McpError, match=f"MCP server 's': .*{told}"):
             await tools.call(tool, **args)
@@ -137,7 +137,7 @@ async def test_an_invalid_answer_fails_its_call_only(
 
 
 async def test_a_huge_answer_takes_no_memory(http: HostileHttp) -> None:
-    async with using(HttpServer(http.url)) as tools:
+    async with open_tools(HttpServer(http.url)) as tools:
         with pytest.raises(McpError):
             await tools.call("huge")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -145,11 +145,11 @@ async def test_a_huge_answer_takes_no_memory(http: HostileHttp) -> None:
             await tools.call("huge")
 
         # The server runs in this process as well, and has built an answer of this size before.
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * MOST_BYTES / 1024
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * MAX_MESSAGE_BYTES / 1024
 
 
 async def test_an_answer_may_be_a_stream(http: HostileHttp) -> None:
-    async with using(HttpServer(http.url)) as tools:
+    async with open_tools(HttpServer(http.url)) as tools:
         assert await tools.call("late_stream") == "by stream"
 
 
@@ -163,15 +163,15 @@ async def test_an_unreachable_server_is_reported() -> None:
 
 async def test_an_abandoned_call_blocks_no_other(http: HostileHttp) -> None:
     """Although the server ignores the cancel notification."""
-    async with using(HttpServer(http.url), timeout_seconds=0.3) as tools:
+    async with open_tools(HttpServer(http.url), timeout_seconds=0.3) as tools:
         with pytest.raises(McpTimeout, match=r"it did not answer within 0\.3s"):
             await tools.call("never")
         calling = asyncio.create_task(tools.call("never"))
-        await until(lambda: http.methods.count("tools/call") == 2)
+        await wait_until(lambda: http.methods.count("tools/call") == 2)
         began = time.perf_counter()
         calling.cancel()
         await asyncio.wait({calling})
 
         assert time.perf_counter() - began < 0.1
-        await until(lambda: "notifications/cancelled" in http.methods)
+        await wait_until(lambda: "notifications/cancelled" in http.methods)
         assert await tools.call("whoami") == "nobody"

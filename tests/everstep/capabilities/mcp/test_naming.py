@@ -5,7 +5,7 @@ import re
 import pytest
 
 from everstep.capabilities.mcp.errors import McpError
-from everstep.capabilities.mcp.naming import is_chosen, names, usable_name
+from everstep.capabilities.mcp.naming import is_chosen, model_names, usable_name
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_a_long_name_is_cut_and_stays_unique() -> None:
 
 
 def test_a_name_does_not_depend_on_other_tools() -> None:
-    alone, among = names("s", ["a.b"]), names("s", ["c", "a.b", "a_c"])
+    alone, among = model_names("s", ["a.b"]), model_names("s", ["c", "a.b", "a_c"])
 
     assert alone["a.b"] == among["a.b"] == "s_a_b"
 
 
 def test_two_tools_with_the_same_resulting_name_are_refused() -> None:
     with pytest.raises(McpError, match=r"'a\.b' and 'a/b' would both be called 's_a_b'.*tools="):
-        names("s", ["a.b", "a/b"])
+        model_names("s", ["a.b", "a/b"])
 
 
 def test_tools_are_chosen_by_globs_over_their_own_names() -> None:

@@ -21,7 +21,7 @@ from tests.everstep.capabilities.mcp.counterparts import (
     filesystem,
     free_port,
 )
-from tests.everstep.capabilities.mcp.using import tools_of, using
+from tests.everstep.capabilities.mcp.using import open_tools, tools_of
 
 
 @asynccontextmanager
@@ -34,7 +34,7 @@ Way = Callable[[], AbstractAsyncContextManager[Server]]
 
 @pytest.mark.parametrize("way", [over_stdio, everything_over_http])
 async def test_everything_works_over_both_transports(way: Way) -> None:
-    async with way() as server, using(server, "all") as tools:
+    async with way() as server, open_tools(server, "all") as tools:
         assert {"all_echo", "all_get-sum", "all_get-tiny-image"} <= set(tools.names)
         assert tools.listed["echo"].schema["required"] == ["message"]
         assert tools.listed["echo"].options.effect is Effect.IDEMPOTENT
@@ -57,7 +57,7 @@ async def test_everything_works_over_both_transports(way: Way) -> None:
 
 @pytest.mark.parametrize("way", [over_stdio, everything_over_http])
 async def test_calls_run_concurrently_and_a_cancelled_one_affects_no_other(way: Way) -> None:
-    async with way() as server, using(server) as tools:
+    async with way() as server, open_tools(server) as tools:
         long = [
             asyncio.create_task(tools.call("trigger-long-running-operation", duration=1, steps=2))
             for _ in range(50)
@@ -95,7 +95,7 @@ async def test_a_restarted_http_server_is_reconnected() -> None:
 
 async def test_files_are_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("content of a")
-    async with using(
+    async with open_tools(
         filesystem(tmp_path), "files", tools=["read_text_file", "write_file", "list_*"]
     ) as tools:
         assert {"files_read_text_file", "files_write_file", "files_list_directory"} <= set(tools.names)
@@ -110,7 +110,7 @@ async def test_files_are_read_and_written(tmp_path: Path) -> None:
 
 
 async def test_the_time_is_returned() -> None:
-    async with using(TIME, "time") as tools:
+    async with open_tools(TIME, "time") as tools:
         assert tools.names == ["time_get_current_time", "time_convert_time"]
         assert json.loads(await tools.call("get_current_time", timezone="UTC"))["timezone"] == "UTC"
         with pytest.raises(ToolFailed, match="Invalid timezone"):

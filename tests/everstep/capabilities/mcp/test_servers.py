@@ -16,7 +16,7 @@ from everstep.capabilities.mcp import HttpServer, StdioServer, UseMCP
 SECRET = "sk-very-secret"  # noqa: S105 -- a fake secret
 
 
-def anything(value: Any) -> Any:
+def untyped(value: Any) -> Any:
     """Untyped, because a type checker would refuse these values."""
     return value
 
@@ -61,12 +61,12 @@ def test_a_custom_prefix_takes_precedence_and_may_be_empty() -> None:
         (lambda: StdioServer("npx", "-y server"), "pass a list"),
         (lambda: StdioServer(""), "command"),
         (lambda: StdioServer("a", ["b\0"]), "NUL"),
-        (partial(StdioServer, "a", env=anything({"KEY": 1})), "'KEY' is not"),
+        (partial(StdioServer, "a", env=untyped({"KEY": 1})), "'KEY' is not"),
         (lambda: HttpServer("localhost:80/mcp"), "http:// or https://"),
         (lambda: HttpServer("http://[::1"), "http:// or https://"),
         (lambda: HttpServer("http://a", {"X": f"{SECRET}\r\nY: 1"}), "'X' cannot be sent"),
-        (partial(HttpServer, "http://a", anything(["X"])), "headers must be a map"),
-        (partial(UseMCP, anything("npx server")), "StdioServer"),
+        (partial(HttpServer, "http://a", untyped(["X"])), "headers must be a map"),
+        (partial(UseMCP, untyped("npx server")), "StdioServer"),
         (lambda: UseMCP(STDIO, "a b"), "prefix"),
         (lambda: UseMCP(STDIO, "x" * 33), "prefix"),
         (lambda: UseMCP(STDIO, tools=[]), "leave it out for all"),

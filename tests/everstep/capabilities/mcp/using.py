@@ -22,7 +22,7 @@ def hostile(mode: str = "", env: Mapping[str, str] | None = None) -> StdioServer
     return StdioServer(sys.executable, ["-I", "-S", str(HOSTILE), *([mode] if mode else [])], env or {})
 
 
-class Tools:
+class ServerTools:
     """The tools that a server listed, by their original names."""
 
     def __init__(self, use: UseMCP, tenant: str, listed: Mapping[str, ListedTool]) -> None:
@@ -39,15 +39,15 @@ class Tools:
         return await self.use.toolset.tool(self.listed[tool]).call(args, context)
 
 
-async def tools_of(use: UseMCP, tenant: str = "t1") -> Tools:
+async def tools_of(use: UseMCP, tenant: str = "t1") -> ServerTools:
     """The listed tools, after a round trip through their recorded form."""
     listed = await use.toolset.listed(Asker(EXECUTION, tenant))
     recorded = [ListedTool.from_dict(each.to_dict()) for each in listed]
-    return Tools(use, tenant, {each.origin["tool"]: each for each in recorded})
+    return ServerTools(use, tenant, {each.origin["tool"]: each for each in recorded})
 
 
 @asynccontextmanager
-async def using(server: Server, prefix: str = "s", /, **options: Any) -> AsyncGenerator[Tools]:
+async def open_tools(server: Server, prefix: str = "s", /, **options: Any) -> AsyncGenerator[ServerTools]:
     """The toolset's tools; at the end all connections are closed."""
     try:
         yield await tools_of(UseMCP(server, prefix, **options))
@@ -55,7 +55,7 @@ async def using(server: Server, prefix: str = "s", /, **options: Any) -> AsyncGe
         await close_connections()
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     """Wait for an effect of another process."""
     async with asyncio.timeout(UNSTOPPED):
         while not holds():  # noqa: ASYNC110 -- it happens in another process

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from everstep.agent_domain.agents.builder import AgentBuilder as DefinitionBuilder
+from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
 from everstep.agent_domain.errors import InvalidInput, ToolFailed
 from everstep.agent_domain.messages.cached_context import InferenceRequest
@@ -56,7 +56,7 @@ def names(folder: Path) -> list[str]:
     return list(SkillLibrary(folder).skills)
 
 
-def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
@@ -75,7 +75,7 @@ def test_skills_are_read_in_both_layouts(folder: Path, caplog: pytest.LogCapture
     assert pdf is not None
     assert (pdf.description, pdf.content(), pdf.resources) == ("Fills forms", "Run $0.", ())
     assert found.get("nope") is None
-    assert not warned(caplog)
+    assert not warnings_in(caplog)
 
 
 def test_of_one_name_the_directory_wins(folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_missing_library_has_no_skills(tmp_path: Path, caplog: pytest.LogCaptu
     found = SkillLibrary(tmp_path / "gone")
     assert LoadSkillTool(found)() == "(no skills)"
     assert AnnounceSkills(found).before_step(AgentState.empty()) == AgentState.empty()
-    assert warned(caplog) == [
+    assert warnings_in(caplog) == [
         f"skills: {tmp_path}/gone: the directory does not exist, so there are no skills"
     ]
 
@@ -205,9 +205,9 @@ def test_a_hostile_file_is_omitted_with_a_warning(
     a_skill(folder.parent / "secret.md", "the secret")
     make(folder / "bad.md")
     assert names(folder) == ["pdf", "review"]
-    assert len(warned(caplog)) == 1
-    assert why in warned(caplog)[0]
-    assert str(folder / "bad.md") in warned(caplog)[0]
+    assert len(warnings_in(caplog)) == 1
+    assert why in warnings_in(caplog)[0]
+    assert str(folder / "bad.md") in warnings_in(caplog)[0]
 
 
 def test_a_directory_that_leads_outside_is_not_a_skill(
@@ -224,7 +224,7 @@ def test_a_directory_that_leads_outside_is_not_a_skill(
     found = SkillLibrary(folder).skills
     assert list(found) == ["pdf", "review"]
     assert found["pdf"].resources == ()
-    assert len(warned(caplog)) == 3
+    assert len(warnings_in(caplog)) == 3
 
 
 def test_a_link_within_the_library_is_a_skill(folder: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_library_has_limits(
     found = SkillLibrary(folder).skills
     assert list(found) == ["pdf"]
     assert found["pdf"].resources == ("assets/0", "assets/1")
-    assert [message.partition(": ")[2] for message in warned(caplog)] == [
+    assert [message.partition(": ")[2] for message in warnings_in(caplog)] == [
         f"{folder}/pdf: only 2 of its resources are listed",
         f"{folder}/review.md: it and later skills are left out; a library has at most 1 skills",
     ]
@@ -285,7 +285,7 @@ def test_arguments_of_a_wrong_type_fail_the_call(folder: Path) -> None:
 # --- The announcement ---
 
 
-class Listening:
+class RecordingModel:
     """A model that records its requests."""
 
     def __init__(self, *script: InferenceResponse) -> None:
@@ -299,7 +299,7 @@ class Listening:
 
 def test_an_agent_is_informed_of_its_skills_once_and_loads_one(folder: Path) -> None:
     """9.5.3, 9.5.4: before everything else, in every request, in runs of any length."""
-    model = Listening(
+    model = RecordingModel(
         calls(("load_skill", {"skill_name": "pdf", "arguments": "x.py"})), says("Done"), says("Again")
     )
     builder = AgentBuilder.base().with_driver(ToolCallingDriver(model)).with_system_prompt("You help.")
