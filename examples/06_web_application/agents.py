@@ -1,0 +1,38 @@
+"""A support desk with three tools. It follows a script and needs no keys."""
+
+from pathlib import Path
+
+from everstep import AgentBuilder, ScenarioModel, Script, ToolCallingDriver, ToolContext, UseUserInput, tool
+
+SCRIPT = Script.load(Path(__file__).parent / "desk.yaml")
+
+
+@tool
+def find_order(number: int) -> dict[str, object]:
+    """Look up an order."""
+    return {"number": number, "item": "a kettle", "price": 42}
+
+
+@tool
+def track_parcel(number: int) -> str:
+    """Look up where the parcel of an order is."""
+    return f"The parcel of order {number} was lost in Hamburg."
+
+
+@tool
+def refund(number: int, amount: int, context: ToolContext) -> str:
+    """Pay an order back."""
+    # Give your payment service `context.tool_call_id` as its idempotency key: each attempt has the same.
+    return f"{amount} euros are paid back for order {number}"
+
+
+agents = [
+    AgentBuilder.base()
+    .with_name("support-desk", "Finds orders and pays them back")
+    .with_system_prompt("You work at a support desk. Ask before you pay an order back.")
+    .with_tools([find_order, track_parcel, refund])
+    .with_capability(UseUserInput())
+    .with_approval("refund", "always")
+    # Without this line a provider answers: the one whose key is set.
+    .with_driver(ToolCallingDriver(ScenarioModel(SCRIPT)))
+]
