@@ -50,7 +50,7 @@ def tools_of(entry: CatalogueEntry, folder: Path) -> list[Tool]:
 def effects_of(tool: Tool) -> list[str]:
     options = options_of(tool)
     if options.need in RUNS:
-        return [f"`{tool.name}`", RUNS[options.need], "goes on"]
+        return [f"`{tool.name}`", RUNS[options.need], "continues"]
     return [f"`{tool.name}`", "quick" if options.quick else "activity", EFFECTS[options.effect]]
 
 
