@@ -108,7 +108,7 @@ async def test_a_person_answers_and_approves_in_two_windows(tmp_path: Path) -> N
                 await expect(page.locator("#story")).to_have_attribute("data-status", "completed")
                 await expect(page.locator(".card")).to_have_count(0)
                 await expect(page.locator(".text").last).to_have_text(
-                    "Your 42 euros are on their way. They arrive within three days."
+                    "The decision about your 42 euros is stored. Thank you for your patience."
                 )
             assert await texts(ann, ".user") == ["Where is my order 1042?", "refund"]
             before = [await texts(ann, kind) for kind in (".user", ".text", ".tool")]
