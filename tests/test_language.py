@@ -40,7 +40,7 @@ ROOMS: Final = {
     "everstep": Limits(10.8, 3.0, 0),
     "workflows": Limits(21.1, 9.1, 4),
     "tests": Limits(18.6, 15.3, 191),
-    "docs": Limits(6.4, 3.0, 0),
+    "docs": Limits(1.0, 3.0, 0),
     "bench": Limits(12.6, 11.4, 9),
     "examples": Limits(8.2, 5.3, 1),
     "everstep/agents": Limits(1.0, 3.0, 0),
@@ -54,8 +54,8 @@ ROOMS: Final = {
     "everstep/store": Limits(16.5, 17.4, 24),
     "everstep/testing": Limits(1.0, 3.0, 0),
     "everstep/streams": Limits(30.3, 19.5, 6),
-    "CHANGELOG.md": Limits(7.3, 3.0, 0),
-    "CONTRIBUTING.md": Limits(3.2, 3.0, 0),
+    "CHANGELOG.md": Limits(1.0, 3.0, 0),
+    "CONTRIBUTING.md": Limits(1.0, 3.0, 0),
     "README.md": Limits(1.0, 3.0, 0),
 }
 PRODUCT: Final = ("agent_domain", "workflows", "activities", "broadcast_gateway", "everstep")
