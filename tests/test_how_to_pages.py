@@ -1,0 +1,179 @@
+"""The Python of the how-to pages runs: the blocks of a page in order, in one namespace."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import tomllib
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from everstep import Driver, Preset, Presets, Script, ToolOptions
+from everstep.client.temporal_entry import ActRequest, ExecutionReport, StartRequest
+from everstep.workflows import search_attributes
+from tests.acceptance.harness import environment
+from tests.services import data_directory
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+EVERSTEP = Path(sys.executable).parent / "everstep"
+NAMES = ("tools", "hooks", "models", "events", "subagents", "troubleshooting", "migration")
+SETTINGS = re.compile(r"EVERSTEP_|TEMPORAL_|DATABASE_URL|.*_API_KEY$")
+
+
+def read_page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def find_blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a language, each after as many empty lines as it has lines above it.
+
+    So a traceback has the page's line. ```python no-run marks a fragment.
+    """
+    found = re.finditer(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    return ["\n" * page.count("\n", 0, block.start(1)) + block[1] for block in found]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder, without keys and settings in the environment."""
+    for name in filter(SETTINGS.match, tuple(os.environ)):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("folder")
+def test_the_python_of_a_page_runs(name: str) -> None:
+    blocks = find_blocks(read_page(name), "python")
+    names: dict[str, object] = {"__name__": name}
+    for block in blocks:
+        exec(compile(block, f"docs/{name}.md", "exec"), names)  # noqa: S102 -- our own pages
+    assert blocks
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_presets_of_the_page_on_models_are_valid() -> None:
+    blocks = [tomllib.loads(block) for block in find_blocks(read_page("models"), "toml")]
+    for settings in blocks:
+        Presets.read(settings["presets"], {}, settings.get("preset"))
+    assert len(blocks) == 3
+
+
+def test_the_page_on_models_explains_every_setting_of_a_preset_and_every_driver() -> None:
+    page = read_page("models")
+    settings, drivers = (
+        page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+        for title in ("Presets of your own", "Drivers")
+    )
+    assert set(re.findall(r"^\| `([a-z_]+)` \|", settings, re.MULTILINE)) == set(Preset.model_fields) - {
+        "name"
+    }
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", drivers, re.MULTILINE)) == set(Driver)
+
+
+def test_the_script_of_the_page_on_models_is_valid() -> None:
+    (script,) = find_blocks(read_page("models"), "yaml")
+    assert len(Script.from_yaml(script).scenarios) == 2
+
+
+def test_the_page_on_tools_explains_every_option() -> None:
+    assert {field.name for field in fields(ToolOptions)} <= set(
+        re.findall(r"^\| `([a-z_]+)` \|", read_page("tools"), re.MULTILINE)
+    )
+
+
+@asynccontextmanager
+async def open_desk() -> AsyncGenerator[Callable[..., Awaitable[str]]]:
+    """An installation with the travel desk; yields a function that runs a command and returns its output."""
+    with data_directory() as data:
+        options = ("--data", str(data), "--agents", "examples.travel_desk:agents", "up", "--json")
+        ports = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0")
+        up = await asyncio.create_subprocess_exec(
+            EVERSTEP, *options, *ports, stdout=PIPE, cwd=ROOT, env=environment()
+        )
+
+        async def run(*command: str, page: str) -> str:
+            page = page.replace("127.0.0.1:7233", address)
+            programs = f"{EVERSTEP.parent}{os.pathsep}{os.environ['PATH']}"
+            variables = environment(PATH=programs, EVERSTEP_DATA=str(data), TEMPORAL_ADDRESS=address)
+            process = await asyncio.create_subprocess_exec(
+                *command, page, stdout=PIPE, stderr=STDOUT, cwd=ROOT, env=variables
+            )
+            async with asyncio.timeout(60):
+                output = (await process.communicate())[0].decode()
+            # Temporal's SDK may abort a program after its last line; docs/deployment.md describes it.
+            assert process.returncode in {0, -signal.SIGABRT}, output
+            return output.partition("Fatal Python error: PyGILState_Release")[0]
+
+        try:
+            assert up.stdout
+            address = json.loads(await up.stdout.readline())["temporal_address"]
+            yield run
+        finally:
+            up.send_signal(signal.SIGINT)
+            await up.wait()
+
+
+SHELL = ("bash", "-euo", "pipefail", "-c")
+
+
+async def test_the_commands_of_the_page_on_debugging_are_run() -> None:
+    page = read_page("debugging")
+    async with open_desk() as run:
+        output = await run(*SHELL, page="".join(find_blocks(page, "sh")))
+    (trace,) = re.findall(r"```\n(step 1\n.*?)```", page, re.DOTALL)
+    assert trace in output
+    for promised in (
+        "question   Which day suits you?",
+        "ok     a worker answers",
+        "waiting for people: book_train",
+        'StaticSummary  "travel-desk"',
+        "EverstepStatus",
+        "ActivityTaskScheduled",
+        "QueryResult",
+    ):
+        assert promised in output, output
+    assert re.search(r"Running +agent-execution/", output), output
+
+
+async def test_the_commands_and_programs_of_the_page_on_temporal_only_are_run(tmp_path: Path) -> None:
+    page = read_page("temporal-only")
+    service, planning = find_blocks(page, "python")
+    async with open_desk() as run:
+        output = await run(*SHELL, page="".join(find_blocks(page, "sh")))
+        assert "COMPLETED" in output
+        assert await run(sys.executable, "-c", page=service) == (
+            "completed after 3 steps: Your train to Bergen is booked.\n"
+        )
+        program = tmp_path / "planning.py"
+        write = "import os, sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+        await run(sys.executable, "-c", write, str(program), page=planning)
+        assert await run(sys.executable, page=str(program)) == "paused\n"
+
+
+@pytest.mark.parametrize(
+    ("title", "names"),
+    [
+        ("`everstep.start`", StartRequest.model_fields),
+        ("`everstep.act`", ActRequest.model_fields),
+        ("The result", ExecutionReport.model_fields),
+    ],
+)
+def test_the_page_on_temporal_only_explains_every_argument(title: str, names: Mapping[str, object]) -> None:
+    section = read_page("temporal-only").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE)) == set(names)
+
+
+def test_the_page_on_debugging_names_every_search_attribute() -> None:
+    assert {key.name for key in search_attributes.ALL} <= set(
+        re.findall(r"`(\w+)` \|", read_page("debugging"))
+    )
