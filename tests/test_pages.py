@@ -1,4 +1,4 @@
-"""The pages of docs/ name files and tests that exist."""
+"""The pages of docs/ name files and tests that exist, and their Python runs."""
 
 import re
 from functools import cache
@@ -43,3 +43,15 @@ def test_the_page_about_security_names_tests_that_exist() -> None:
             if name.lower() not in text.lower()
         ]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "page", ["capabilities.md", "deployment.md", "http-api.md", "mcp.md", "streaming.md"]
+)
+def test_the_python_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks run in order and share their names; ```python no-run marks a fragment."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    names: dict[str, object] = {"__name__": page}
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(block, page, "exec"), names)  # noqa: S102 -- our own pages
