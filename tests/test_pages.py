@@ -17,6 +17,9 @@ PAGES: Final = [
 ]
 FILE: Final = re.compile(r"`((?:\w[\w.-]*/)+(?:[\w.-]+\.(?:py|mjs|json|toml|md))?)`")
 QUOTED: Final = re.compile(r"`(?P<file>[\w./]+\.py)`: (?P<names>\"[^|]+\")")
+NAME: Final = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`")
+OF_TEMPORAL: Final = {"history_size_bytes"}
+PRODUCT: Final = ("activities", "agent_domain", "broadcast_gateway", "everstep", "workflows")
 PLACES: Final = ("", "tests/", "tests/everstep/", "tests/everstep/capabilities/", "tests/agent_domain/")
 
 
@@ -26,10 +29,22 @@ def find(name: str) -> Path | None:
     return next((path for place in PLACES if (path := ROOT / place / name).exists()), None)
 
 
+@cache
+def words_of_the_code() -> frozenset[str]:
+    code = (path.read_text(encoding="utf-8") for name in PRODUCT for path in (ROOT / name).rglob("*.py"))
+    return frozenset(word for text in code for word in re.findall(r"\w+", text))
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_names_files_that_exist(page: str) -> None:
     named = set(FILE.findall((DOCS / page).read_text(encoding="utf-8")))
     assert {name for name in named if find(name) is None} == set()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith(("architecture", "decisions"))])
+def test_a_page_names_code_that_exists(page: str) -> None:
+    named = set(NAME.findall((DOCS / page).read_text(encoding="utf-8"))) - OF_TEMPORAL
+    assert {name for name in named if name.rpartition(".")[2] not in words_of_the_code()} == set()
 
 
 def test_the_page_about_security_names_tests_that_exist() -> None:
