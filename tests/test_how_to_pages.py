@@ -15,7 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from everstep import Driver, Preset, Presets, Script, ToolOptions
+from everstep import (
+    Driver,
+    ErrorPolicy,
+    ErrorType,
+    Preset,
+    Presets,
+    Script,
+    SlimSerializationConfig,
+    StopReason,
+    ToolOptions,
+)
 from everstep.client.temporal_entry import ActRequest, ExecutionReport, StartRequest
 from everstep.workflows import search_attributes
 from tests.acceptance.harness import environment
@@ -177,3 +187,70 @@ def test_the_page_on_debugging_names_every_search_attribute() -> None:
     assert {key.name for key in search_attributes.ALL} <= set(
         re.findall(r"`(\w+)` \|", read_page("debugging"))
     )
+
+
+def find_rows(name: str, title: str) -> list[list[str]]:
+    """The cells of the tables in a section, without the words of code's backquotes."""
+    section = read_page(name).partition(f" {title}\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
+    return [[cell.strip().strip("`") for cell in re.split(r" \| ", line)] for line in lines]
+
+
+def test_the_page_on_troubleshooting_explains_every_stop_reason() -> None:
+    rows = find_rows("troubleshooting", "Why did my agent stop after one step?")
+    named = {reason for row in rows[1:] for reason in re.findall(r"\w+", row[0])}
+    assert named == set(StopReason)
+
+
+def test_the_page_on_troubleshooting_shows_the_decisions_of_every_error_policy() -> None:
+    rows = {
+        row[0].partition("(")[0]: row for row in find_rows("troubleshooting", "Configuring the error policy")
+    }
+    for name in ("stop_on_any_error", "retry_tool_errors", "ignore_tool_errors", "retry_all"):
+        policy = ErrorPolicy.named(name)
+        kinds = ("tool", "validation", "unknown", "rate_limit", "model")
+        decisions = [policy.decision_for(ErrorType(kind)).value for kind in kinds]
+        assert rows[name][1:] == [*decisions, str(policy.max_retries)]
+        assert policy.on_timeout_error == policy.on_rate_limit_error
+
+
+def test_the_page_on_models_lists_the_built_in_presets() -> None:
+    rows = find_rows("models", "Built-in presets")[1:]
+    presets = Presets.read({}, {}).by_name
+    assert [row[:3] for row in rows] == [[name, each.driver, each.model] for name, each in presets.items()]
+    assert [row[3] for row in rows] == [each.api_key_env or "none" for each in presets.values()]
+
+
+@pytest.mark.parametrize("preset", ["minimal", "standard", "full", "unlimited"])
+def test_the_page_on_migration_shows_every_preset_of_slim_snapshots(preset: str) -> None:
+    config = getattr(SlimSerializationConfig, preset)()
+    (row,) = [
+        row for row in find_rows("migration", "From a full state to slim snapshots") if preset in row[0]
+    ]
+    limits = [config.max_messages, config.max_content_length, config.max_steps]
+    numbers = [re.sub(r"\D", "", cell) or {"all": None, "none": "0"}[cell] for cell in row[1:4]]
+    assert numbers == [None if limit is None else str(limit) for limit in limits]
+    switches = [config.include_tool_results, config.include_continuation_trace, not config.redact_tool_args]
+    assert [cell == "yes" for cell in row[4:]] == [*switches, config.include_metadata]
+
+
+QUOTED = (
+    "no worker has picked it up",
+    "have not reached Temporal",
+    "needs a key; set ",
+    "Denied by user",
+    "Waiting for people needs the durable runtime, this run is in-process",
+    "Its workflow was terminated",
+    "I am the scripted demo model of this installation",
+    ", so it can run in-process only",
+)
+
+
+def test_the_pages_quote_texts_that_the_code_has() -> None:
+    folders = (ROOT / "everstep", ROOT / "agent_domain")
+    code = " ".join(file.read_text(encoding="utf-8") for folder in folders for file in folder.rglob("*.py"))
+    quoted = [row[1] for row in find_rows("troubleshooting", "Provider errors")[1:]]
+    quoted += QUOTED
+    for text in quoted:
+        for part in re.split(r"\.\.\.|`, `|`", text):
+            assert part.strip(" ,'") in code, text
