@@ -182,7 +182,7 @@ class InferenceRunner:
             need_of = partial(definition.need_of, allowed=allowed)
             state = state_with_reply(driver, state, reply, _seconds_since(since), need_of)
         except RETRYABLE as error:
-            await self._retry_unless_exhausted(live, request, driver.model, error)
+            await self._raise_for_retry(live, request, driver.model, error)
             state = state.failed(StepError.of(error), now(), _seconds_since(since))
         except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
             state = state.failed(StepError.of(error), now(), _seconds_since(since))
@@ -200,7 +200,7 @@ class InferenceRunner:
         cached = state.cached_context.with_tools(listed.tools.schemas)
         return listed, driver, state.with_cached_context(cached)
 
-    async def _retry_unless_exhausted(
+    async def _raise_for_retry(
         self, live: LiveText, request: InferInput, model: object, error: Exception
     ) -> None:
         """Leave the next try to Temporal, after a pause; crashes do not count as failures.

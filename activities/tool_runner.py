@@ -184,7 +184,7 @@ class ToolRunner:
         this attempt received them.
         """
 
-        async def run_planned(call: CallFacts) -> ToolOutput:
+        async def run_one(call: CallFacts) -> ToolOutput:
             tool = planned[call.name]
             needed = ToolInput(
                 request.ref, material.spec.agent, request.number, call.id, tool.effect, tool.need
@@ -194,7 +194,7 @@ class ToolRunner:
         planned = {tool["name"]: PlannedTool.model_validate(tool) for tool in material.plan.get("tools", ())}
         is_parallel = material.plan.get("parallel_tools", True)
         for calls_at_once in group_quick_calls(facts.pending, planned, is_parallel=is_parallel):
-            outputs = await asyncio.gather(*map(run_planned, calls_at_once))
+            outputs = await asyncio.gather(*map(run_one, calls_at_once))
             facts = step_with_outputs(facts, outputs)
         self._cache_calls(request.ref, facts, reservations)
         return facts
@@ -221,10 +221,10 @@ class ToolListCache:
         """Return the agent with the tools that this execution may call."""
         if not definition.toolsets:
             return definition
-        listed = self._cache.get(ref.execution_id) or await self.store.listed(ref)
+        listed = self._cache.get(ref.execution_id) or await self.store.recorded_tools(ref)
         if listed is None:
             tools = await ask_toolsets(definition, Asker(ref.execution_id, ref.tenant_id))
-            listed = await self.store.record_listed(ref, tools)
+            listed = await self.store.record_tools(ref, tools)
         self._cache[ref.execution_id] = listed
         while len(self._cache) > MAX_CACHED:
             del self._cache[next(iter(self._cache))]

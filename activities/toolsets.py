@@ -10,7 +10,7 @@ from everstep.agent_domain.values import FrozenDict, frozen_map
 
 async def ask_toolsets(definition: AgentDefinition, asker: Asker) -> FrozenDict:
     """Ask all toolsets concurrently; returns their tools as they are recorded."""
-    listed = await asyncio.gather(*(toolset.listed(asker) for toolset in definition.toolsets))
+    listed = await asyncio.gather(*(toolset.list_tools(asker) for toolset in definition.toolsets))
     pairs = zip(definition.toolsets, listed, strict=True)
     return frozen_map({toolset.name: [tool.to_dict() for tool in tools] for toolset, tools in pairs})
 

@@ -42,7 +42,7 @@ from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import says
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedConfig, open_embedded
+from everstep.runtime.embedded import EmbeddedConfig, open_services
 from everstep.runtime.installation import open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
@@ -356,7 +356,7 @@ async def run_bench(requests: int, sessions: int, *, fsync: bool) -> bool:
         notes.touch()
         os.environ[NOTES] = str(notes)
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0, postgres_settings=postgres)
-        async with open_embedded(config) as services, AsyncExitStack() as stack:
+        async with open_services(config) as services, AsyncExitStack() as stack:
             settings = Settings(
                 data_dir=Path(folder),
                 database_url=services.database_url,

@@ -33,7 +33,7 @@ from everstep.capabilities.protection import current
 from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedConfig, open_embedded
+from everstep.runtime.embedded import EmbeddedConfig, open_services
 from everstep.runtime.installation import open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
@@ -166,7 +166,7 @@ async def calls(rounds: int) -> bool:
     agents = {name: waiting_agent(name, number) for name, number in (("one", 1), ("ten", TOGETHER))}
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0)
-        async with open_embedded(config) as services:
+        async with open_services(config) as services:
             settings = Settings(
                 data_dir=Path(folder),
                 database_url=services.database_url,

@@ -426,7 +426,7 @@ class Crowd:
         await asyncio.sleep(seconds)
         return meter.read()
 
-    async def sent(self, number: int, seconds: float = 30) -> Measured:
+    async def count_sent(self, number: int, seconds: float = 30) -> Measured:
         """Wait until all viewers have received that number; return the time and the server's CPU time."""
         meter = Meter(self._tally, self._target.pid, is_timed=False)
         with suppress(TimeoutError):

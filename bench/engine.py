@@ -41,7 +41,7 @@ from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedConfig, open_embedded
+from everstep.runtime.embedded import EmbeddedConfig, open_services
 from everstep.runtime.installation import Installation, open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
@@ -453,7 +453,7 @@ async def run_bench(rounds: int, concurrent: int, *, fsync: bool) -> bool:
     postgres = {} if fsync else {"fsync": "off"}
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0, postgres_settings=postgres)
-        async with open_embedded(config) as services:
+        async with open_services(config) as services:
             settings = Settings(
                 data_dir=Path(folder),
                 database_url=services.database_url,

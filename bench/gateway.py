@@ -45,7 +45,7 @@ from everstep.client.client import Client
 from everstep.http_api.callers import Grant
 from everstep.http_api.tokens import sign_token
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedConfig, open_embedded
+from everstep.runtime.embedded import EmbeddedConfig, open_services
 from everstep.runtime.installation import open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
@@ -555,7 +555,7 @@ async def run_bench(rounds: int, scenarios: Iterable[str], *, is_quick: bool) ->
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0)
         async with AsyncExitStack() as stack:
-            services = await stack.enter_async_context(open_embedded(config))
+            services = await stack.enter_async_context(open_services(config))
             settings = Settings(
                 data_dir=Path(folder),
                 database_url=services.database_url,

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest_asyncio
 
-from everstep.runtime.embedded import EmbeddedConfig, EmbeddedServices, open_embedded
+from everstep.runtime.embedded import EmbeddedConfig, EmbeddedServices, open_services
 
 CARELESS: Final = {"fsync": "off"}
 """PostgreSQL without waiting for the disk. Committed data survive a killed server, but no power cut; without
@@ -40,5 +40,5 @@ def careless(data: Path) -> EmbeddedConfig:
 async def services() -> AsyncGenerator[EmbeddedServices]:
     """PostgreSQL and Temporal, on free ports and in a directory of this session."""
     with data_directory() as data:
-        async with open_embedded(careless(data)) as running:
+        async with open_services(careless(data)) as running:
             yield running

@@ -44,7 +44,7 @@ class FakeToolset:
     askers: list[Asker] = field(default_factory=list[Asker])
     fails: Exception | None = None
 
-    async def listed(self, asker: Asker) -> Sequence[ListedTool]:
+    async def list_tools(self, asker: Asker) -> Sequence[ListedTool]:
         self.askers.append(asker)
         if self.fails:
             raise self.fails

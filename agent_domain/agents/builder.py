@@ -25,7 +25,7 @@ from everstep.agent_domain.messages.cached_context import (
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.tools import Tool, Toolbox, options_of
-from everstep.agent_domain.tools.toolsets import Toolset
+from everstep.agent_domain.tools.toolsets import Toolset, current_toolset
 from everstep.agent_domain.values import FrozenDict, valid_text
 
 DEFAULT_MAX_STEPS = 20
@@ -183,9 +183,8 @@ class DefinitionBuilder:
         Raises:
             InvalidInput: A toolset with this name was added before.
         """
-        _require_type(
-            "with_toolset", toolset, Toolset, "a toolset has a name, listed(asker) and tool(listed)"
-        )
+        how = "a toolset has a name, list_tools(asker) and tool(listed)"
+        toolset = _require_type("with_toolset", current_toolset(toolset), Toolset, how)
         if toolset.name in self._toolsets:
             raise InvalidInput(f"two toolsets are named '{toolset.name}'; rename one of them")
         self._toolsets[toolset.name] = toolset

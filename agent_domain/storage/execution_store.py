@@ -132,11 +132,11 @@ class ExecutionStore(Protocol):
         """Record a model's reply and its usage; a reply that an earlier attempt recorded wins."""
         ...
 
-    async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
+    async def record_tools(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
         """Record the tools that toolsets list for this execution; tools that were recorded before win."""
         ...
 
-    async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
+    async def recorded_tools(self, ref: ExecutionRef) -> FrozenDict | None:
         """The tools that toolsets listed for this execution; None before they were queried."""
         ...
 
@@ -177,11 +177,11 @@ class ExecutionStore(Protocol):
         """
         ...
 
-    async def undelivered(self, ref: ExecutionRef) -> Sequence[Command]:
+    async def pending_commands(self, ref: ExecutionRef) -> Sequence[Command]:
         """The commands that the execution's workflow may not have received, in the order of their arrival."""
         ...
 
-    async def mark_delivered(self, command: Command) -> None:
+    async def confirm_delivery(self, command: Command) -> None:
         """Mark a command as delivered."""
         ...
 

@@ -5,6 +5,7 @@ every attempt and every fork of it sees the same tools, even if the server's lis
 names in the list.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -79,10 +80,42 @@ class Toolset(Protocol):
         """A name that is unique among the toolsets of an agent."""
         ...
 
-    async def listed(self, asker: Asker) -> Sequence[ListedTool]:
+    async def list_tools(self, asker: Asker) -> Sequence[ListedTool]:
         """Return the current tools. An exception fails the step that needed the tools."""
         ...
 
     def tool(self, listed: ListedTool) -> Tool:
         """Make a callable tool from a recorded one, without a request to the source."""
         ...
+
+
+class _RenamedToolset:
+    """A toolset that was written for release 0.1, where `list_tools` was called `listed`."""
+
+    def __init__(self, toolset: Any) -> None:
+        self._toolset = toolset
+
+    @property
+    def name(self) -> str:
+        """The toolset's name."""
+        return self._toolset.name
+
+    async def list_tools(self, asker: Asker) -> Sequence[ListedTool]:
+        """Return the current tools."""
+        return await self._toolset.listed(asker)
+
+    def tool(self, listed: ListedTool) -> Tool:
+        """Make a callable tool from a recorded one."""
+        return self._toolset.tool(listed)
+
+
+def current_toolset(toolset: Any) -> Any:
+    """Return a toolset with the present names of its methods; an older one works, with a warning."""
+    if hasattr(toolset, "list_tools") or not hasattr(toolset, "listed"):
+        return toolset
+    warnings.warn(
+        f"rename {type(toolset).__name__}.listed to list_tools; a later release drops the old name",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return _RenamedToolset(toolset)

@@ -12,7 +12,7 @@ from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.agent_domain.values import truncate, valid_text
 from everstep.cli.command import command
 from everstep.cli.conversation import Conversation
-from everstep.cli.remote import Silent, api_options, open_remote
+from everstep.cli.remote import ApiUnavailable, api_options, open_remote
 from everstep.cli.terminal import InputLines, Screen
 
 
@@ -56,7 +56,7 @@ async def chat(
         except asyncio.CancelledError:
             screen.close(_closing_line(context, conversation))
             raise
-        except Silent as error:
+        except ApiUnavailable as error:
             if not conversation.is_open:
                 raise
             raise InvalidInput(f"{error}. {_closing_line(context, conversation)}") from error

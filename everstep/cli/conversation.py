@@ -24,12 +24,12 @@ from everstep.cli.remote import Declined, Remote
 from everstep.cli.sessions import title_of
 from everstep.cli.terminal import InputLine, InputLines, Screen
 from everstep.cli.watch import Watch, open_watch
-from everstep.http_api.schemas.execution_responses import Execution, Request
+from everstep.http_api.schemas.execution_responses import ExecutionResponse, Request
 from everstep.http_api.schemas.responses import (
     Agents,
     Gateway,
-    Message,
     MessageAccepted,
+    MessageResponse,
     PageResponse,
     Session,
 )
@@ -153,7 +153,7 @@ class Conversation:
             elif line.text.strip():
                 await self._handle_line(line)
         if self._last_execution is not None and self.is_idle:
-            last = await self.remote.get(Execution, f"/agent/executions/{self._last_execution}")
+            last = await self.remote.get(ExecutionResponse, f"/agent/executions/{self._last_execution}")
             self._has_failed = last.status is not ExecutionStatus.COMPLETED
 
     @property
@@ -196,9 +196,9 @@ class Conversation:
             page = await self._list_executions(status=status)
             self.running.update(row.id for row in page.items)
 
-    async def _list_executions(self, **wanted: object) -> PageResponse[Execution]:
+    async def _list_executions(self, **wanted: object) -> PageResponse[ExecutionResponse]:
         found = {"session_id": self.session_id, **wanted}
-        return await self.remote.get(PageResponse[Execution], "/agent/executions", **found)
+        return await self.remote.get(PageResponse[ExecutionResponse], "/agent/executions", **found)
 
     async def _poll(self) -> None:
         """Show new messages and open requests.
@@ -270,7 +270,7 @@ class Conversation:
             self.screen.write(new, is_new=not shown)
         self._partial_answers[execution_id] = wrote
 
-    def _show_answer(self, message: Message) -> None:
+    def _show_answer(self, message: MessageResponse) -> None:
         """Show an answer, or the rest of it if a part was streamed."""
         execution_id = message.execution_id
         partial = self._partial_answers.pop(execution_id, None) if execution_id else None
@@ -284,19 +284,19 @@ class Conversation:
             self.screen.write(rest, is_new=False)
         self.screen.end()
 
-    async def _load_executions(self) -> list[Execution]:
+    async def _load_executions(self) -> list[ExecutionResponse]:
         """The newest executions, and those that had not ended at the previous poll."""
         rows = {row.id: row for row in (await self._list_executions(limit=20)).items}
         for known in self.running - rows.keys():
-            rows[known] = await self.remote.get(Execution, f"/agent/executions/{known}")
+            rows[known] = await self.remote.get(ExecutionResponse, f"/agent/executions/{known}")
         return [*rows.values()]
 
-    async def _list_requests(self, row: Execution) -> list[Request]:
+    async def _list_requests(self, row: ExecutionResponse) -> list[Request]:
         if row.status is not ExecutionStatus.PAUSED:
             return []
         return (await self.remote.get(PageResponse[Request], f"/agent/executions/{row.id}/requests")).items
 
-    def _warn_if_pending(self, rows: list[Execution]) -> None:
+    def _warn_if_pending(self, rows: list[ExecutionResponse]) -> None:
         """Print a hint if no worker starts an execution."""
         waiting = {row.status for row in rows if row.id in self.running} == {ExecutionStatus.PENDING}
         if not waiting:
@@ -307,13 +307,13 @@ class Conversation:
             self.screen.note(f"pending: {output.NO_WORKER}")
             self._pending_since = float("inf")
 
-    async def _unread_messages(self) -> list[Message]:
+    async def _unread_messages(self) -> list[MessageResponse]:
         """Unread messages, oldest first; for a resumed session, the last ones."""
-        new: list[Message] = []
+        new: list[MessageResponse] = []
         cursor, is_return = None, self._last_read is None and not self._own_messages
         while True:
             path = f"/agent/sessions/{self.session_id}/messages"
-            page = await self.remote.get(PageResponse[Message], path, limit=PAGE_SIZE, cursor=cursor)
+            page = await self.remote.get(PageResponse[MessageResponse], path, limit=PAGE_SIZE, cursor=cursor)
             for message in page.items:
                 if message.id == self._last_read:
                     break
@@ -329,7 +329,7 @@ class Conversation:
 
     # Output.
 
-    def _show_message(self, message: Message, open_ids: set[str]) -> None:
+    def _show_message(self, message: MessageResponse, open_ids: set[str]) -> None:
         if message.id in self._own_messages or message.metadata.get("request_id") in open_ids:
             return
         match message.role:
@@ -407,11 +407,11 @@ def _attempt_of(wrote: Wrote) -> tuple[int, int]:
     return wrote.step_number, wrote.attempt
 
 
-def _without_info(messages: list[Message]) -> list[Message]:
+def _without_info(messages: list[MessageResponse]) -> list[MessageResponse]:
     return [message for message in messages if message.role is not MessageRole.INFO]
 
 
-def _is_step_end(message: Message) -> bool:
+def _is_step_end(message: MessageResponse) -> bool:
     """Whether this is the message for the end of a step, whose start and calls were shown."""
     number = message.metadata.get("step_number")
     return number is not None and message.content.startswith(f"Completed step {number}")

@@ -104,7 +104,7 @@ async def show(settings: Settings, execution_id: str) -> None:
 
     async def print_details(installation: Installation, execution: Execution) -> None:
         _print_execution(installation, await execution.get())
-        for line in output.request_lines(await execution.asked()):
+        for line in output.request_lines(await execution.requests_of_all()):
             print_line(line)
         async for step in execution.each_step():
             for line in output.step_lines(step):

@@ -17,7 +17,7 @@ from everstep.runtime.installation import (
     Installation,
     database_without_password,
     locate_services,
-    mark_restored,
+    mark_restore,
     open_installation,
     open_local_installation,
     register,
@@ -154,7 +154,7 @@ async def db_start_epoch(settings: Settings) -> None:
     Needed only where PostgreSQL cannot detect the restore: after its files were restored from a snapshot.
     Failovers, point-in-time restores and dumps restored elsewhere are detected automatically.
     """
-    await mark_restored(settings)
+    await mark_restore(settings)
     echo("the journal has a new epoch: viewers that reconnect reload everything")
 
 

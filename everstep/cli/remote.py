@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.cli.printing import echo
-from everstep.http_api.problems import Problem
+from everstep.http_api.problems import ProblemDocument
 from everstep.runtime.api import local_url
 from everstep.runtime.authorization import local_token
 from everstep.runtime.data_folder import known_data_folder
@@ -53,7 +53,7 @@ class Declined(EverstepError):
         super().__init__(text)
 
 
-class Silent(EverstepError):
+class ApiUnavailable(EverstepError):
     """The API does not answer, or is unavailable."""
 
 
@@ -118,7 +118,7 @@ class Remote:
                     return response
                 trouble, how = f"{url} is unavailable ({response.status_code})", _TRY_AGAIN
             if not self.has_answered or monotonic() + wait > deadline:
-                raise Silent(f"{trouble}; {how}")
+                raise ApiUnavailable(f"{trouble}; {how}")
             if not in_trouble:
                 self.report(f"{trouble}; trying again")
             in_trouble = True
@@ -135,7 +135,7 @@ def _parse_response(kind: type[ModelT], response: httpx2.Response) -> ModelT:
     try:
         if response.is_success:
             return kind.model_validate_json(response.content)
-        problem = Problem.model_validate_json(response.content)
+        problem = ProblemDocument.model_validate_json(response.content)
     except ValidationError:
         raise InvalidInput(unexpected) from None
     how = "; set the token with --token or EVERSTEP_API_TOKEN" if response.status_code in _DENIED else ""

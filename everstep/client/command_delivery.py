@@ -86,7 +86,7 @@ class CommandDelivery:
                 raise
             if not await self._is_pending():
                 # An earlier attempt may have been delivered.
-                await self.store.mark_delivered(command)
+                await self.store.confirm_delivery(command)
         except Refused:
             await self.store.withdraw(command)
             raise
@@ -100,7 +100,7 @@ class CommandDelivery:
         They are delivered first. Otherwise a resume would be refused because the pause before it has not
         arrived yet, and that pause would be delivered later and hold the execution forever.
         """
-        waiting = await self.store.undelivered(self.ref)
+        waiting = await self.store.pending_commands(self.ref)
         before = takewhile(lambda each: each.key != command.key, waiting)
         return [each for each in before if each.kind in _ORDERED]
 
@@ -109,7 +109,7 @@ class CommandDelivery:
         cancellation = replace(closing_settlement(self.ref, ExecutionStatus.CANCELLED), only_pending=True)
         if not await self.store.settle(cancellation):
             return False
-        await self.store.mark_delivered(command)
+        await self.store.confirm_delivery(command)
         # Its workflow may have been started a moment ago; it then ends without doing anything.
         with suppress(RPCError):
             await self.workflow.cancel()
@@ -126,7 +126,7 @@ class CommandDelivery:
             row = await (self._load_execution() if isinstance(error, Gone) else self.wait_for_end())
             if row.status is not ExecutionStatus.CANCELLED:
                 raise
-            await self.store.mark_delivered(command)
+            await self.store.confirm_delivery(command)
 
     async def wait_for_end(self) -> ExecutionRow:
         """Wait until the end of an execution is stored, whose workflow is closing.
@@ -157,11 +157,11 @@ class CommandDelivery:
                 or (await self._load_execution()).status is ExecutionStatus.PENDING
             )
             if not is_left:
-                await self.store.mark_delivered(command)
+                await self.store.confirm_delivery(command)
             raise
         # The end of the execution marks a cancel.
         if command.kind is not CommandKind.CANCEL:
-            await self.store.mark_delivered(command)
+            await self.store.confirm_delivery(command)
 
     async def _update(self, update: str, key: str | None = None, *args: CallReply) -> None:
         try:

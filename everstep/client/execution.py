@@ -115,10 +115,13 @@ class Execution:
         await self.get()
         return await self.client.store.open_requests(self.ref)
 
-    async def asked(self) -> Sequence[RequestRow]:
+    async def requests_of_all(self) -> Sequence[RequestRow]:
         """All open requests: its own, then those of its subagents."""
         own = await self.requests()
-        return [*own, *[each for child in await self.subagents() for each in await child.asked()]]
+        return [*own, *[each for child in await self.subagents() for each in await child.requests_of_all()]]
+
+    asked = requests_of_all
+    """The name of `requests_of_all` in release 0.1."""
 
     async def all_requests(self) -> Sequence[RequestRow]:
         """All requests of it and its subagents, answered or not, oldest first."""
@@ -282,7 +285,7 @@ class Execution:
             return
         edited = ToolCall(request.call_id, request.tool, frozen_map(decision.args))
         if definition.toolsets:
-            definition = definition.with_listed(await self.client.store.listed(self.ref) or EMPTY)
+            definition = definition.with_listed(await self.client.store.recorded_tools(self.ref) or EMPTY)
         refusal = definition.tools.refusal(edited)
         if refusal:
             raise InvalidInput(refusal)
@@ -394,7 +397,7 @@ class Execution:
         """Cancel an execution that has not started; return False if it has."""
         return await self._delivery.cancel_pending(command)
 
-    async def ended(self) -> ExecutionRow:
+    async def wait_for_end(self) -> ExecutionRow:
         """Wait a few seconds until the end of an execution is stored, whose workflow is closing.
 
         Raises:

@@ -115,7 +115,7 @@ class Reconciler:
             thorough: Also check the workflow of every running execution in Temporal.
         """
         repairs = Repairs()
-        async for launch in self._repair_stranded(repairs):
+        async for launch in self._repair_launches(repairs):
             with _isolation(launch.ref):
                 await self._launch(launch, repairs)
         await self._deliver(repairs)
@@ -134,7 +134,7 @@ class Reconciler:
         self.total.add(repairs)
         return repairs
 
-    async def _repair_stranded(self, repairs: Repairs) -> AsyncIterator[ExecutionLaunch]:
+    async def _repair_launches(self, repairs: Repairs) -> AsyncIterator[ExecutionLaunch]:
         seen, cursor = set[UUID](), None
         while True:
             stranded = await self.sessions.store.repair_candidates(self.task_queue, self.grace, cursor)

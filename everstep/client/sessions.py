@@ -272,7 +272,7 @@ class Sessions:
         """Deliver commands that were stored earlier; without a worker the reconciler does it later."""
         try:
             async with asyncio.timeout(DELIVERY_SECONDS):
-                for command in await self.client.store.undelivered(execution.ref):
+                for command in await self.client.store.pending_commands(execution.ref):
                     with suppress(Refused):
                         await self.carry_out(command)
         except TIMEOUTS:
@@ -393,7 +393,7 @@ class Sessions:
 
     async def _deliver_to_parent(self, parent: ExecutionRef) -> None:
         """Deliver the messages to a parent that its subagent did not receive before it ended."""
-        for command in await self.client.store.undelivered(parent):
+        for command in await self.client.store.pending_commands(parent):
             await Execution(self.client, parent).carry_out(command)
         await self.advance(parent)
 

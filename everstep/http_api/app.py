@@ -11,21 +11,21 @@ from everstep.http_api import pages, problems
 from everstep.http_api.api import Api
 from everstep.http_api.hosts import HostMiddleware
 from everstep.http_api.middleware import MAX_BODY, OriginMiddleware, RequestMiddleware
-from everstep.http_api.problems import Problem
+from everstep.http_api.problems import ProblemDocument
 from everstep.http_api.routes import broadcasting, catalogue, executions, health, sessions, streams, usage
 
 _REFUSALS: Mapping[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "The body cannot be read."},
-    401: {"model": Problem, "description": "Authentication is missing or invalid."},
-    403: {"model": Problem, "description": "The caller lacks the permission."},
-    404: {"model": Problem, "description": "It does not exist, or belongs to another user."},
-    408: {"model": Problem, "description": "The body did not arrive in time."},
-    409: {"model": Problem, "description": "The current state does not allow it."},
-    413: {"model": Problem, "description": "The body is too large."},
-    422: {"model": Problem, "description": "The request is invalid."},
-    431: {"model": Problem, "description": "The request line and the headers are too large."},
-    500: {"model": Problem, "description": "An internal error."},
-    503: {"model": Problem, "description": "Temporarily unavailable; send the same request again."},
+    400: {"model": ProblemDocument, "description": "The body cannot be read."},
+    401: {"model": ProblemDocument, "description": "Authentication is missing or invalid."},
+    403: {"model": ProblemDocument, "description": "The caller lacks the permission."},
+    404: {"model": ProblemDocument, "description": "It does not exist, or belongs to another user."},
+    408: {"model": ProblemDocument, "description": "The body did not arrive in time."},
+    409: {"model": ProblemDocument, "description": "The current state does not allow it."},
+    413: {"model": ProblemDocument, "description": "The body is too large."},
+    422: {"model": ProblemDocument, "description": "The request is invalid."},
+    431: {"model": ProblemDocument, "description": "The request line and the headers are too large."},
+    500: {"model": ProblemDocument, "description": "An internal error."},
+    503: {"model": ProblemDocument, "description": "Temporarily unavailable; send the same request again."},
 }
 
 

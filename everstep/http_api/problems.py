@@ -47,7 +47,7 @@ class Fault(BaseModel):
     message: str = Field(examples=["Input should be 'enqueue', 'steer', 'interrupt' or 'reject'"])
 
 
-class Problem(BaseModel):
+class ProblemDocument(BaseModel):
     """Why a request failed, and what to do."""
 
     model_config = ConfigDict(extra="allow")

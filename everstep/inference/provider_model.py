@@ -74,7 +74,7 @@ class AnswerReader(Protocol):
         ...
 
 
-class EventStream(Protocol):
+class ProviderStream(Protocol):
     """The part of the SDKs' streams that is used here."""
 
     response: httpx2.Response
@@ -139,7 +139,7 @@ class ProviderModel(ABC):
         """A reader for one answer."""
 
     @abstractmethod
-    async def open(self, body: Json) -> EventStream:
+    async def open(self, body: Json) -> ProviderStream:
         """Send the request and return the stream of events."""
 
     @abstractmethod

@@ -42,7 +42,7 @@ McpServers = Mapping[str, Mapping[str, Any]]
 """The MCP servers that agent files may name."""
 
 
-class Models(Protocol):
+class ModelSource(Protocol):
     """The models of an installation."""
 
     def model(self, choice: ModelChoice = None, /) -> Model:
@@ -53,7 +53,7 @@ class Models(Protocol):
 class AgentBook:
     """Agents by name, with a driver for each step that uses the model its execution chose."""
 
-    def __init__(self, agents: Iterable[AgentDefinition], models: Models) -> None:
+    def __init__(self, agents: Iterable[AgentDefinition], models: ModelSource) -> None:
         self.models = models
         self.agents = by_name(agents)
 

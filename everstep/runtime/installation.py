@@ -32,7 +32,7 @@ from everstep.runtime.embedded import (
     EmbeddedConfig,
     EmbeddedServices,
     find_running,
-    open_embedded,
+    open_services,
     search_attributes,
 )
 from everstep.runtime.local_secret import find_local_secret, make_local_secret
@@ -79,7 +79,7 @@ async def upgrade(settings: Settings) -> None:
     await migrate.upgrade(locate_services(settings).require("database_url", HOW_TO_START))
 
 
-async def mark_restored(settings: Settings) -> None:
+async def mark_restore(settings: Settings) -> None:
     """Record that the database was restored: all subscribers read their streams again."""
     # Only the database is needed: after a restore, no other service may run yet.
     url = settings.database_url or locate_services(settings).require("database_url", HOW_TO_START)
@@ -194,7 +194,7 @@ async def open_local_installation(
     """Open an installation with embedded servers, regardless of the environment; stop them at the end."""
     data = data_folder(settings)
     config = EmbeddedConfig(data, temporal_port, ui_port, search_attributes=SEARCH_ATTRIBUTES)
-    async with open_embedded(config) as services:
+    async with open_services(config) as services:
         record_project(data)
         here = {
             "data_dir": data,

@@ -25,7 +25,7 @@ from everstep.http_api import problems
 from everstep.http_api.hosts import HostMiddleware
 from everstep.http_api.metrics import Metrics
 from everstep.http_api.middleware import RequestMiddleware
-from everstep.http_api.schemas.responses import CheckResult, Health, Readiness
+from everstep.http_api.schemas.responses import CheckResponse, Health, ReadinessResponse
 from everstep.runtime.serving import serve_app
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import TemporalRefusal, TemporalUnreachable, connect
@@ -178,10 +178,12 @@ class _WaitingApp:
             return JSONResponse(Health().model_dump())
         if request.url.path == "/readyz":
             told = [
-                CheckResult(name=each.check, ok=False, detail=f"waiting for {each.name}; the log says why")
+                CheckResponse(name=each.check, ok=False, detail=f"waiting for {each.name}; the log says why")
                 for each in self.waiting
             ]
-            return JSONResponse(Readiness(status="not ready", checks=told).model_dump(), status_code=503)
+            return JSONResponse(
+                ReadinessResponse(status="not ready", checks=told).model_dump(), status_code=503
+            )
         names = " and ".join(each.name for each in self.waiting) or "its servers"
         return problems.problem_response(
             problems.unavailable(f"This process is waiting for {names}, and"), _id(request)

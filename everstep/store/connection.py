@@ -33,7 +33,7 @@ OVERDUE = psycopg.errors._WaitTimeout  # noqa: SLF001  # pyright: ignore[reportP
 """The exception that psycopg's wait functions are documented to raise; it has no public name."""
 
 
-class Silent(psycopg.OperationalError):
+class ServerSilent(psycopg.OperationalError):
     """The server does not answer."""
 
 
@@ -92,7 +92,7 @@ class ServerConnection(psycopg.AsyncConnection[Any]):
             if self.link:
                 self.link.was_silent_at = monotonic()
             await self._abandon(gen)
-            raise Silent(f"it has not answered for {seconds:g} seconds") from None
+            raise ServerSilent(f"it has not answered for {seconds:g} seconds") from None
         except (psycopg.Error, UnicodeError):
             # Either a complete answer of the server, or a value that psycopg refused to send.
             raise

@@ -111,11 +111,11 @@ def create_engine(
         # Errors are logged and recorded in workflow history, and bound parameters may contain user data.
         hide_parameters=True,
     )
-    event.listen(engine.sync_engine, "checkout", _refuse_if_lost)
+    event.listen(engine.sync_engine, "checkout", _refuse_lost_connection)
     return engine
 
 
-def _refuse_if_lost(connection: Any, _record: object, _proxy: object) -> None:
+def _refuse_lost_connection(connection: Any, _record: object, _proxy: object) -> None:
     """Make the pool replace a connection that is known to be lost.
 
     A server sends a notice when it closes a connection. Without this check, the first call on each connection

@@ -71,7 +71,7 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
         """Return the inputs of the next step."""
         return self._step_inputs(self._require_execution(ref))
 
-    async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
+    async def record_tools(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
         """Record the tools that toolsets list for this execution; an earlier record wins."""
         execution = self._require_execution(ref)
         kept = execution.toolset_tools
@@ -79,7 +79,7 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
             kept = execution.toolset_tools = frozen_map(as_stored(tools, "the tools that were listed"))
         return kept
 
-    async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
+    async def recorded_tools(self, ref: ExecutionRef) -> FrozenDict | None:
         """Return the recorded tools of this execution's toolsets, or None."""
         execution = self._find(ref)
         return execution.toolset_tools if execution else None

@@ -56,12 +56,12 @@ class MemoryCommands(MemoryBase):
             execution.commands[key] = MemoryCommand(kind)
         return _command(execution, key), is_new
 
-    async def undelivered(self, ref: ExecutionRef) -> tuple[Command, ...]:
+    async def pending_commands(self, ref: ExecutionRef) -> tuple[Command, ...]:
         """Return the commands that the workflow may not know, in order of arrival."""
         execution = self._require_execution(ref)
         return tuple(_command(execution, key) for key, c in execution.commands.items() if not c.is_delivered)
 
-    async def mark_delivered(self, command: Command) -> None:
+    async def confirm_delivery(self, command: Command) -> None:
         """Record that a command was delivered."""
         if kept := self._require_execution(command.ref).commands.get(command.key):
             kept.is_delivered = True

@@ -70,7 +70,7 @@ class MemoryStatus(MemoryBase):
         execution.error_told = settlement.error_told or execution.error_told
         if settlement.snapshot is not None:
             execution.last_snapshot_id = bodies.snapshot_id(execution.ref.execution_id, settlement.key)
-        _mark_delivered(execution, ends=ends)
+        _confirm_all(execution, ends=ends)
         self._append_envelopes(execution, news)
         return Settled()
 
@@ -121,7 +121,7 @@ def _calls_to_close(
     return [(call, *_cancellation(call, messages_by_call.get(call.call.id, ()))) for call in closing]
 
 
-def _mark_delivered(execution: MemoryExecution, *, ends: bool) -> None:
+def _confirm_all(execution: MemoryExecution, *, ends: bool) -> None:
     """Mark all commands at the end: no workflow is left to receive them."""
     for command in execution.commands.values():
         command.is_delivered = command.is_delivered or ends

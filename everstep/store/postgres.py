@@ -38,7 +38,7 @@ class PostgresStore(PostgresSteps, PostgresCalls, PostgresStatus, PostgresComman
             row, _ = await self._insert_execution(connection, new)
             return rows.execution_row(row)
 
-    async def record_listed(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
+    async def record_tools(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
         """Record the tools that toolsets list for this execution; an earlier record wins."""
         values = execution_key(ref) | {"listed": encode(tools, "the tools that were listed")}
         found = await self._fetch_all(execution_statements.RECORD_TOOLSET_TOOLS, values)

@@ -66,13 +66,13 @@ class PostgresCommands(PostgresWriter):
                 require_active(ref, execution)
             return rows.command(known.one()), made.first() is not None
 
-    async def undelivered(self, ref: ExecutionRef) -> Sequence[Command]:
+    async def pending_commands(self, ref: ExecutionRef) -> Sequence[Command]:
         """Return the commands that the workflow may not know, in order of arrival."""
         return tuple(
             map(rows.command, await self._fetch_all(command_statements.UNDELIVERED_OF, execution_key(ref)))
         )
 
-    async def mark_delivered(self, command: Command) -> None:
+    async def confirm_delivery(self, command: Command) -> None:
         """Record that a command was delivered."""
         await self._fetch_all(
             command_statements.MARK_DELIVERED, execution_key(command.ref) | {"key": command.key}

@@ -111,7 +111,7 @@ class PostgresReader:
         found = await self._fetch_all(call_statements.INNER_REPLY, execution_key(ref) | {"key": key})
         return rows.inner_reply(found[0]) if found else None
 
-    async def listed(self, ref: ExecutionRef) -> FrozenDict | None:
+    async def recorded_tools(self, ref: ExecutionRef) -> FrozenDict | None:
         """Return the recorded tools of this execution's toolsets, or None."""
         found = await self._fetch_all(execution_statements.TOOLSET_TOOLS, execution_key(ref))
         return bodies.optional_document(found[0].listed, "the tools that were listed") if found else None

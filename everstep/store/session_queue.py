@@ -133,7 +133,7 @@ class SessionQueue(PostgresStore):
         if ref.session_id is None:
             return []
         unheard, under_way = queue
-        waiting = await self._queued(connection, ref.tenant_id, ref.session_id, unheard, under_way)
+        waiting = await self._queue_rows(connection, ref.tenant_id, ref.session_id, unheard, under_way)
         if not waiting or waiting[0].is_released:
             return []
         following = ExecutionRef(waiting[0].id, ref.tenant_id, ref.session_id)
@@ -173,13 +173,13 @@ class SessionQueue(PostgresStore):
         under_way: QueryResult,
     ) -> Sequence[Row[Any]]:
         """Queue undelivered messages, release the first execution, and return the unfinished ones."""
-        queue = await self._queued(connection, tenant_id, session_id, missed, under_way)
+        queue = await self._queue_rows(connection, tenant_id, session_id, missed, under_way)
         if queue and not queue[0].is_released:
             values = {"session_id": session_id, "execution_id": queue[0].id}
             await connection.execute(session_statements.RELEASE, values)
         return queue
 
-    async def _queued(
+    async def _queue_rows(
         self,
         connection: Transaction,
         tenant_id: str,

@@ -96,7 +96,7 @@ class Stream:
         """Stop following the channel."""
         await self._events.aclose()
 
-    async def until_ended(self, execution_id: UUID) -> AsyncGenerator[StreamEvent]:
+    async def until_end(self, execution_id: UUID) -> AsyncGenerator[StreamEvent]:
         """Yield all events until this execution ends, including its end.
 
         After `Reload` the execution may have ended already: look it up over the HTTP API.
@@ -115,7 +115,7 @@ class Stream:
                         yield event
             except Lost as lost:
                 reason, back_in = str(lost), lost.back_in
-                self._count_garbled(lost)
+                self._count_unreadable(lost)
             else:
                 return
             finally:
@@ -130,7 +130,7 @@ class Stream:
         token = self._token() if callable(self._token) else self._token
         return (await token if isawaitable(token) else token) or ""
 
-    def _count_garbled(self, lost: Lost) -> None:
+    def _count_unreadable(self, lost: Lost) -> None:
         """Raise once several frames in a row are unreadable; one may be a transmission error."""
         self._garbled = self._garbled + 1 if isinstance(lost, Garbled) else 0
         if self._garbled >= MAX_GARBLED:

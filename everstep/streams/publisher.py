@@ -210,7 +210,7 @@ class _GatewayLink:
             self.task = asyncio.create_task(
                 keep_running(
                     "a link to a gateway",
-                    self._keep_connected,
+                    self._keep_connection,
                     sleep=asyncio.sleep,
                     clock=monotonic,
                     log=logger,
@@ -232,7 +232,7 @@ class _GatewayLink:
         if self.task:
             self.task.cancel()
 
-    async def _keep_connected(self) -> None:
+    async def _keep_connection(self) -> None:
         """Keep the link open while the gateway is there."""
         pause = self._first_pause
         while self.is_present:

@@ -6,7 +6,7 @@ from everstep.agent_domain.errors import InvalidInput
 
 
 class ManualClock:
-    """A clock for in-process runs that moves only when it is told to, or when the run would wait.
+    """A clock for in-process runs that moves only when a test moves it, or when the run would wait.
 
     Pass it where a runner takes a `clock`. Limits on time, pauses between attempts and durations follow it.
 

@@ -19,7 +19,7 @@ from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.client.client import Client, Execution
-from everstep.runtime.agents import AgentBook, Models
+from everstep.runtime.agents import AgentBook, ModelSource
 from everstep.runtime.embedded.temporal import temporal_executable
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import data_converter
@@ -38,7 +38,7 @@ class NotReached(EverstepError, AssertionError):
 
 
 class NoPresets:
-    """Stands in for presets: agents of a test bring their own models."""
+    """The presets of a test: none, as its agents bring their own models."""
 
     def model(self, choice: ModelChoice = None) -> Model:
         """Refuse every name.
@@ -89,7 +89,7 @@ class DurableAgents:
         """What a service would use."""
 
     @asynccontextmanager
-    async def open_worker(self, models: Models) -> AsyncGenerator[None]:
+    async def open_worker(self, models: ModelSource) -> AsyncGenerator[None]:
         """Run a worker while the body runs."""
         book = AgentBook(tuple(self._agents.values()), models)
         async with make_worker(self._server.client, self.store, book, self._settings, bus=self.bus):
@@ -192,7 +192,7 @@ class DurableAgents:
 async def open_agents(
     server: WorkflowEnvironment,
     *agents: DefinitionBuilder | AgentDefinition,
-    models: Models | None = None,
+    models: ModelSource | None = None,
     patience: float = PATIENCE_SECONDS,
 ) -> AsyncGenerator[DurableAgents]:
     """Run a worker with these agents while the body runs, on a task queue of their own.

@@ -22,7 +22,7 @@ from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
 from everstep.client.client import Client
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.agents import load_agents
-from everstep.runtime.embedded import EmbeddedServices, open_embedded
+from everstep.runtime.embedded import EmbeddedServices, open_services
 from everstep.store.keys import PostgresKeys
 from tests.acceptance.front import a_free_port
 from tests.acceptance.harness import Installation, Nursery, Process, open_installation
@@ -483,7 +483,7 @@ async def open_stage(measure: Measure, nursery: Nursery, folder: Path) -> AsyncG
     seed = os.environ.get("EVERSTEP_CHAOS_SEED") or uuid4().hex[:8]
     with data_directory() as data:
         async with (
-            open_embedded(careless(data)) as services,
+            open_services(careless(data)) as services,
             open_installation(nursery, services, services.database_url) as installation,
         ):
             key = await create_key(PostgresKeys(installation.store.engine), "people", user_id="ann")

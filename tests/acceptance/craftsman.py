@@ -99,7 +99,7 @@ class WatchedSet:
 
     async def list_tools(self, asker: Asker) -> Sequence[ListedTool]:
         note("listed", self.name)
-        return await self.toolset.listed(asker)
+        return await self.toolset.list_tools(asker)
 
     def tool(self, listed: ListedTool) -> Tool:
         return Watched(self.toolset.tool(listed))

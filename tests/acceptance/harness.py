@@ -258,7 +258,7 @@ class Site:
         """Release the workers that wait at a gate."""
         (self.folder / OPEN).touch()
 
-    async def until_journalled(self, event: str, where: str) -> None:
+    async def until_entry(self, event: str, where: str) -> None:
         """Wait until a worker has journalled this."""
         await until(f"a worker of {self.name} {event} at {where}", lambda: self.count(event, where))
 
@@ -294,7 +294,7 @@ async def site(
         await made.close()
 
 
-async def until_paused(execution: Execution) -> None:
+async def until_pause(execution: Execution) -> None:
     """Wait until an execution waits for people."""
 
     async def is_paused() -> bool:

@@ -17,7 +17,7 @@ import pytest_asyncio
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Execution
-from everstep.runtime.embedded import EmbeddedServices, Service, open_embedded
+from everstep.runtime.embedded import EmbeddedServices, Service, open_services
 from tests.acceptance.harness import (
     Account,
     Installation,
@@ -26,7 +26,7 @@ from tests.acceptance.harness import (
     open_installation,
     site,
     until,
-    until_paused,
+    until_pause,
 )
 from tests.services import careless, data_directory
 
@@ -53,20 +53,20 @@ class RunningExecutions:
         """All of them at the points where they wait, with the gates still closed."""
         await site.worker(gates=GATES)
         held = await site.start("jot")
-        await site.until_journalled("waiting", "turn 1")
+        await site.until_entry("waiting", "turn 1")
         await held.pause()
         under_way = cls(
             site, services, await site.start("book"), await site.start("pay"), await site.start("ask"), held
         )
-        await site.until_journalled("waiting", "turn 2")
-        await site.until_journalled("waiting", "pay ran")
-        await until_paused(under_way.asking)
+        await site.until_entry("waiting", "turn 2")
+        await site.until_entry("waiting", "pay ran")
+        await until_pause(under_way.asking)
         return under_way
 
     async def accounts(self) -> Mapping[str, Account]:
         """People answer, and all executions end."""
         await self.asking.submit_input("low")
-        await until_paused(self.held)
+        await until_pause(self.held)
         await self.held.resume()
         executions = {"model": self.model, "tool": self.tool, "asking": self.asking, "held": self.held}
         return {name: await self.site.final_account(each) for name, each in executions.items()}
@@ -146,7 +146,7 @@ async def servers(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) ->
     """Servers of this test alone."""
     with data_directory() as data:
         async with (
-            open_embedded(careless(data)) as services,
+            open_services(careless(data)) as services,
             open_installation(nursery, services, services.database_url) as installation,
         ):
             yield Servers(services, installation, tmp_path_factory.mktemp("sites"))

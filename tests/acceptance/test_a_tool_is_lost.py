@@ -23,7 +23,7 @@ from everstep.agent_domain.tools.tools import Effect, options_of
 from everstep.client.client import Execution
 from tests.acceptance import craftsman
 from tests.acceptance.craftsman import BILL, GO, LETTER, MARK, PLAN, QUICK, SLOW, WALK, furnish
-from tests.acceptance.harness import Account, Installation, Site, site, until, until_paused
+from tests.acceptance.harness import Account, Installation, Site, site, until, until_pause
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -112,7 +112,7 @@ async def start_executions(site: Site) -> dict[str, Execution]:
         "asking": "Please ask me",
     }
     executions = {name: await site.start(said, "craftsman") for name, said in messages.items()}
-    await until_paused(executions["asking"])
+    await until_pause(executions["asking"])
     return executions
 
 
@@ -131,7 +131,7 @@ async def run_with_crash(site: Site) -> Day:
     first = await site.worker(gates=HELD)
     executions = await start_executions(site)
     for name in SLOW:
-        await site.until_journalled("waiting", f"{name} ran")
+        await site.until_entry("waiting", f"{name} ran")
     # The other search is the agent's.
     await until("the subagent searches", lambda: site.count("waiting", "search_files ran") == 2)
     await until("the command walks", (site.folder / "work" / WALK).exists)
@@ -139,7 +139,7 @@ async def run_with_crash(site: Site) -> Day:
     # Last, and all in one step, because they can be held only for a moment: quick tools have five seconds.
     executions["quick"] = await site.start("Please do it at once", "craftsman")
     for name in QUICK:
-        await site.until_journalled("waiting", f"{name} ran")
+        await site.until_entry("waiting", f"{name} ran")
     await first.kill()
     await until("nothing is left of what tools began", lambda: not began_by(site))
     (site.folder / "work" / GO).touch()

@@ -22,7 +22,7 @@ from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.client.client import Execution
 from everstep.client.errors import Refused
-from tests.acceptance.harness import Account, Installation, Site, measure_seconds, site, until, until_paused
+from tests.acceptance.harness import Account, Installation, Site, measure_seconds, site, until, until_pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -147,11 +147,11 @@ class People:
     async def start(cls, site: Site) -> "People":
         """All of them paused. The worker's gate is at the end of a step."""
         held = await site.start("book")
-        await site.until_journalled("waiting", "look_up ran")
+        await site.until_entry("waiting", "look_up ran")
         await held.pause()
         site.open_gates()
         people = cls(await site.start("ask"), await site.start("approve"), held)
-        await asyncio.gather(*map(until_paused, people.all))
+        await asyncio.gather(*map(until_pause, people.all))
         return people
 
     async def answer_all(self, site: Site) -> Mapping[str, CaseResult]:
@@ -187,7 +187,7 @@ async def killed_as_it_pauses(site: Site) -> Execution:
     first = await site.worker(kill_at=Failpoint.SETTLE_BEFORE_REPORT, fuse="turn 2 answered")
     execution = await site.start("ask")
     assert await first.wait() == -signal.SIGKILL, first.log.read_text()
-    await until_paused(execution)
+    await until_pause(execution)
     return execution
 
 
@@ -220,7 +220,7 @@ async def a_kill_of_the_api(site: Site) -> Mapping[str, CaseResult]:
     """
     await site.worker()
     asking, approving = await site.start("ask"), await site.start("approve")
-    await asyncio.gather(until_paused(asking), until_paused(approving))
+    await asyncio.gather(until_pause(asking), until_pause(approving))
     store = site.installation.store
     for execution, said in ((asking, Resolution("answer", "high")), (approving, Resolution("approve"))):
         (request,) = await execution.requests()
@@ -265,7 +265,7 @@ async def a_kill_while_a_child_works(site: Site) -> Mapping[str, CaseResult]:
     """The worker runs parent and child, and the child's tool has just had its effect."""
     first = await site.worker(gates="book ran")
     child = await start_child(site)
-    await site.until_journalled("waiting", "book ran")
+    await site.until_entry("waiting", "book ran")
     await first.kill()
     site.open_gates()
     await site.worker()
@@ -292,7 +292,7 @@ async def a_stop_during_a_call(site: Site) -> Mapping[str, CaseResult]:
     """The call ends in time, and the next worker continues from there."""
     first = await site.worker(gates="turn 2")
     execution = await site.start("book")
-    await site.until_journalled("waiting", "turn 2")
+    await site.until_entry("waiting", "turn 2")
     await stopping(site)
     site.open_gates()
     assert await first.wait() == 0, first.log.read_text()
@@ -305,7 +305,7 @@ async def a_stop_during_a_long_call(site: Site) -> Mapping[str, CaseResult]:
     """The call does not end in time; a worker that is already running takes it over at once."""
     first = await site.worker(gates="turn 2", grace=0.5)
     execution = await site.start("book")
-    await site.until_journalled("waiting", "turn 2")
+    await site.until_entry("waiting", "turn 2")
     await site.worker()
     await stopping(site)
     seconds = await measure_seconds(site.final_account(execution))
@@ -327,9 +327,9 @@ async def a_hang_during_a_call(site: Site) -> Mapping[str, CaseResult]:
     """The worker wakes up when the execution is in the next step, and finishes its call."""
     first = await site.worker(gates="turn 2")
     execution = await site.start("book")
-    await site.until_journalled("waiting", "turn 2")
+    await site.until_entry("waiting", "turn 2")
     await hanging(site)
-    await site.until_journalled("waiting", "turn 3")
+    await site.until_entry("waiting", "turn 3")
     site.open_gates()
     first.signal(signal.SIGCONT)
     assert await first.wait() == 0, first.log.read_text()
@@ -340,9 +340,9 @@ async def a_hang_during_a_tool(site: Site) -> Mapping[str, CaseResult]:
     """The worker wakes up when the execution continues without its result."""
     first = await site.worker(gates="pay ran")
     execution = await site.start("pay")
-    await site.until_journalled("waiting", "pay ran")
+    await site.until_entry("waiting", "pay ran")
     await hanging(site)
-    await site.until_journalled("waiting", "turn 3")
+    await site.until_entry("waiting", "turn 3")
     site.open_gates()
     first.signal(signal.SIGCONT)
     assert await first.wait() == 0, first.log.read_text()
@@ -531,7 +531,7 @@ async def test_a_worker_that_hangs_without_warning_only_delays(
     async with site("a hang", installation, tmp_path / "site") as place:
         first = await place.worker(gates="turn 2")
         execution = await place.start("book")
-        await place.until_journalled("waiting", "turn 2")
+        await place.until_entry("waiting", "turn 2")
         first.signal(signal.SIGSTOP)
         await place.worker()
         await place.final_account(execution)

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from sqlalchemy import make_url
 
-from everstep.runtime.embedded import EmbeddedServices, open_embedded
+from everstep.runtime.embedded import EmbeddedServices, open_services
 from everstep.store.migrate import upgrade
 from tests.acceptance.front import a_free_port
 from tests.acceptance.harness import Nursery, Process, environment, until
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 async def a_site(nursery: Nursery, folder: Path) -> AsyncGenerator[Site]:
     """A site with tables on which nothing runs yet."""
     with data_directory() as data:
-        async with open_embedded(careless(data)) as services:
+        async with open_services(careless(data)) as services:
             await upgrade(services.database_url)
             await services.stop()
             yield Site(services, nursery, folder)
@@ -160,7 +160,7 @@ async def test_a_waiting_process_stops_on_request(
 async def test_tables_that_do_not_exist_yet_are_waited_for(nursery: Nursery, folder: Path) -> None:
     """13.4.1"""
     with data_directory() as data:
-        async with open_embedded(careless(data)) as services:
+        async with open_services(careless(data)) as services:
             worker = await Site(services, nursery, folder).start("worker")
             await until_in_log(
                 worker, "waiting for the database's tables: they are out of date: run `everstep db upgrade`"

@@ -142,7 +142,7 @@ def test_it_runs_in_process_beside_modules_of_the_same_names(programs: Path, pro
 
 
 @asynccontextmanager
-async def started(
+async def open_process(
     *command: str | Path, cwd: Path, variables: dict[str, str] | None = None, says: str
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A process that has printed a line with these words; it is stopped at the end."""
@@ -174,7 +174,7 @@ async def test_the_project_of_the_readme_runs(reader: Path, programs: Path) -> N
             "-euc",
             re.sub(r"^everstep up$", "exec everstep up", Page().start, flags=re.MULTILINE),
         )
-        async with started(
+        async with open_process(
             *begin, cwd=reader, variables=environment(PATH=path, **place), says="In another terminal"
         ):
             told = await asyncio.to_thread(shell, Page().ask, reader, **place)
@@ -185,7 +185,7 @@ async def test_the_project_of_the_readme_runs(reader: Path, programs: Path) -> N
 async def test_uvicorn_serves_it_beside_modules_of_the_same_names(programs: Path, project: Path) -> None:
     socket = project / "web.sock"
     uvicorn = (programs / "python", "-m", "uvicorn", "web:app", "--uds", socket, "--lifespan", "off")
-    async with started(*uvicorn, cwd=project, says="Uvicorn running"):
+    async with open_process(*uvicorn, cwd=project, says="Uvicorn running"):
         reader, writer = await asyncio.open_unix_connection(socket)
         writer.write(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(DEADLINE):
@@ -199,7 +199,9 @@ async def test_a_worker_runs_it_beside_modules_of_the_same_names(
     programs: Path, project: Path, installation: Installation
 ) -> None:
     variables = installation.environment(EVERSTEP_TASK_QUEUE="wheel", EVERSTEP_AGENTS="my_agents:agents")
-    async with started(programs / "everstep", "worker", cwd=project, variables=variables, says="working on"):
+    async with open_process(
+        programs / "everstep", "worker", cwd=project, variables=variables, says="working on"
+    ):
         process = await asyncio.create_subprocess_exec(
             programs / "everstep", "run", "Go", cwd=project, env=variables, stdout=-1, stderr=-1
         )

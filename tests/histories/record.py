@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from temporalio.client import Client as TemporalClient, WorkflowHistory
 
-from everstep.runtime.embedded import open_embedded
+from everstep.runtime.embedded import open_services
 from tests.histories.ways import WAYS, cut_like
 from tests.services import careless, data_directory
 from tests.workflows.harness import connect_temporal, runs_of
@@ -54,7 +54,7 @@ def without_stack_traces(value: Any) -> Any:
 async def main(names: Iterable[str]) -> None:
     """Record these ways on a server of this process."""
     with data_directory() as data:
-        async with open_embedded(careless(data)) as services:
+        async with open_services(careless(data)) as services:
             temporal = await connect_temporal(services)
             for name in names:
                 await record(temporal, name)

@@ -49,7 +49,7 @@ def cut_like(name: str, patch: pytest.MonkeyPatch) -> None:
 
 def way(go: Way) -> Way:
     """Register a way under the name of the function."""
-    WAYS[go.__name__] = go
+    WAYS[go.__name__.removesuffix("_way")] = go
     return go
 
 
@@ -180,18 +180,18 @@ async def steps_limit(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def failures_forgiven(temporal: TemporalClient) -> Execution:
+async def failures_forgiven_way(temporal: TemporalClient) -> Execution:
     script = (calling("bad"), RateLimited("busy", 0.01), ModelError("refused"), "Done")
     return await alone(temporal, having(*script).with_error_policy(ErrorPolicy.retry_all(9)))
 
 
 @way
-async def failed(temporal: TemporalClient) -> Execution:
+async def failed_way(temporal: TemporalClient) -> Execution:
     return await alone(temporal, having(calling("bad", "look")))
 
 
 @way
-async def criterion_raised(temporal: TemporalClient) -> Execution:
+async def criterion_raised_way(temporal: TemporalClient) -> Execution:
     return await alone(temporal, having(calling("look")).add_continuation_criteria(BROKEN))
 
 
@@ -209,7 +209,7 @@ def passed_on(state: AgentState) -> AgentState:
 
 
 @way
-async def processed(temporal: TemporalClient) -> Execution:
+async def processed_way(temporal: TemporalClient) -> Execution:
     return await alone(temporal, having(calling("look", "quick"), "Done").add_processor(passed_on))
 
 
@@ -233,13 +233,13 @@ class Broken(AgentHook):
 
 
 @way
-async def processor_raised(temporal: TemporalClient) -> Execution:
+async def processor_raised_way(temporal: TemporalClient) -> Execution:
     agent = having(calling("look")).add_hook(Broken("after_step"))
     return await alone(temporal, agent.with_error_policy(ErrorPolicy.retry_all(2)))
 
 
 @way
-async def hook_of_a_tool_raised(temporal: TemporalClient) -> Execution:
+async def hook_of_a_tool_raised_way(temporal: TemporalClient) -> Execution:
     return await alone(temporal, having(calling("look", "look")).add_hook(Broken("after_tool")))
 
 
@@ -263,7 +263,7 @@ async def asked_in_between(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def tools_listed(temporal: TemporalClient) -> Execution:
+async def tools_listed_way(temporal: TemporalClient) -> Execution:
     shelf = FakeToolset({"fetch": fetched}, options=ToolOptions(effect=Effect.AT_MOST_ONCE))
     return await alone(temporal, having(calling("fetch", "look"), "Done").with_toolset(shelf))
 
@@ -274,7 +274,7 @@ def fetched(args: dict[str, Any], context: ToolContext) -> str:
 
 
 @way
-async def effect_unknown(temporal: TemporalClient) -> Execution:
+async def effect_unknown_way(temporal: TemporalClient) -> Execution:
     """An attempt leaves its reservation and no result; the policy passes tool errors to the model."""
     left = iter((Failpoint.TOOL_AFTER_RESERVE,))
 
@@ -299,7 +299,7 @@ async def rolled_over(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def questions_answered(temporal: TemporalClient) -> Execution:
+async def questions_answered_way(temporal: TemporalClient) -> Execution:
     return await with_people(temporal, having(calling("ask", "look", "ask"), "Done"), answer, answer)
 
 
@@ -309,30 +309,30 @@ async def question_timed_out(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def approvals_decided(temporal: TemporalClient) -> Execution:
+async def approvals_decided_way(temporal: TemporalClient) -> Execution:
     agent = having(calling("look", "look", "look", "quick"), "Done").with_approval("look", "always")
     return await with_people(temporal, agent, approve, deny, edit)
 
 
 @way
-async def approval_remembered(temporal: TemporalClient) -> Execution:
+async def approval_remembered_way(temporal: TemporalClient) -> Execution:
     """The second step waits for no approval."""
     agent = having(calling("look"), calling("look", "quick"), "Done").with_approval("look", "always")
     return await with_people(temporal, agent, approve_all)
 
 
 @way
-async def steered(temporal: TemporalClient) -> Execution:
+async def steered_way(temporal: TemporalClient) -> Execution:
     return await with_action_while_writing(temporal, steer, says="Red")
 
 
 @way
-async def paused_and_steered(temporal: TemporalClient) -> Execution:
+async def paused_and_steered_way(temporal: TemporalClient) -> Execution:
     return await with_action_while_writing(temporal, pause, steer, says=calling("look"))
 
 
 @way
-async def cancelled(temporal: TemporalClient) -> Execution:
+async def cancelled_way(temporal: TemporalClient) -> Execution:
     return await with_action_while_writing(temporal, cancel, says="Never")
 
 
@@ -342,7 +342,7 @@ async def cancelled_by_temporal(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def cancelled_while_paused(temporal: TemporalClient) -> Execution:
+async def cancelled_while_paused_way(temporal: TemporalClient) -> Execution:
     return await with_people(temporal, having(calling("ask")), cancel)
 
 
@@ -394,11 +394,11 @@ async def a_child(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def children_cancelled(temporal: TemporalClient) -> Execution:
+async def children_cancelled_way(temporal: TemporalClient) -> Execution:
     return await with_hands(temporal, a_boss("asking", "hand"), cancel)
 
 
-async def both_held(temporal: TemporalClient, *, wanted: bool = False) -> Execution:
+async def hold_both(temporal: TemporalClient, *, wanted: bool = False) -> Execution:
     """An execution is paused while its child calls a model, and both resume together."""
     model = HeldModel(calls(("look", {}), usage=Usage(input=3, output=1)), "Three")
     hand = having(model=model).with_name("hand")
@@ -422,9 +422,9 @@ async def holds_still(execution: Execution) -> bool:
 
 @way
 async def paused_with_its_child(temporal: TemporalClient) -> Execution:
-    return await both_held(temporal)
+    return await hold_both(temporal)
 
 
 @way
 async def paused_by_its_parent(temporal: TemporalClient) -> Execution:
-    return await both_held(temporal, wanted=True)
+    return await hold_both(temporal, wanted=True)

@@ -190,7 +190,7 @@ async def test_a_cancelled_execution_leaves_nothing_of_its_commands(
         agent = a_worker(around.base_dir, calls(runs(AT_WORK), runs(AT_WORK)), "Done", seconds=99)
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await eventually(lambda: begun(around))
+            await eventually(lambda: wait_for_begin(around))
             assert around.running_processes()
             asked = time.monotonic()
             await execution.cancel()
@@ -204,7 +204,7 @@ async def test_a_cancelled_execution_leaves_nothing_of_its_commands(
     assert seconds < 5
 
 
-async def begun(around: SandboxHost) -> bool:
+async def wait_for_begin(around: SandboxHost) -> bool:
     return (around.base_dir / "begun").exists()
 
 
@@ -272,13 +272,13 @@ async def test_a_stopped_worker_takes_its_commands_along(
         agent = a_worker(around.base_dir, calls(runs(AT_WORK)), "Done", seconds=99)
         async with at_work(temporal, agent) as office:
             execution = await office.start()
-            await eventually(lambda: begun(around))
+            await eventually(lambda: wait_for_begin(around))
         (around.base_dir / "begun").unlink()
         assert not around.running_processes()
         async with office.worker():
             await final_result(execution)
             assert await results(execution) == [UNKNOWN]
-        assert not await begun(around)
+        assert not await wait_for_begin(around)
 
 
 async def test_how_each_tool_is_run(temporal: TemporalClient, folder: Path) -> None:

@@ -52,13 +52,13 @@ async def close_servers() -> AsyncGenerator[None]:
 @pytest.fixture
 def listings(monkeypatch: pytest.MonkeyPatch) -> list[Asker]:
     """The requests for a list of tools."""
-    asked, ask = list[Asker](), mcp_toolset.McpToolset.listed
+    asked, ask = list[Asker](), mcp_toolset.McpToolset.list_tools
 
     async def list_tools(self: mcp_toolset.McpToolset, asker: Asker) -> object:
         asked.append(asker)
         return await ask(self, asker)
 
-    monkeypatch.setattr(mcp_toolset.McpToolset, "listed", list_tools)
+    monkeypatch.setattr(mcp_toolset.McpToolset, "list_tools", list_tools)
     return asked
 
 
@@ -122,16 +122,16 @@ class TestServersOfOthers:
             "Done",
         )
 
-        async def ran(server: Server) -> list[str]:
+        async def run_to_end(server: Server) -> list[str]:
             async with at_work(temporal, using(server, *script)) as office:
                 execution, _ = await office.run()
                 return await results(execution)
 
         if way == "stdio":
-            image, link, blob, structured = await ran(everything())
+            image, link, blob, structured = await run_to_end(everything())
         else:
             async with everything_over_http() as server:
-                image, link, blob, structured = await ran(server)
+                image, link, blob, structured = await run_to_end(server)
         assert "[image, image/png, 4,033 bytes, not shown]" in image
         assert "[link to the resource demo://" in link
         assert "[resource demo://resource/dynamic/blob/1, text/plain, " in blob

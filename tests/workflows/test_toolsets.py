@@ -157,7 +157,7 @@ async def test_a_list_that_is_available_later_is_requested_by_the_next_step(temp
     class Late(FakeToolset):
         async def list_tools(self, asker: Any) -> Any:
             self.fails = None if self.askers else InvalidInput("not yet")
-            return await super().listed(asker)
+            return await super().list_tools(asker)
 
     shelf = Late({"fetch": fetch_for_tenant})
     agent = a_fetcher(shelf, FETCHES, "Done").with_error_policy(ErrorPolicy.retry_all(3))

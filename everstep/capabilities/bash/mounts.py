@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Final, TypeVar
 
-from everstep.capabilities.bash.places import Place, replaced_text
+from everstep.capabilities.bash.places import ResolvedPath, replaced_text
 from everstep.capabilities.bash.words import Unusable
 
 TOOL_USER: Final = 65533
@@ -62,11 +62,11 @@ class Mounts:
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
 
-_CACHE: "OrderedDict[tuple[int, int, tuple[Place, ...]], Mounts]" = OrderedDict()
+_CACHE: "OrderedDict[tuple[int, int, tuple[ResolvedPath, ...]], Mounts]" = OrderedDict()
 _LOCK = threading.Lock()
 
 
-def find_mounts(user: int, group: int, places: Iterable[Place]) -> Mounts:
+def find_mounts(user: int, group: int, places: Iterable[ResolvedPath]) -> Mounts:
     """The namespace that holds these directories for the user, cached or new."""
     key = (user, group, tuple(places))
     with _LOCK:
@@ -103,7 +103,7 @@ def _in_thread(work: Callable[[], T]) -> T:
     return results[0]
 
 
-def _make_mounts(user: int, group: int, places: tuple[Place, ...]) -> Mounts:
+def _make_mounts(user: int, group: int, places: tuple[ResolvedPath, ...]) -> Mounts:
     with ExitStack() as opened:
         mapping = _mapping(user, group) if any(each.of_root for each in places) else None
         if mapping is not None:
@@ -121,7 +121,7 @@ def _make_mounts(user: int, group: int, places: tuple[Place, ...]) -> Mounts:
         return Mounts(os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC), sources)
 
 
-def _tree(place: Place, user: int, mapping: int | None, opened: ExitStack) -> int:
+def _tree(place: ResolvedPath, user: int, mapping: int | None, opened: ExitStack) -> int:
     """A detached copy of the mount."""
     path = place.path.encode()
     tree = _call("syscall", _OPEN_TREE, _AT_HERE, path, _CLONE_TREE | _CLOSE_ON_EXEC | _AT_RECURSIVE)
@@ -147,7 +147,7 @@ def _set(tree: int, attributes: int, mapping: int = 0) -> None:
     _call("syscall", _MOUNT_SETATTR, tree, b"", flags, ctypes.byref(values), ctypes.sizeof(values))
 
 
-def _attach(tree: int, place: Place, target: str) -> None:
+def _attach(tree: int, place: ResolvedPath, target: str) -> None:
     if place.is_directory:
         os.mkdir(target)
     else:

@@ -22,7 +22,7 @@ _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResolvedPath:
     """A file or directory as it was resolved."""
 
     path: str
@@ -34,7 +34,7 @@ class Place:
     is_directory: bool
 
     @classmethod
-    def at(cls, path: str, writable: bool) -> "Place":
+    def at(cls, path: str, writable: bool) -> "ResolvedPath":
         """Look a path up.
 
         Raises:
@@ -62,7 +62,7 @@ class Place:
             return False
 
 
-def replacement_problem(places: Iterable[Place], root: str) -> str | None:
+def replacement_problem(places: Iterable[ResolvedPath], root: str) -> str | None:
     """An error text if another file is under the root in place of one of these, or None."""
     return next((replaced_text(place.path) for place in places if not place.exists_under(root)), None)
 

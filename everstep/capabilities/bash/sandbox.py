@@ -15,7 +15,7 @@ from everstep.agent_domain.capabilities.bash import CommandResult, ExecutionPoli
 from everstep.capabilities.bash import process, profile, seccomp
 from everstep.capabilities.bash.guard import Guard, build_guard
 from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, find_mounts
-from everstep.capabilities.bash.places import Place, real_path, replacement_problem
+from everstep.capabilities.bash.places import ResolvedPath, real_path, replacement_problem
 from everstep.capabilities.bash.proxy import Proxy
 from everstep.capabilities.bash.words import Unavailable, Unusable
 from everstep.capabilities.protection import Protection, current
@@ -228,7 +228,7 @@ def _find_program(name: str, where: str | None = None) -> str:
     return path
 
 
-def launch_for(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
+def launch_for(policy: ExecutionPolicy, places: Sequence[ResolvedPath]) -> Launch:
     """The command that starts bubblewrap: root switches to an unprivileged user first."""
     _find_program("bwrap")
     if os.geteuid() != 0:
@@ -279,7 +279,9 @@ def _tool_user(base_dir: str) -> tuple[int, int]:
     return user, group if user != TOOL_USER and group else TOOL_USER
 
 
-def places_of(policy: ExecutionPolicy) -> tuple[Place, ...]:
+def places_of(policy: ExecutionPolicy) -> tuple[ResolvedPath, ...]:
     """The files to which the policy's paths lead now."""
     writable = {policy.base_dir, *policy.writable_paths}
-    return tuple(Place.at(path, path in writable) for path in sorted({*writable, *policy.readable_paths}))
+    return tuple(
+        ResolvedPath.at(path, path in writable) for path in sorted({*writable, *policy.readable_paths})
+    )

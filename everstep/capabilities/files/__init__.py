@@ -23,7 +23,7 @@ from everstep.agent_domain.errors import InvalidInput, ToolFailed
 from everstep.agent_domain.tools.function_tool import BaseTool
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.capabilities.files import editing, reading, searching, writing
-from everstep.capabilities.files.enclosure import Enclosure, Problem
+from everstep.capabilities.files.enclosure import Enclosure, PathProblem
 
 QUICK: Final = ToolOptions(quick=True, effect=Effect.IDEMPOTENT)
 """For tools that return at once: the data is bounded, and mostly in memory already."""
@@ -59,7 +59,7 @@ class FileTool(BaseTool):
         try:
             _require_text(present)
             return super().call(present, context)
-        except Problem as problem:
+        except PathProblem as problem:
             return str(problem)
         except (ToolFailed, InvalidInput) as error:
             return f"Error: {error}"
@@ -68,7 +68,7 @@ class FileTool(BaseTool):
         """The error for text that cannot be a path or the content of a text file, or None."""
         try:
             _require_text(args)
-        except Problem as problem:
+        except PathProblem as problem:
             return str(problem)
         path_first = sorted(args, key=lambda name: name != "path")
         return next((files.nul_in(name) for name in path_first if _holds_nul(args[name])), None)
@@ -85,7 +85,7 @@ def _require_text(args: Mapping[str, Any]) -> None:
         try:
             _ = isinstance(value, str) and value.encode()
         except UnicodeEncodeError:
-            raise Problem(files.not_text(name)) from None
+            raise PathProblem(files.not_text(name)) from None
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def _os_errors_as_text(path: str, missing: str, word: Callable[[str], str] = str
                 text = files.is_a_directory(path)
             case number:
                 text = files.path_error(path, os.strerror(number or 0))
-        raise Problem(word(text)) from error
+        raise PathProblem(word(text)) from error
 
 
 class ReadFileTool(FileTool):

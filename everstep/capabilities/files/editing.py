@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from everstep.agent_domain.capabilities import files
-from everstep.capabilities.files.enclosure import Problem
+from everstep.capabilities.files.enclosure import PathProblem
 from everstep.capabilities.files.reading import open_regular_file, read_at_most
 from everstep.capabilities.files.writing import MAX_WRITE, file_lock, replace, stat_entry
 
@@ -52,16 +52,16 @@ def _read(directory: int, name: str, path: str) -> tuple[os.stat_result, str]:
             before = os.fstat(file)
             content = read_at_most(file, MAX_WRITE + 1)
     except FileNotFoundError:
-        raise Problem(edit_failure(files.no_file(path))) from None
+        raise PathProblem(edit_failure(files.no_file(path))) from None
     except OSError as error:
-        raise Problem(edit_failure(os.strerror(error.errno or 0))) from error
-    except Problem as problem:
-        raise Problem(edit_failure(str(problem))) from problem
+        raise PathProblem(edit_failure(os.strerror(error.errno or 0))) from error
+    except PathProblem as problem:
+        raise PathProblem(edit_failure(str(problem))) from problem
     if len(content) > MAX_WRITE:
-        raise Problem(edit_failure(files.too_large_to_edit(MAX_WRITE)))
+        raise PathProblem(edit_failure(files.too_large_to_edit(MAX_WRITE)))
     text = files.text_of(content)
     if text is None:
-        raise Problem(edit_failure(files.BINARY))
+        raise PathProblem(edit_failure(files.BINARY))
     return before, text
 
 

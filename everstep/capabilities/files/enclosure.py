@@ -42,7 +42,7 @@ _UNDECIDED: Final = frozenset({errno.EXDEV, errno.ELOOP, errno.EAGAIN})
 """A link that leads out or is absolute; a magic link or a loop; a file that was moved during the call."""
 
 
-class Problem(EverstepError):
+class PathProblem(EverstepError):
     """The error text that the model reads as the result."""
 
 
@@ -87,7 +87,7 @@ class Enclosure:
                 return root, rest
             if problem != OUTSIDE:
                 break
-        raise Problem(problem)
+        raise PathProblem(problem)
 
     def _root_names(self) -> Iterator[str]:
         """The roots as given, then as real paths."""
@@ -102,7 +102,7 @@ class Enclosure:
         real = os.path.realpath(root) if root else ""
         place = os.path.join(real, path[len(root) :].lstrip("/")).rstrip("/") if root else path
         if current().forbids(place, [os.path.realpath(each) for each in self._given], write=self.write):
-            raise Problem(OUTSIDE)
+            raise PathProblem(OUTSIDE)
 
     def open_path(self, path: str, flags: int) -> int:
         """Open a path; a symlink may lead anywhere inside. The caller closes the descriptor."""
@@ -199,7 +199,7 @@ def open_root(root: str) -> int:
     try:
         return os.open(root, PATH_ONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Problem(NO_BASE) from None
+        raise PathProblem(NO_BASE) from None
 
 
 class _Walk:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from everstep.agent_domain.capabilities import files
-from everstep.capabilities.files.enclosure import PATH_ONLY, Problem, closing
+from everstep.capabilities.files.enclosure import PATH_ONLY, PathProblem, closing
 
 MAX_WHOLE_BYTES: Final = 1024 * 1024
 """Up to this size a file is read whole, and any binary byte makes it binary; of a larger one, only what is
@@ -40,7 +40,7 @@ def open_regular_file(open_file: Callable[[int], int], path: str) -> Generator[i
 
 def _require_regular(status: os.stat_result, path: str) -> None:
     if problem := kind_problem(status, path):
-        raise Problem(problem)
+        raise PathProblem(problem)
 
 
 def kind_problem(status: os.stat_result, path: str) -> str | None:
@@ -73,7 +73,7 @@ def _parts(file: int, beginning: bytes) -> Iterator[bytes]:
     size, part = 0, beginning
     while part:
         if b"\x00" in part:
-            raise Problem(files.BINARY)
+            raise PathProblem(files.BINARY)
         yield part
         size += len(part)
         part = os.read(file, min(MAX_WHOLE_BYTES, MAX_READ - size))
@@ -150,6 +150,6 @@ class _Window:
         try:
             self.lines.append(decoder.decode(bytes(self._line), final=len(self._line) < _LINE))
         except UnicodeDecodeError:
-            raise Problem(files.BINARY) from None
+            raise PathProblem(files.BINARY) from None
         self._line.clear()
         self._has_begun = False

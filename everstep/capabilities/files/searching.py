@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from everstep.agent_domain.capabilities import files
-from everstep.capabilities.files.enclosure import DIRECTORY, PATH_ONLY, Enclosure, Problem, closing
+from everstep.capabilities.files.enclosure import DIRECTORY, PATH_ONLY, Enclosure, PathProblem, closing
 
 MAX_SEEN: Final = 100_000
 """Maximum entries for a search or a listing."""
@@ -56,7 +56,7 @@ class Search:
         try:
             with closing(self.enclosure.open_path(directory, DIRECTORY | os.O_NOFOLLOW)) as opened:
                 entries = some_entries(opened)
-        except (OSError, Problem):
+        except (OSError, PathProblem):
             if not directory:
                 raise
             self.unread += 1
@@ -97,7 +97,7 @@ def link_target_mode(enclosure: Enclosure, path: str) -> int:
     try:
         with closing(enclosure.open_path(path, PATH_ONLY)) as opened:
             return os.fstat(opened).st_mode
-    except (OSError, Problem):
+    except (OSError, PathProblem):
         return 0
 
 

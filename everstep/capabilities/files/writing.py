@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from everstep.capabilities.files import ownership
-from everstep.capabilities.files.enclosure import DIRECTORY, Problem, closing
+from everstep.capabilities.files.enclosure import DIRECTORY, PathProblem, closing
 from everstep.capabilities.files.reading import kind_problem
 
 MAX_WRITE: Final = 8 * 1024 * 1024
@@ -62,7 +62,7 @@ def replace(directory: int, name: str, content: bytes, path: str) -> None:
 
 def _require_writable(old: os.stat_result, directory: int, name: str, path: str) -> None:
     if problem := kind_problem(old, path):
-        raise Problem(problem)
+        raise PathProblem(problem)
     # A rename needs rights on the directory only, but a user who may not write a file must not replace it.
     if not os.access(name, os.W_OK, dir_fd=directory, effective_ids=True):
         raise PermissionError(13, os.strerror(13))

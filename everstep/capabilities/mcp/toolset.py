@@ -58,7 +58,7 @@ class McpToolset:
         """The name that distinguishes it from the agent's other toolsets."""
         return self._name
 
-    async def listed(self, asker: Asker) -> Sequence[ListedTool]:
+    async def list_tools(self, asker: Asker) -> Sequence[ListedTool]:
         """List the selected tools that the server has now."""
         with self._named_errors():
             tools = await self._request(asker.tenant_id, list_all_tools, LISTING_SECONDS, is_repeatable=True)

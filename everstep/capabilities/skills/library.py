@@ -19,7 +19,7 @@ from everstep.agent_domain.capabilities.bash import PathText
 from everstep.agent_domain.capabilities.files import displayable
 from everstep.agent_domain.capabilities.skills import RESOURCE_DIRECTORIES, SKILL_FILE, Skill
 from everstep.agent_domain.errors import InvalidInput
-from everstep.capabilities.files.enclosure import DIRECTORY, Enclosure, Problem, closing
+from everstep.capabilities.files.enclosure import DIRECTORY, Enclosure, PathProblem, closing
 from everstep.capabilities.files.reading import open_regular_file, read_at_most
 from everstep.capabilities.files.searching import link_target_mode, some_entries
 from everstep.plain_yaml import load_yaml
@@ -92,7 +92,7 @@ class SkillLibrary:
                 return some_entries(opened)
         except FileNotFoundError:
             return []
-        except (OSError, Problem) as error:
+        except (OSError, PathProblem) as error:
             self._warn(directory, error)
             return []
 
@@ -104,7 +104,7 @@ class SkillLibrary:
         except FileNotFoundError:
             # A directory without the file is no skill.
             return None
-        except (OSError, Problem, ValueError) as error:
+        except (OSError, PathProblem, ValueError) as error:
             self._warn(path, error)
             return None
 

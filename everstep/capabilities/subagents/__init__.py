@@ -241,9 +241,9 @@ class SelectedTools:
         """The toolset's name."""
         return self.toolset.name
 
-    async def listed(self, asker: Asker) -> Sequence[ListedTool]:
+    async def list_tools(self, asker: Asker) -> Sequence[ListedTool]:
         """The tools of the toolset that may be used."""
-        return [tool for tool in await self.toolset.listed(asker) if tool.name in self.names]
+        return [tool for tool in await self.toolset.list_tools(asker) if tool.name in self.names]
 
     def tool(self, listed: ListedTool) -> Tool:
         """The toolset's tool."""

@@ -3,7 +3,7 @@
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.routes.router import ApiDep, router
 from everstep.http_api.schemas.execution_responses import Request
-from everstep.http_api.schemas.responses import Agent, Agents, PageResponse, page_response
+from everstep.http_api.schemas.responses import AgentResponse, Agents, PageResponse, page_response
 from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("people and agents")
@@ -22,4 +22,6 @@ async def list_agents(api: ApiDep, caller: CallerDep) -> Agents:
     """List the agents that can be started."""
     del caller
     known = api.sessions.client.agents.values()
-    return Agents(items=[Agent.of(definition) for definition in known], default=api.sessions.default_agent)
+    return Agents(
+        items=[AgentResponse.of(definition) for definition in known], default=api.sessions.default_agent
+    )

@@ -24,7 +24,7 @@ from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution,
 from everstep.http_api.schemas.bodies import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_text
 from everstep.http_api.schemas.execution_responses import (
     Decision,
-    Execution,
+    ExecutionResponse,
     ExecutionSteered,
     Request,
     Snapshot,
@@ -39,7 +39,9 @@ After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only items after t
 
 
 @routes.post("/agent/executions", status_code=201)
-async def start_execution(body: NewExecutionSent, api: ApiDep, caller: CallerDep, key: KeyDep) -> Execution:
+async def start_execution(
+    body: NewExecutionSent, api: ApiDep, caller: CallerDep, key: KeyDep
+) -> ExecutionResponse:
     """Start an execution without a session."""
     try:
         execution = await api.client_for(caller).start(
@@ -54,7 +56,7 @@ async def start_execution(body: NewExecutionSent, api: ApiDep, caller: CallerDep
         )
     except Taken:
         raise key_conflict() from None
-    return Execution.of(await execution.get(), in_full=caller.sees_all)
+    return ExecutionResponse.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions")
@@ -66,18 +68,18 @@ async def list_executions(
     status: ExecutionStatus | None = None,
     cursor: Cursor = None,
     limit: Limit = 50,
-) -> PageResponse[Execution]:
+) -> PageResponse[ExecutionResponse]:
     """List executions, newest first."""
     wanted = ExecutionFilter(session_id, parent_execution_id, status)
     page = await api.sessions.store.executions_of(caller.scope, wanted, cursor=cursor, limit=limit)
-    return page_response(page, partial(Execution.of, in_full=caller.sees_all))
+    return page_response(page, partial(ExecutionResponse.of, in_full=caller.sees_all))
 
 
 @routes.get("/agent/executions/{execution_id}")
-async def read_execution(execution_id: ExecutionId, api: ApiDep, caller: CallerDep) -> Execution:
+async def read_execution(execution_id: ExecutionId, api: ApiDep, caller: CallerDep) -> ExecutionResponse:
     """Read the status of an execution."""
     row, _ = await load_execution(api, caller, execution_id)
-    return Execution.of(row, in_full=caller.sees_all)
+    return ExecutionResponse.of(row, in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions/{execution_id}/requests")
@@ -171,40 +173,40 @@ async def steer(
 
 
 @routes.post("/agent/executions/{execution_id}/pause")
-async def pause(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> Execution:
+async def pause(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> ExecutionResponse:
     """Pause an execution once its running calls are done."""
     _, execution = await load_execution(api, caller, execution_id)
     await execution.pause(key=str(key.id("pause")))
-    return Execution.of(await execution.get(), in_full=caller.sees_all)
+    return ExecutionResponse.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/resume")
-async def resume(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> Execution:
+async def resume(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> ExecutionResponse:
     """Resume a paused execution."""
     _, execution = await load_execution(api, caller, execution_id)
     await execution.resume(key=str(key.id("resume")))
-    return Execution.of(await execution.get(), in_full=caller.sees_all)
+    return ExecutionResponse.of(await execution.get(), in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/cancel")
-async def cancel(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> Execution:
+async def cancel(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> ExecutionResponse:
     """Stop an execution now and abandon its current step. Cancelling it again changes nothing."""
     row, execution = await load_execution(api, caller, execution_id)
     is_pending = row.status is ExecutionStatus.PENDING
     is_stored = await api.sessions_for(caller).cancel(row.ref, str(key.id("cancel")), is_pending=is_pending)
-    return Execution.of(await execution.get() if is_stored else row, in_full=caller.sees_all)
+    return ExecutionResponse.of(await execution.get() if is_stored else row, in_full=caller.sees_all)
 
 
 @routes.post("/agent/executions/{execution_id}/fork", status_code=201)
 async def fork(
     execution_id: ExecutionId, body: ForkSent, api: ApiDep, caller: CallerDep, key: KeyDep
-) -> Execution:
+) -> ExecutionResponse:
     """Start an execution that copies the conversation up to a step, without running tools again."""
     row, _ = await load_execution(api, caller, execution_id)
     if body.content is not None:
         require_text(body.content)
     forked = await api.sessions_for(caller).fork(row.ref, body.step, body.content, str(key.id("fork")))
-    return Execution.of(await forked.get(), in_full=caller.sees_all)
+    return ExecutionResponse.of(await forked.get(), in_full=caller.sees_all)
 
 
 async def _require_request(execution: Handle, request_id: UUID | None, kind: CallNeed) -> None:

@@ -36,7 +36,13 @@ from everstep.http_api.schemas.bodies import (
     SessionChangesSent,
     require_text,
 )
-from everstep.http_api.schemas.responses import Message, MessageAccepted, PageResponse, Session, page_response
+from everstep.http_api.schemas.responses import (
+    MessageAccepted,
+    MessageResponse,
+    PageResponse,
+    Session,
+    page_response,
+)
 from everstep.http_api.schemas.text import Cursor, Limit, Text
 
 routes = router("sessions")
@@ -109,10 +115,10 @@ async def delete_session(session_id: SessionId, api: ApiDep, caller: CallerDep) 
 @routes.get("/agent/sessions/{session_id}/messages")
 async def list_messages(
     session_id: SessionId, api: ApiDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 50
-) -> PageResponse[Message]:
+) -> PageResponse[MessageResponse]:
     """List the messages of a session, newest first."""
     page = await api.sessions.store.messages(caller.scope, session_id, cursor=cursor, limit=limit)
-    return page_response(page, Message.of)
+    return page_response(page, MessageResponse.of)
 
 
 @routes.post("/agent/sessions/{session_id}/messages", status_code=201)

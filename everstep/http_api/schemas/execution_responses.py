@@ -56,7 +56,7 @@ class Request(ResponseModel):
         )
 
 
-class Execution(ResponseModel):
+class ExecutionResponse(ResponseModel):
     """One run of an agent from its start to its stop reason."""
 
     model_config = example(samples.EXECUTION)
@@ -109,7 +109,7 @@ class Execution(ResponseModel):
         )
 
 
-class ExecutionSteered(Execution):
+class ExecutionSteered(ExecutionResponse):
     """An execution that was sent a message, and the execution that receives it."""
 
     route: Literal["steer", "queue"] = Field(
@@ -123,7 +123,7 @@ class ExecutionSteered(Execution):
         """Convert an execution and the result of steering it."""
         route = "queue" if steering.is_moved else "steer"
         heard_by = steering.heard_by.execution_id
-        return cls(**Execution.of(row).model_dump(), route=route, heard_by=heard_by)
+        return cls(**ExecutionResponse.of(row).model_dump(), route=route, heard_by=heard_by)
 
 
 GENERIC_ERROR = "Failed"

@@ -20,7 +20,7 @@ from everstep.agent_domain.stream.session_messages import MessageRole
 from everstep.client.sessions import AGENT_KEY, SendResult as Accepted
 from everstep.http_api import samples
 from everstep.http_api.samples import example
-from everstep.http_api.schemas.execution_responses import Execution, ExecutionSteered, Request
+from everstep.http_api.schemas.execution_responses import ExecutionResponse, ExecutionSteered, Request
 from everstep.http_api.schemas.text import Moment, ResponseModel
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Session(ResponseModel):
         )
 
 
-class Message(ResponseModel):
+class MessageResponse(ResponseModel):
     """A stored message. User interfaces may collapse those with the role `info` or `notification`."""
 
     model_config = example(samples.MESSAGE)
@@ -126,12 +126,12 @@ class MessageAccepted(ResponseModel):
     route: Route = Field(
         description="Whether the message starts an execution, is queued, interrupts, steers or answers."
     )
-    message: Message
+    message: MessageResponse
 
     @classmethod
     def of(cls, sent: Accepted) -> Self:
         """Convert the result of sending a message."""
-        message = Message.of(sent.message)
+        message = MessageResponse.of(sent.message)
         return cls(
             session_id=message.session_id, execution_id=sent.execution_id, route=sent.route, message=message
         )
@@ -141,7 +141,7 @@ _SUBJECTS: Mapping[object, tuple[str, str]] = {
     Session: ("session_id", "id"),
     MessageAccepted: ("session_id", "session_id"),
     Request: ("execution_id", "execution_id"),
-    Execution: ("execution_id", "id"),
+    ExecutionResponse: ("execution_id", "id"),
     ExecutionSteered: ("execution_id", "id"),
 }
 
@@ -154,7 +154,7 @@ def subject_of(kind: object, body: Any) -> dict[str, UUID]:
     return {what: UUID(body[field])}
 
 
-class Agent(ResponseModel):
+class AgentResponse(ResponseModel):
     """An agent that can be started."""
 
     name: str
@@ -187,7 +187,7 @@ class Agent(ResponseModel):
 class Agents(ResponseModel):
     """The agents of an installation."""
 
-    items: list[Agent]
+    items: list[AgentResponse]
     default: str = Field(description="The agent for messages that name none.")
 
 
@@ -205,7 +205,7 @@ class AgentUsage(ResponseModel):
     total: int
 
 
-class Usage(ResponseModel):
+class UsageResponse(ResponseModel):
     """The usage in a time span."""
 
     since: Moment
@@ -250,7 +250,7 @@ class Gateway(ResponseModel):
     )
 
 
-class CheckResult(ResponseModel):
+class CheckResponse(ResponseModel):
     """The result of a readiness check."""
 
     name: str
@@ -258,11 +258,11 @@ class CheckResult(ResponseModel):
     detail: str = Field(default="", description="How to fix a failed check.")
 
 
-class Readiness(ResponseModel):
+class ReadinessResponse(ResponseModel):
     """Whether the API can serve requests."""
 
     status: str = Field(examples=["ready"])
-    checks: list[CheckResult]
+    checks: list[CheckResponse]
 
 
 class Health(ResponseModel):

@@ -43,7 +43,7 @@ __all__ = [
     "Temporal",
     "find_running",
     "has_data",
-    "open_embedded",
+    "open_services",
     "private_opener",
     "write_private",
 ]
@@ -119,7 +119,7 @@ class EmbeddedServices:
 
 
 @asynccontextmanager
-async def open_embedded(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
+async def open_services(config: EmbeddedConfig) -> AsyncGenerator[EmbeddedServices]:
     """Run both servers within the block; they answer when it begins."""
     config = replace(config, data=config.data.resolve())
     prepare(config.data)

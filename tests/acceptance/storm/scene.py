@@ -16,7 +16,7 @@ from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.http_api.api_keys import create_key
-from everstep.runtime.embedded import EmbeddedServices, open_embedded
+from everstep.runtime.embedded import EmbeddedServices, open_services
 from everstep.store.keys import PostgresKeys
 from tests.acceptance.chaos import Role
 from tests.acceptance.front import a_free_port
@@ -261,7 +261,7 @@ class Scene:
 @asynccontextmanager
 async def open_scene(measure: Force, seed: str, nursery: Nursery, folder: Path) -> AsyncGenerator[Scene]:
     with data_directory() as data:
-        async with open_embedded(careless(data)) as services, AsyncExitStack() as stack:
+        async with open_services(careless(data)) as services, AsyncExitStack() as stack:
             installation = await stack.enter_async_context(
                 open_installation(nursery, services, services.database_url)
             )

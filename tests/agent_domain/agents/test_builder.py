@@ -1,7 +1,9 @@
 """The builder: one method per decision, in any order."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -34,7 +36,8 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScriptedModel
 from everstep.agent_domain.tools.function_tool import BaseTool
-from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
+from everstep.agent_domain.tools.tools import Effect, Tool, ToolContext, ToolOptions
+from everstep.agent_domain.tools.toolsets import Asker, ListedTool
 from tests.toolsets import FakeToolset
 
 LOOK, FIND = MockTool("look"), MockTool("find")
@@ -544,3 +547,25 @@ def test_a_single_criterion_may_be_a_function() -> None:
     """2.1.5, 11."""
     criterion = ContinuationCriteria.when(lambda _state: ContinuationDecision.ALLOW)
     assert DefinitionBuilder.new().add_continuation_criteria(criterion).definition().criteria == (criterion,)
+
+
+def test_a_toolset_of_the_first_release_works_with_a_warning() -> None:
+    """`list_tools` was called `listed`."""
+
+    class OldToolset:
+        name = "old"
+
+        async def listed(self, asker: Asker) -> list[ListedTool]:
+            del asker
+            return [ListedTool("look")]
+
+        def tool(self, listed: ListedTool) -> Tool:
+            return MockTool(listed.name)
+
+    old: Any = OldToolset()
+    with pytest.warns(DeprecationWarning, match=r"rename OldToolset\.listed to list_tools"):
+        (toolset,) = DefinitionBuilder.base().with_toolset(old).definition().toolsets
+
+    tools = asyncio.run(toolset.list_tools(Asker(uuid4(), "default")))
+    assert [tool.name for tool in tools] == ["look"]
+    assert toolset.tool(tools[0]).name == "look"

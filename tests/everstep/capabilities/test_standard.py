@@ -445,7 +445,7 @@ async def test_tools_filters_the_list_of_a_server(
         del self, asker
         return [ListedTool(name, "", EMPTY) for name in ("crm_find", "crm_delete")]
 
-    monkeypatch.setattr(McpToolset, "listed", list_tools)
+    monkeypatch.setattr(McpToolset, "list_tools", list_tools)
     found = await toolset(agent).listed(Asker(uuid4(), "default"))
     assert [tool.name for tool in found] == ["crm_find"]
     for tools, problem in (

@@ -18,7 +18,7 @@ from everstep.runtime.agents import AgentBook, load_agents
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
-from tests.acceptance.harness import Installation, until_paused
+from tests.acceptance.harness import Installation, until_pause
 
 AGENTS = "tests.everstep.cli.agents:agents"
 
@@ -83,10 +83,10 @@ class CommandLine:
         assert "--help' for help." in usage[1]
         return complaint
 
-    async def start_until_paused(self, message: str) -> Execution:
+    async def start_until_pause(self, message: str) -> Execution:
         """An execution that waits for people."""
         execution = await self.client.start("clerk", message)
-        await until_paused(execution)
+        await until_pause(execution)
         return execution
 
     @asynccontextmanager

@@ -119,7 +119,7 @@ async def test_a_failed_execution_fails_its_command(desk: CommandLine) -> None:
 
 
 async def test_an_execution_is_shown_with_its_steps(desk: CommandLine) -> None:
-    execution = await desk.start_until_paused("pay")
+    execution = await desk.start_until_pause("pay")
     before = await desk.output_of("show", execution.id)
     await execution.approve()
     await execution.result()
@@ -166,7 +166,7 @@ async def test_executions_are_listed_page_by_page(desk: CommandLine) -> None:
 
 
 async def test_executions_are_listed_by_status(desk: CommandLine) -> None:
-    execution = await desk.start_until_paused("choose")
+    execution = await desk.start_until_pause("choose")
 
     listed = (await desk.output_of("executions", "--status", "paused", "--limit", 500)).splitlines()
     await execution.cancel()
@@ -183,7 +183,7 @@ async def test_executions_are_listed_by_status(desk: CommandLine) -> None:
 
 async def test_a_question_is_answered(desk: CommandLine) -> None:
     """8.5.3"""
-    execution = await desk.start_until_paused("choose")
+    execution = await desk.start_until_pause("choose")
 
     assert await desk.output_of("answer", execution.id, "high") == "answered: Which floor?\n"
 
@@ -193,7 +193,7 @@ async def test_a_question_is_answered(desk: CommandLine) -> None:
 
 async def test_an_invalid_answer_changes_nothing(desk: CommandLine) -> None:
     """8.5.4"""
-    execution = await desk.start_until_paused("choose")
+    execution = await desk.start_until_pause("choose")
 
     assert await desk.error_of("answer", execution.id, "middle") == "Answer must be one of: high, low"
     assert await desk.error_of("answer", execution.id, "") == "Answer must be one of: high, low"
@@ -203,7 +203,7 @@ async def test_an_invalid_answer_changes_nothing(desk: CommandLine) -> None:
 
 async def test_a_subagents_question_is_shown_with_the_execution_to_answer(desk: CommandLine) -> None:
     """8.4.1: run, follow and show print the request for which an execution is paused."""
-    execution = await desk.start_until_paused("delegate")
+    execution = await desk.start_until_pause("delegate")
     (aide,) = await execution.subagents()
     following = asyncio.create_task(_lines(execution))
 
@@ -221,7 +221,7 @@ async def test_a_subagents_question_is_shown_with_the_execution_to_answer(desk: 
     followed = await following
     assert approval in followed
     assert "[Subagent: aide] It is done." in followed
-    assert await execution.asked() == []
+    assert await execution.requests_of_all() == []
 
 
 async def _lines(execution: Execution) -> str:
@@ -231,12 +231,12 @@ async def _lines(execution: Execution) -> str:
 
 
 async def _has_open_request(execution: Execution, need: CallNeed) -> bool:
-    return [request.kind for request in await execution.asked()] == [need]
+    return [request.kind for request in await execution.requests_of_all()] == [need]
 
 
 async def test_a_form_is_filled_in(desk: CommandLine) -> None:
     """8.5.3"""
-    execution = await desk.start_until_paused("fill in")
+    execution = await desk.start_until_pause("fill in")
 
     await desk.output_of("answer", execution.id, "--data", '{"day":"Friday"}')
 
@@ -246,7 +246,7 @@ async def test_a_form_is_filled_in(desk: CommandLine) -> None:
 
 async def test_a_call_is_approved_with_its_shown_digest(desk: CommandLine) -> None:
     """8.6.2"""
-    execution = await desk.start_until_paused("pay")
+    execution = await desk.start_until_pause("pay")
 
     assert await desk.output_of("approve", execution.id) == 'approved: transfer {"euros":80}\n'
 
@@ -256,7 +256,7 @@ async def test_a_call_is_approved_with_its_shown_digest(desk: CommandLine) -> No
 
 async def test_a_call_is_denied_with_a_reason(desk: CommandLine) -> None:
     """8.6.2"""
-    execution = await desk.start_until_paused("pay")
+    execution = await desk.start_until_pause("pay")
 
     said = await desk.output_of("approve", execution.id, "--deny", "--reason", "too much")
 
@@ -267,7 +267,7 @@ async def test_a_call_is_denied_with_a_reason(desk: CommandLine) -> None:
 
 async def test_a_call_is_approved_with_other_arguments(desk: CommandLine) -> None:
     """8.6.2"""
-    execution = await desk.start_until_paused("pay")
+    execution = await desk.start_until_pause("pay")
 
     await desk.output_of("approve", execution.id, "--args", '{"euros":8}')
 
@@ -290,7 +290,7 @@ async def test_invalid_arguments_approve_nothing(
     desk: CommandLine, given: tuple[str, ...], complaint: str
 ) -> None:
     """8.6.2"""
-    execution = await desk.start_until_paused("pay")
+    execution = await desk.start_until_pause("pay")
 
     assert complaint in await desk.error_of("approve", execution.id, *given)
     assert len(await execution.requests()) == 1
@@ -311,7 +311,7 @@ async def test_invalid_arguments_approve_nothing(
 async def test_contradictory_options_decide_nothing(
     desk: CommandLine, given: tuple[str, ...], complaint: str
 ) -> None:
-    execution = await desk.start_until_paused("pay")
+    execution = await desk.start_until_pause("pay")
 
     assert complaint in await desk.usage_error_of("approve", execution.id, *given)
     assert len(await execution.requests()) == 1
@@ -320,7 +320,7 @@ async def test_contradictory_options_decide_nothing(
 
 async def test_an_approval_is_remembered(desk: CommandLine) -> None:
     """8.6.4"""
-    execution = await desk.start_until_paused("pay")
+    execution = await desk.start_until_pause("pay")
     assert "does not match the call" in await desk.error_of(
         "approve", execution.id, "--remember", "--where", "euros=9*"
     )
@@ -333,7 +333,7 @@ async def test_an_approval_is_remembered(desk: CommandLine) -> None:
 
 async def test_an_approval_is_used_once(desk: CommandLine) -> None:
     """8.6.3"""
-    execution = await desk.start_until_paused("pay")
+    execution = await desk.start_until_pause("pay")
     await desk.output_of("approve", execution.id)
     await execution.result()
 

@@ -73,7 +73,7 @@ async def test_traces_of_an_operator_are_repaired(nursery: Nursery, services: Em
     async with open_installation(nursery, services, await a_database(services, "mended")) as own:
         desk = CommandLine(own, "mended")
         async with desk.open_worker():
-            execution = await desk.start_until_paused("pay")
+            execution = await desk.start_until_pause("pay")
             await execution.workflow.terminate("by an operator")
 
             async def is_repaired() -> bool:
@@ -261,7 +261,7 @@ async def test_unencrypted_input_of_strangers_is_refused(
         sealed = Settings(temporal_address=address, payload_key=a_key())
         keyed = CommandLine(replace(place.installation, temporal=await connect(sealed)), "sealed")
         async with keyed.open_worker():
-            execution = await keyed.start_until_paused("choose")
+            execution = await keyed.start_until_pause("choose")
             stranger = place.installation.temporal.get_workflow_handle(execution.workflow.id)
             (request,) = await execution.requests()
             answer = {"call_id": request.call_id}

@@ -25,7 +25,7 @@ from tests.services import data_directory
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def start_unbuffered(
+async def start_without_buffer(
     nursery: Nursery, *arguments: str, log: Path, environment: Mapping[str, str]
 ) -> Process:
     """A process with unbuffered log output."""
@@ -38,7 +38,7 @@ async def test_stopping_follow_prints_the_command_to_resume(
     desk: CommandLine, nursery: Nursery, tmp_path: Path
 ) -> None:
     given = ("run", "Think", "--agent", "hesitant")
-    process = await start_unbuffered(nursery, *given, log=tmp_path / "log", environment=desk.environment)
+    process = await start_without_buffer(nursery, *given, log=tmp_path / "log", environment=desk.environment)
 
     # The model has not completed its answer, and the text so far is shown.
     await until("it streams", lambda: "  model   Let me think" in process.log.read_text())
@@ -61,7 +61,7 @@ async def test_an_execution_without_a_worker_is_reported(
 ) -> None:
     lonely = {**desk.environment, "EVERSTEP_TASK_QUEUE": "lonely"}
     given = ("--data", str(tmp_path), "run", "hello", "--agent", "clerk")
-    process = await start_unbuffered(nursery, *given, log=tmp_path / "log", environment=lonely)
+    process = await start_without_buffer(nursery, *given, log=tmp_path / "log", environment=lonely)
     await until("it tells", lambda: "pending: no worker has picked it up" in process.log.read_text())
     process.signal(signal.SIGINT)
 
@@ -77,7 +77,7 @@ async def test_a_worker_stops_on_a_signal(
     desk: CommandLine, nursery: Nursery, tmp_path: Path, number: signal.Signals
 ) -> None:
     given = {**desk.environment, "EVERSTEP_TASK_QUEUE": "stops"}
-    worker = await start_unbuffered(nursery, "worker", log=tmp_path / "log", environment=given)
+    worker = await start_without_buffer(nursery, "worker", log=tmp_path / "log", environment=given)
     await until("it works", lambda: "working on 'stops' for the agents" in worker.log.read_text())
     worker.signal(number)
 
@@ -91,7 +91,7 @@ async def test_a_worker_that_cannot_start_says_why(
     desk: CommandLine, nursery: Nursery, tmp_path: Path
 ) -> None:
     given = {**desk.environment, "TEMPORAL_NAMESPACE": "elsewhere"}
-    worker = await start_unbuffered(nursery, "worker", log=tmp_path / "log", environment=given)
+    worker = await start_without_buffer(nursery, "worker", log=tmp_path / "log", environment=given)
 
     assert await worker.wait() == 1
     said = worker.log.read_text()
@@ -131,7 +131,7 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
             "0",
             "--json",
         )
-        up = await start_unbuffered(nursery, *given, log=tmp_path / "up", environment=nothing)
+        up = await start_without_buffer(nursery, *given, log=tmp_path / "up", environment=nothing)
         await until("it is up", lambda: up.ended.done() or "\n" in up.log.read_text())
         assert up.code is None, up.log.read_text()
         addresses = json.loads(up.log.read_text())
@@ -146,12 +146,12 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
         ports = addresses["temporal_address"], addresses["ui_url"]
         assert len(await remains_of(data, *ports)) > 4
 
-        ran = await start_unbuffered(
+        ran = await start_without_buffer(
             nursery, "--data", str(data), "run", "Hello", log=tmp_path / "run", environment=nothing
         )
         assert await ran.wait() == 0, ran.log.read_text()
         assert "I am the scripted demo model" in ran.log.read_text()
-        doctor = await start_unbuffered(
+        doctor = await start_without_buffer(
             nursery, "--data", str(data), "doctor", log=tmp_path / "doctor", environment=nothing
         )
         assert await doctor.wait() == 0, doctor.log.read_text()

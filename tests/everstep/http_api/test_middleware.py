@@ -15,8 +15,8 @@ from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.client.errors import Refused
 from everstep.http_api.app import create_app
 from everstep.http_api.middleware import MAX_BODY, MAX_HEAD, MAX_HEADERS
-from everstep.http_api.schemas.execution_responses import Execution, Request
-from everstep.http_api.schemas.responses import Message, MessageAccepted, Session
+from everstep.http_api.schemas.execution_responses import ExecutionResponse, Request
+from everstep.http_api.schemas.responses import MessageAccepted, MessageResponse, Session
 from everstep.http_api.schemas.text import ResponseModel
 from tests.everstep.http_api.house import ORIGIN, ApiCaller, ApiSetup, assert_problem, http_client
 
@@ -266,7 +266,7 @@ async def test_the_document_describes_every_error_as_a_problem(ann: ApiCaller) -
             assert schema["examples"], name
 
 
-@pytest.mark.parametrize("told", [Execution, Message, MessageAccepted, Request, Session])
+@pytest.mark.parametrize("told", [ExecutionResponse, MessageResponse, MessageAccepted, Request, Session])
 def test_the_examples_of_the_document_match_the_responses(told: type[ResponseModel]) -> None:
     (sample,) = told.model_json_schema()["examples"]
 

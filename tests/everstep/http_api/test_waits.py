@@ -81,7 +81,7 @@ class Scene:
         sent = await self.ann.post(path, {"content": "Go"} | ({} if session else {"agent": "held"}))
         return sent["message"]["session_id"], sent["execution_id"]
 
-    async def until_held(self) -> None:
+    async def until_model_waits(self) -> None:
         """Wait until the model waits, and the begin of its step is stored."""
         await self.model.begun.wait()
         self.model.begun.clear()
@@ -111,16 +111,16 @@ async def test_each_operation_has_its_number_of_waits(
     session, first = await scene.send()
     waits.note("a message that makes its session")
     async with at_work(api_setup, held):
-        await scene.until_held()
+        await scene.until_model_waits()
         waits.note("the begin of a first step")
         # The second request waits as well.
         model.holds, model.go_on = 2, replaced(model.go_on)
-        await scene.until_held()
+        await scene.until_model_waits()
         waits.note("a reply, its call, and the begin of a step")
         _, second = await scene.send(session)
         waits.note("a message to a busy session")
         model.holds, model.go_on = 3, replaced(model.go_on)
-        await scene.until_held()
+        await scene.until_model_waits()
         waits.note("the last reply, the end, and the begin of the next execution")
         assert waits.transcripts == TRANSCRIPTS + 1
         model.go_on.set()
@@ -132,7 +132,7 @@ async def test_each_operation_has_its_number_of_waits(
         waits.count = 0
         _, third = await scene.send(session)
         waits.note("a message to an idle session")
-        await scene.until_held()
+        await scene.until_model_waits()
         waits.count = 0
         await scene.ann.post(f"/agent/executions/{third}/cancel")
         await scene.until_over(third)

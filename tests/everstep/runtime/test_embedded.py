@@ -35,7 +35,7 @@ from everstep.runtime.embedded import (
     ServiceFailed,
     Temporal,
     find_running,
-    open_embedded,
+    open_services,
     postgres as postgres_module,
 )
 from tests.services import careless, data_directory
@@ -65,7 +65,7 @@ asyncio.run(main())
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours() -> AsyncGenerator[EmbeddedServices]:
     with data_directory() as data:
-        async with open_embedded(careless(data)) as services:
+        async with open_services(careless(data)) as services:
             yield services
 
 
@@ -210,7 +210,7 @@ class TestBothServers:
         self, ours: EmbeddedServices
     ) -> None:
         with pytest.raises(DataInUse, match=f"in use by process {os.getpid()}; stop it first"):
-            async with open_embedded(ours.config):
+            async with open_services(ours.config):
                 pass
         assert await query(ours.database_url, "SELECT 1") == 1
 
@@ -317,7 +317,7 @@ class TestTwoInstallations:
         data = closed / ("a 'very', %41 long: näme?#" * 4)
         config = replace(careless(data), postgres_port=0, search_attributes={"Tenant": "Keyword"})
 
-        async with open_embedded(config) as theirs:
+        async with open_services(config) as theirs:
             sockets = theirs.postgres.sockets
             assert not sockets.is_relative_to(data)
             assert sockets.stat().st_mode & 0o077 == 0
@@ -378,7 +378,7 @@ class TestFailures:
         with pytest.raises(
             ServiceFailed, match='invalid value for parameter "shared_buffers": "many"'
         ) as failed:
-            async with open_embedded(config):
+            async with open_services(config):
                 pass
 
         assert str(failed.value).startswith("postgres did not start: it exited with code 1; the end of ")
@@ -446,7 +446,7 @@ class TestAKilledParent:
         await wait_until(lambda: not any(map(is_alive, pids)))
         assert (data / "lock").read_text() == f"{parent.pid}\n"
         assert find_running(data) is None
-        async with open_embedded(careless(data)) as services:
+        async with open_services(careless(data)) as services:
             assert await query(services.database_url, "SELECT n FROM kept") == 7
             assert find_running(data) == services.state
 

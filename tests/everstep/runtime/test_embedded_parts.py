@@ -23,7 +23,7 @@ from everstep.runtime.embedded import (
     Service,
     ServiceFailed,
     find_running,
-    open_embedded,
+    open_services,
 )
 from everstep.runtime.embedded.child import LAUNCHER, Child, ChildExit
 from everstep.runtime.embedded.lock import data_lock, lock_holder
@@ -311,7 +311,7 @@ class TestDataDirectory:
     async def test_one_that_cannot_be_created_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(EmbeddedError, match="cannot be the data directory"):
-            async with open_embedded(EmbeddedConfig(tmp_path / "file" / "data")):
+            async with open_services(EmbeddedConfig(tmp_path / "file" / "data")):
                 pass
 
     @AS_ROOT
@@ -326,16 +326,16 @@ class TestDataDirectory:
                 os.setgroups([])
                 os.setgid(nobody.gid)
                 os.setuid(nobody.uid)
-                asyncio.run(_assert_refused(data))
+                asyncio.run(_assert_refusal(data))
                 code = 0
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-async def _assert_refused(data: Path) -> None:
+async def _assert_refusal(data: Path) -> None:
     with pytest.raises(EmbeddedError, match=f"this user may not write to {data}; run as the user who"):
-        async with open_embedded(EmbeddedConfig(data)):
+        async with open_services(EmbeddedConfig(data)):
             pass
 
 

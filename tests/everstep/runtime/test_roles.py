@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import make_url
 
-from everstep.runtime.embedded import EmbeddedServices, Postgres, open_embedded
+from everstep.runtime.embedded import EmbeddedServices, Postgres, open_services
 from everstep.runtime.embedded.child import Child
 from everstep.runtime.embedded.postgres import WORKING_DIRECTORY, postgres_binaries
 from everstep.runtime.embedded.processes import command_lines
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours() -> AsyncGenerator[EmbeddedServices]:
     with data_directory() as data:
-        async with open_embedded(careless(data)) as services:
+        async with open_services(careless(data)) as services:
             yield services
 
 
@@ -212,7 +212,7 @@ async def test_an_installation_of_an_earlier_release_is_upgraded_in_place() -> N
         await create_old_cluster(server, data)
         (data / "run").mkdir()
 
-        async with open_embedded(careless(data)) as services:
+        async with open_services(careless(data)) as services:
             hba = (data / "postgres" / "pg_hba.conf").read_text()
             assert "trust" not in hba
             with pytest.raises(psycopg.OperationalError, match="reject"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from everstep.runtime.embedded import EmbeddedServices, open_embedded
+from everstep.runtime.embedded import EmbeddedServices, open_services
 from everstep.runtime.embedded.ui_proxy import hidden_address
 from tests.services import careless, data_directory
 
@@ -21,7 +21,7 @@ API = "/api/v1/namespaces"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ours() -> AsyncGenerator[EmbeddedServices]:
     with data_directory() as data:
-        async with open_embedded(careless(data)) as services:
+        async with open_services(careless(data)) as services:
             yield services
 
 

@@ -27,7 +27,7 @@ def open_admin_connection(engine: AsyncEngine) -> Generator[psycopg.Connection[A
         yield connection
 
 
-async def run_while_blocked(
+async def run_behind_lock(
     engine: AsyncEngine, let_go: Callable[[], None], *work: Awaitable[Any]
 ) -> list[Any]:
     """Start this work, release the locks once all of it waits for them, and return its result."""
@@ -59,14 +59,14 @@ def record_statements(patch: pytest.MonkeyPatch) -> list[tuple[BoundStatement, Q
     """The statements that transactions send from now on, and the rows that they receive."""
     known, together = list[tuple[BoundStatement, QueryResult]](), Transaction.together
 
-    async def fetch_recorded(
+    async def fetch_and_record(
         self: Transaction, *asked: BoundStatement, last: bool = False
     ) -> list[QueryResult]:
         answers = await together(self, *asked, last=last)
         known.extend(zip(asked, answers, strict=True))
         return answers
 
-    patch.setattr(Transaction, "together", fetch_recorded)
+    patch.setattr(Transaction, "together", fetch_and_record)
     return known
 
 

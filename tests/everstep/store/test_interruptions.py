@@ -109,7 +109,7 @@ async def run_snapshot(engine: AsyncEngine) -> None:
         await work.together((text("SELECT 1 AS a"), {}), last=True)
 
 
-async def run_aborted(engine: AsyncEngine) -> None:
+async def run_and_abort(engine: AsyncEngine) -> None:
     """A transaction that the server aborts."""
     try:
         async with transaction(engine) as work:
@@ -160,7 +160,7 @@ WORKS: Final[dict[str, Work]] = {
         run_statements,
         run_batch,
         run_snapshot,
-        run_aborted,
+        run_and_abort,
         run_autocommit,
         run_activity_calls,
         run_gateway_queries,

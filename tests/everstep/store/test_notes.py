@@ -277,12 +277,12 @@ class TestInnerReplies:
 class TestListedTools:
     async def test_the_first_list_is_the_one(self, store: ExecutionStore) -> None:
         ref = await accept_execution(store)
-        assert await store.listed(ref) is None
+        assert await store.recorded_tools(ref) is None
 
-        assert await store.record_listed(ref, frozen_map({"time": [1]})) == {"time": [1]}
-        assert await store.record_listed(ref, frozen_map({"time": [2]})) == {"time": [1]}
+        assert await store.record_tools(ref, frozen_map({"time": [1]})) == {"time": [1]}
+        assert await store.record_tools(ref, frozen_map({"time": [2]})) == {"time": [1]}
 
-        assert await store.listed(ref) == {"time": [1]}
+        assert await store.recorded_tools(ref) == {"time": [1]}
         assert (await store.material(ref)).spec.listed == {"time": [1]}
 
     async def test_an_execution_of_another_tenant_has_none(self, store: ExecutionStore) -> None:
@@ -290,9 +290,9 @@ class TestListedTools:
         theirs = replace(ref, tenant_id="theirs")
 
         with pytest.raises(NotFound):
-            await store.record_listed(theirs, frozen_map({}))
+            await store.record_tools(theirs, frozen_map({}))
         with pytest.raises(NotFound):
-            await store.record_listed(ExecutionRef(uuid4()), frozen_map({}))
-        assert await store.listed(theirs) is None
+            await store.record_tools(ExecutionRef(uuid4()), frozen_map({}))
+        assert await store.recorded_tools(theirs) is None
         assert await store.inner_reply(theirs, "k") is None
         assert await store.processing(theirs, 1) is None

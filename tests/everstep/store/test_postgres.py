@@ -25,7 +25,7 @@ from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseBusy, DatabaseUnreachable, SchemaOutdated, StoreError
 from everstep.store.postgres import PostgresStore
 from everstep.store.tables import metadata
-from tests.everstep.store.onlookers import open_admin_connection, run_while_blocked
+from tests.everstep.store.onlookers import open_admin_connection, run_behind_lock
 from tests.everstep.store.queries import a_waiting_execution, all_rows, execute
 from tests.everstep.store.store_words import (
     TENANT,
@@ -344,7 +344,7 @@ class TestWaiting:
         with open_admin_connection(postgres.engine) as holder:
             holder.execute("SELECT FROM agent_tool_calls FOR UPDATE")
             attempts = (postgres.reserve_call(ref, "c0", attempt) for attempt in (1, 2, 3))
-            reserved = await run_while_blocked(postgres.engine, holder.commit, *attempts)
+            reserved = await run_behind_lock(postgres.engine, holder.commit, *attempts)
 
         assert sorted(each.is_uncertain for each in reserved) == [False, True, True]
 
@@ -359,9 +359,7 @@ class TestWaiting:
                 " started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
             )
             end = a_settlement(ref, ExecutionStatus.CANCELLED)
-            assert await run_while_blocked(postgres.engine, holder.commit, postgres.settle(end)) == [
-                Settled()
-            ]
+            assert await run_behind_lock(postgres.engine, holder.commit, postgres.settle(end)) == [Settled()]
 
         records = [call.record for call in (await postgres.steps(ref))[0].calls]
         assert [record.text for record in records if record] == ["1", "Error: Cancelled before it finished"]
@@ -379,7 +377,7 @@ class TestWaiting:
                 " success = false, started_at = now(), completed_at = now(), seconds = 0 WHERE call_id = 'c0'"
             )
             record = result_record(ref, a_result("c0"), events=[an_event("done")])
-            (seen,) = await run_while_blocked(postgres.engine, holder.commit, postgres.record_call(record))
+            (seen,) = await run_behind_lock(postgres.engine, holder.commit, postgres.record_call(record))
 
         assert seen.text == "closed"
         assert await postgres.envelopes(TENANT, ref.stream_id) == ()
@@ -398,7 +396,7 @@ class TestWaiting:
         }
         with open_admin_connection(postgres.engine) as holder:
             holder.execute("UPDATE agent_executions SET status = 'completed'")
-            (result,) = await run_while_blocked(postgres.engine, holder.commit, work[method]())
+            (result,) = await run_behind_lock(postgres.engine, holder.commit, work[method]())
 
         assert result is None if method == "settle" else isinstance(result, ExecutionEnded)
         row = await postgres.execution(ref)
@@ -423,7 +421,7 @@ class TestWaiting:
             holder.execute("UPDATE agent_steps SET facts = %s", [bodies.dump_facts(given.facts)])
             late = postgres.record_reply(a_reply(ref, "From the second", a_call(), attempt=2))
             retry = postgres.begin_step(a_step_start(ref, attempt=2))
-            facts, begun = await run_while_blocked(postgres.engine, holder.commit, late, retry)
+            facts, begun = await run_behind_lock(postgres.engine, holder.commit, late, retry)
 
         assert facts == begun.recorded == given.facts
 

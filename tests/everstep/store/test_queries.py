@@ -252,7 +252,7 @@ class TestIndexes:
             "what a call is shown": lambda: own_store.preview_call(ref, "call 5"),
             "what processors made of a step": lambda: own_store.processing(ref, 3),
             "what was asked in the midst of a step": lambda: own_store.inner_reply(ref, "call/3"),
-            "what toolsets listed": lambda: own_store.listed(ref),
+            "what toolsets listed": lambda: own_store.recorded_tools(ref),
         }
         for name, read in lists.items():
             plans.clear()

@@ -182,14 +182,14 @@ async def test_an_execution_that_names_a_session_creates_it(store: PostgresSessi
     assert (other.user_id, other.title) == ("ann", "Hers")
 
 
-async def post_until_deleted(store: PostgresSessions, session_id: UUID) -> None:
+async def post_until_deletion(store: PostgresSessions, session_id: UUID) -> None:
     for _ in range(3):
         posted = await store.post(a_message(session_id))
         await store.release(TENANT, session_id)
         await run_whole_execution(store, posted.execution)
 
 
-async def change_until_deleted(store: PostgresSessions, session_id: UUID) -> None:
+async def change_until_deletion(store: PostgresSessions, session_id: UUID) -> None:
     for number in range(10):
         await store.change_session(HERS, session_id, SessionChanges(title=f"{number}"))
         ref = await accept_execution(store, session_id=session_id)
@@ -215,14 +215,14 @@ async def test_concurrent_writers_of_many_sessions_never_deadlock(
         *(
             work(store, each)
             for each in sessions
-            for work in (post_until_deleted, post_until_deleted, change_until_deleted)
+            for work in (post_until_deletion, post_until_deletion, change_until_deletion)
         )
     )
 
     works = [
         work(store, each)
         for each in sessions
-        for work in (delete_when_idle, delete_when_idle, post_until_deleted)
+        for work in (delete_when_idle, delete_when_idle, post_until_deletion)
     ]
     ends = await asyncio.gather(*works, return_exceptions=True)
 

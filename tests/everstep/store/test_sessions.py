@@ -31,7 +31,7 @@ from everstep.agent_domain.stream.session_messages import Context, MessageRole
 from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
-from tests.everstep.store.onlookers import count_round_trips, open_admin_connection, run_while_blocked
+from tests.everstep.store.onlookers import count_round_trips, open_admin_connection, run_behind_lock
 from tests.everstep.store.session_words import (
     ALL,
     ANN,
@@ -266,7 +266,7 @@ class TestPosting:
             holder.execute("SELECT 1 FROM agent_executions WHERE id = %s FOR UPDATE", (first.execution_id,))
             end = store.settle(a_settlement(first, ExecutionStatus.COMPLETED))
             post = store.post(a_message(session_id, "Hurry", OnBusy.STEER))
-            ended, posted = await run_while_blocked(store.engine, holder.commit, end, post)
+            ended, posted = await run_behind_lock(store.engine, holder.commit, end, post)
 
         assert ended is not None
         assert posted.route in {Route.STEER, Route.START}
@@ -398,7 +398,7 @@ class TestTheFirstMessage:
         with open_admin_connection(store.engine) as holder:
             holder.execute("LOCK TABLE agent_envelopes")
             posts = [store.post(message) for _ in range(3)]
-            posted = await run_while_blocked(store.engine, holder.commit, *posts)
+            posted = await run_behind_lock(store.engine, holder.commit, *posts)
 
         launches = [each.launch for each in posted if each.launch]
         assert [launch.ref for launch in launches] == [posted[0].execution]
@@ -421,7 +421,7 @@ class TestTheFirstMessage:
                 (message.session_id, TENANT, ANN),
             )
             let_go = holder.commit if is_kept else holder.rollback
-            (posted,) = await run_while_blocked(store.engine, let_go, store.post(message))
+            (posted,) = await run_behind_lock(store.engine, let_go, store.post(message))
 
         session = await store.session(HERS, message.session_id)
         assert session

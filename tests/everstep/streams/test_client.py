@@ -40,7 +40,7 @@ def stream_of(gateway: ScriptedGateway, since: Position | None = ALL, **given: A
 async def collect(news: Stream, tale: ScriptedExecution) -> list[StreamEvent]:
     heard = list[StreamEvent]()
     async with asyncio.timeout(30), aclosing(news):
-        async for event in news.until_ended(tale.execution_id):
+        async for event in news.until_end(tale.execution_id):
             heard.append(event)
             if isinstance(event, Reload) and event.seq == tale.seq:
                 # It has ended before, as a client finds that loads it.

@@ -425,7 +425,7 @@ class TestLinks:
         assert "cannot be read" in caplog.text
 
 
-async def publish_until_blocked(bus: DirectBus, gateway: FakeGateway) -> int:
+async def publish_until_full(bus: DirectBus, gateway: FakeGateway) -> int:
     """Publish until the socket blocks; returns the number of envelopes."""
     (each,) = interested_links(bus, STREAM)
     seq = 0
@@ -451,7 +451,7 @@ class TestSlowness:
             gateway.wanted[STREAM] = None
             await wait_until(lambda: bus.has_subscribers(STREAM))
             gateway.reads.clear()
-            last = await publish_until_blocked(bus, gateway)
+            last = await publish_until_full(bus, gateway)
             for index in range(3 * LIMIT):
                 bus.publish_chunk(STREAM, a_chunk(index))
             for seq in range(last + 1, last + LIMIT):
@@ -470,7 +470,7 @@ class TestSlowness:
             gateway.wanted[STREAM] = None
             await wait_until(lambda: bus.has_subscribers(STREAM))
             gateway.reads.clear()
-            last = await publish_until_blocked(bus, gateway)
+            last = await publish_until_full(bus, gateway)
             for seq in range(last + 1, last + LIMIT + 2):
                 bus.publish(STREAM, [an_envelope(seq)])
             assert not bus.has_subscribers(STREAM)
@@ -510,7 +510,7 @@ class TestSlowness:
             async with asyncio.timeout(10), open_publisher(FakeRegistry(gateway)) as bus:
                 await wait_until(lambda: bus.has_subscribers(STREAM))
                 gateway.reads.clear()
-                await publish_until_blocked(bus, gateway)
+                await publish_until_full(bus, gateway)
 
 
 def test_the_registry_expires_after_the_announcement_interval() -> None:

@@ -59,7 +59,7 @@ async def test_stored_envelopes_and_text_arrive() -> None:
             gateway.table.store_record(step_end(1)), gateway.table.store_record(execution_end())
         )
         async with asyncio.timeout(20):
-            last = [event async for event in news.until_ended(EXECUTION)]
+            last = [event async for event in news.until_end(EXECUTION)]
         assert [event.envelope.seq for event in last if isinstance(event, Happened)] == [3, 4]
 
 

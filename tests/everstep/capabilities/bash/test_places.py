@@ -8,7 +8,7 @@ import pytest
 
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash import sandbox
-from everstep.capabilities.bash.places import MAX_LINKS, Place, real_path
+from everstep.capabilities.bash.places import MAX_LINKS, ResolvedPath, real_path
 from everstep.capabilities.bash.sandbox import Launch
 from everstep.capabilities.bash.words import Unusable
 from tests.everstep.capabilities.bash.surroundings import SECRET, SandboxHost, bash, policy_for
@@ -71,7 +71,7 @@ async def test_a_path_replaced_at_the_start_of_a_command_is_not_shown(
     """9.1.6: the checked directory is the mounted one, or the command does not start."""
     path, begin = inner_directory(around), sandbox.launch_for
 
-    def replace_and_launch(policy: ExecutionPolicy, places: Sequence[Place]) -> Launch:
+    def replace_and_launch(policy: ExecutionPolicy, places: Sequence[ResolvedPath]) -> Launch:
         path.rename(path.with_name("moved"))
         path.symlink_to(around.outside)
         return begin(policy, places)
@@ -131,7 +131,7 @@ def test_circular_links_are_refused(tmp_path: Path) -> None:
 def test_a_path_is_identified_by_its_inode_not_by_its_name(tmp_path: Path) -> None:
     """9.1.6: and no link is followed to it."""
     (tmp_path / "a").mkdir()
-    place = Place.at(f"{tmp_path}/a", writable=False)
+    place = ResolvedPath.at(f"{tmp_path}/a", writable=False)
     assert place.exists_under("")
     assert place.exists_under("/proc/self/root")
     (tmp_path / "a").rename(tmp_path / "b")
@@ -140,4 +140,4 @@ def test_a_path_is_identified_by_its_inode_not_by_its_name(tmp_path: Path) -> No
     assert not place.exists_under("")
     for path in ("a", "a/x", "gone/x"):
         with pytest.raises(Unusable, match=REPLACED):
-            Place.at(f"{tmp_path}/{path}", writable=False)
+            ResolvedPath.at(f"{tmp_path}/{path}", writable=False)

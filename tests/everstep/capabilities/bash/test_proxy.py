@@ -187,10 +187,10 @@ async def test_an_open_address_among_closed_ones_is_used() -> None:
     """9.1.15"""
     async with a_server() as server:
 
-        async def resolve_mixed(_host: str) -> Sequence[Address]:
+        async def resolve_both(_host: str) -> Sequence[Address]:
             return [ip_address("10.0.0.1"), *LOOPBACK]
 
-        proxy = Proxy((f"{HOST}:{server.port}",), resolve_mixed, lambda address: address in LOOPBACK)
+        proxy = Proxy((f"{HOST}:{server.port}",), resolve_both, lambda address: address in LOOPBACK)
         async with open_proxy(proxy) as ask:
             assert (await ask(get(f"http://{HOST}:{server.port}/"))).endswith(b"hi\n")
 

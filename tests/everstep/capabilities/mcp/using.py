@@ -41,7 +41,7 @@ class ServerTools:
 
 async def tools_of(use: UseMCP, tenant: str = "t1") -> ServerTools:
     """The listed tools, after a round trip through their recorded form."""
-    listed = await use.toolset.listed(Asker(EXECUTION, tenant))
+    listed = await use.toolset.list_tools(Asker(EXECUTION, tenant))
     recorded = [ListedTool.from_dict(each.to_dict()) for each in listed]
     return ServerTools(use, tenant, {each.origin["tool"]: each for each in recorded})
 
