@@ -108,7 +108,7 @@ PLANTED = [
 
 
 @pytest.fixture
-def copy_packages(tmp_path: Path) -> Path:
+def copied(tmp_path: Path) -> Path:
     """A copy of the packages for planted imports."""
     for package in ("everstep", *LINKED):
         shutil.copytree(

@@ -33,8 +33,8 @@ CAUGHT: Final = {
     ("everstep/client/titles.py", "_entitle"),
     ("everstep/store/streams.py", "_ask"),
     ("everstep/streams/publisher.py", "_send"),
-    ("broadcast_gateway/links.py", "tell"),
-    ("broadcast_gateway/protocols.py", "_work"),
+    ("broadcast_gateway/links.py", "send_changes"),
+    ("broadcast_gateway/protocols.py", "_run_queue"),
     ("broadcast_gateway/hub.py", "coroutine"),
 }
 """Tasks that end by themselves. Each catches every exception, or its result is checked."""

@@ -104,10 +104,14 @@ def indent(text: str) -> str:
     return text.replace("\n", "\n" + " " * len(MODEL_PREFIX))
 
 
+_STATES = {"told": "waits", "reserved": "runs"}
+"""How calls without a result are shown: a worker has begun the second, and no one the first."""
+
+
 def call_line(row: CallRow) -> str:
     """A call with its result or its state."""
     call = f"{row.call.name}({args_summary(row.allowed.args)})"
-    result = indent(truncate(row.record.text, WIDTH)) if row.record else row.state
+    result = indent(truncate(row.record.text, WIDTH)) if row.record else _STATES[row.state]
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
     ref = _error_ref(row.record.error if row.record else None)
     return f"  tool    {call} -> {result}{ref}{again}"

@@ -43,12 +43,20 @@ from everstep.runtime.worker import build_failpoint
     help="Default: EVERSTEP_GATEWAY_PORT or 6001; if 0 or busy: a free one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
+@click.option("--no-worker", is_flag=True, help="Run no worker here; start one with `everstep worker`.")
 @click.option("--debug", is_flag=True, help="Show viewers the full texts of errors (EVERSTEP_ERROR_DETAILS).")
 @with_agents
 @click.pass_obj
 @command
 async def up(
-    settings: Settings, temporal_port: int, ui_port: int, as_json: bool, debug: bool, **ports: int | None
+    settings: Settings,
+    *,
+    temporal_port: int,
+    ui_port: int,
+    as_json: bool,
+    no_worker: bool,
+    debug: bool,
+    **ports: int | None,
 ) -> None:
     """Start a local installation; Ctrl-C stops it.
 
@@ -79,7 +87,7 @@ async def up(
         _print_addresses(installation, urls, as_json)
         service_exit = asyncio.ensure_future(services.death)
         service_exit.add_done_callback(lambda _done: stop.set())
-        await installation.work(stop)
+        await (stop.wait() if no_worker else installation.work(stop))
         if service_exit.done():
             raise InvalidInput(str(service_exit.result()))
         service_exit.cancel()

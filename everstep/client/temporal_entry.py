@@ -128,8 +128,8 @@ class TemporalEntry:
     @activity.defn(name="everstep.start")
     async def start(self, request: StartRequest) -> ExecutionReport:
         """Accept a message and start an execution for it."""
-        # A retry must not start a second execution: the id derives from the activity's id.
-        named = request.execution_id or self.client.derived_id(activity.info().activity_id)
+        # A retry must not start a second execution: the id derives from the activity.
+        named = request.execution_id or self.client.derived_id(_activity_key())
         try:
             execution = await self.client.start(
                 request.agent,
@@ -155,7 +155,7 @@ class TemporalEntry:
 
 
 async def _perform_act(execution: Execution, request: ActRequest) -> None:
-    key = _act_key()
+    key = _activity_key()
     match request.act:
         case "answer":
             await execution.submit_input(
@@ -180,8 +180,8 @@ async def _perform_act(execution: Execution, request: ActRequest) -> None:
             """Only return the status."""
 
 
-def _act_key() -> str:
-    """The idempotency key of the act, the same for every attempt of the activity.
+def _activity_key() -> str:
+    """The idempotency key of a call, the same for every attempt of the activity.
 
     Callers choose the ids of standalone activities. In a workflow the ids are numbers, so the key includes
     the workflow and its run.

@@ -101,5 +101,6 @@ def _add_security(document: dict[str, Any]) -> None:
                 operation["security"] = [{"bearer": []}]
             for status, response in operation["responses"].items():
                 for media in response.get("content", {}).copy().values():
-                    if status >= "4" and media.get("schema", {}).get("$ref", "").endswith("/Problem"):
+                    reference = media.get("schema", {}).get("$ref", "")
+                    if status >= "4" and reference.endswith(f"/{problems.ProblemDocument.__name__}"):
                         response["content"] = {problems.MEDIA_TYPE: media}

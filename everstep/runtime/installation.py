@@ -1,6 +1,7 @@
 """The wiring of an installation: servers, store, models, agents and client."""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
@@ -50,6 +51,8 @@ from everstep.streams.ordering import OrderedBus
 
 HOW_TO_START = "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS"
 
+log = logging.getLogger(__name__)
+
 
 def locate_services(settings: Settings) -> Settings:
     """Return the settings, with the addresses of the local installation if none are given."""
@@ -65,6 +68,8 @@ def locate_services(settings: Settings) -> Settings:
             "temporal_address": settings.temporal_address or local.temporal_address,
             "ui_url": settings.ui_url or local.ui_url,
             "auth_secret": settings.auth_secret or find_local_secret(data),
+            # The local Temporal server knows them.
+            "search_attributes": settings.search_attributes or settings.temporal_address is None,
         }
     )
 
@@ -145,8 +150,14 @@ class Installation:
     @cached_property
     def titles(self) -> Titles | None:
         """The generator of session titles, or None if there is no preset for it."""
-        is_there = titles.PRESET in self.models.presets.names
-        return Titles(self.models.model(titles.PRESET), self.store) if is_there else None
+        if titles.PRESET not in self.models.presets.names:
+            return None
+        try:
+            return Titles(self.models.model(titles.PRESET), self.store)
+        except InvalidInput as error:
+            # A title is worth no outage: without one, the first words of the session are shown.
+            log.warning("no model writes titles of sessions: %s", error)
+            return None
 
     @cached_property
     def reconciler(self) -> Reconciler:
@@ -231,8 +242,9 @@ async def open_installation(
             store = PostgresSessions(engine, bus)
             installation = Installation(settings, await connect(settings), store, models, bus)
             yield installation
-            if installation.titles:
-                await installation.titles.aclose()
+            # Not made only to be closed.
+            if isinstance(used := vars(installation).get("titles"), Titles):
+                await used.aclose()
     finally:
         await engine.dispose()
         await models.aclose()

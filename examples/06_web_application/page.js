@@ -96,7 +96,7 @@ async function load(execution) {
 
 const { url } = await call("/gateway");
 const client = connect({
-  url: `${url}/v1`,
+  url,
   token: async () => (await fetch("/token")).text(),
   onstate: (state) => (find("#state").textContent = state),
 });

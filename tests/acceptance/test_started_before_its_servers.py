@@ -99,7 +99,7 @@ async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, fold
         status, problem = await fetch(port, "/agent/sessions")
         assert status == 503
         assert problem["detail"].startswith(
-            "This process is waiting for PostgreSQL and Temporal, and cannot serve"
+            "This process is waiting for PostgreSQL and Temporal, and is unavailable"
         )
 
         await site.services.postgres.start()

@@ -53,7 +53,10 @@ class Viewer:
     ) -> None:
         """Connect to the gateway; a list of tokens is returned by a function, one after the other."""
         self.command(
-            "connect", options={"url": self.url, "retryMin": 0.02} | options, tokens=tokens, builtin=builtin
+            "connect",
+            options={"url": self.url.removesuffix("/v1"), "retryMin": 0.02} | options,
+            tokens=tokens,
+            builtin=builtin,
         )
 
     def watch(self, since: Any = None, *, channel: str = CHANNEL, fails: str | None = None) -> None:

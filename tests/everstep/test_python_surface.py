@@ -442,14 +442,14 @@ NAMES: list[str] = vars(everstep)["__all__"]
 OURS = ("everstep",)
 
 NOT_FOR_APPLICATIONS = {
-    # The base classes of exported classes of the same name.
-    "everstep.agent_domain.agents.registry.AgentRegistry",
-    "everstep.agent_domain.agents.builder.AgentBuilder",
+    # The base classes of exported classes.
+    "everstep.agent_domain.agents.registry.AgentSpecRegistry",
+    "everstep.agent_domain.agents.builder.DefinitionBuilder",
     # Structural types of one parameter, which the exported classes satisfy.
     "everstep.capabilities.mcp.TakesToolsets",
-    "everstep.capabilities.subagents.Skills",
+    "everstep.capabilities.subagents.SkillSource",
     # How a stream waits between connections; our own tests replace it.
-    "everstep.streams.backoff.Pace",
+    "everstep.streams.backoff.ClientTimings",
     # Our own tests end a client in the middle of a request here.
     "everstep.activities.failpoints.Failpoint",
 }
@@ -490,7 +490,7 @@ def test_types_of_exported_functions_are_exported() -> None:
     missing = set[str]()
     for name, value in exported.items():
         for function in _signatures(value):
-            hints = typing.get_type_hints(function)
+            hints = typing.get_type_hints(function, localns={"Client": everstep.Client})
             for kind in (kind for hint in hints.values() for kind in _types_in(hint)):
                 label = f"{kind.__module__}.{kind.__qualname__}"
                 is_ours = kind.__module__.split(".")[0] in OURS and not kind.__name__.startswith("_")

@@ -241,7 +241,7 @@ class TestUnforeseen:
         async with at_work(temporal, an_agent("Done")) as office:
             gone = NotFound("execution", "any more")
             office.store.fail_next("begin_step", gone)
-            office.store.fail_next("material", *[gone] * 4)
+            office.store.fail_next("material_with_steps", *[gone] * 4)
             execution = await office.start()
             with pytest.raises(WorkflowFailureError) as failure:
                 await final_result(execution)

@@ -389,7 +389,7 @@ class TestSteering:
 
             steering = await office.store.steering(execution.ref, "once")
             assert not steering.is_settled
-            assert await office.store.undelivered(execution.ref) == ()
+            assert await office.store.pending_commands(execution.ref) == ()
 
 
 class TestPausing:
@@ -403,7 +403,7 @@ class TestPausing:
             await model.begun.wait()
             await office.store.command(execution.ref, "pause/lost", CommandKind.PAUSE)
             await execution.resume()
-            assert await office.store.undelivered(execution.ref) == ()
+            assert await office.store.pending_commands(execution.ref) == ()
             assert not (await progress(execution)).facts.is_paused
             model.go_on.set()
             await final_result(execution)
@@ -419,7 +419,7 @@ class TestPausing:
             await execution.pause()
             await office.store.command(execution.ref, "resume/lost", CommandKind.RESUME)
             await execution.pause()
-            assert await office.store.undelivered(execution.ref) == ()
+            assert await office.store.pending_commands(execution.ref) == ()
             assert (await progress(execution)).facts.is_paused
             await execution.resume()
             model.go_on.set()

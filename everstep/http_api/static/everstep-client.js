@@ -368,7 +368,7 @@ class Subscription {
 
 /**
  * @typedef {object} Options
- * @property {string} url of the gateway, with its path `/v1`
+ * @property {string} url of the gateway, with or without its path `/v1`
  * @property {string | (() => string | Promise<string>)} token
  * @property {(message: string) => unknown} [onerror] what went wrong, whether or not it is tried again
  * @property {(state: State) => unknown} [onstate]
@@ -377,6 +377,12 @@ class Subscription {
  * @property {number} [retryMax] at most so many
  * @property {number} [patience] seconds to wait for any sign of life that was asked for
  */
+
+/** The endpoint of a gateway. @param {string} url */
+const endpoint = (url) => {
+  const address = url.replace(/\/+$/, "");
+  return address.endsWith("/v1") ? address : `${address}/v1`;
+};
 
 /** One connection, which comes back, and what is watched over it; made by `connect`. */
 class Client {
@@ -431,7 +437,7 @@ class Client {
     try {
       const token = await this.#token();
       if (turn !== this.#turn) return;
-      const socket = (this.#socket = new WebSocket(url, "everstep.v1"));
+      const socket = (this.#socket = new WebSocket(endpoint(url), "everstep.v1"));
       socket.onopen = () => turn === this.#turn && this.#send({ type: "hello", token });
       socket.onmessage = ({ data }) => turn === this.#turn && this.#received(data, token);
       socket.onclose = ({ code, reason }) => turn === this.#turn && this.#lost(code, reason);

@@ -38,6 +38,7 @@ from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, Sc
 from everstep.agent_domain.tools.function_tool import BaseTool
 from everstep.agent_domain.tools.tools import Effect, Tool, ToolContext, ToolOptions
 from everstep.agent_domain.tools.toolsets import Asker, ListedTool
+from everstep.agent_domain.values import EMPTY
 from tests.toolsets import FakeToolset
 
 LOOK, FIND = MockTool("look"), MockTool("find")
@@ -557,7 +558,7 @@ def test_a_toolset_of_the_first_release_works_with_a_warning() -> None:
 
         async def listed(self, asker: Asker) -> list[ListedTool]:
             del asker
-            return [ListedTool("look")]
+            return [ListedTool("look", "Looks", EMPTY)]
 
         def tool(self, listed: ListedTool) -> Tool:
             return MockTool(listed.name)

@@ -209,7 +209,7 @@ def test_settings_of_a_model_are_in_the_hash_and_their_source_is_not() -> None:
 class Bringing(MockTool):
     """A tool that brings agents."""
 
-    written = frozen_map({"agents": {"other": "You help."}})
+    declared_settings = frozen_map({"agents": {"other": "You help."}})
 
 
 def test_additional_data_are_in_the_hash() -> None:

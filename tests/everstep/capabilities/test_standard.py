@@ -446,7 +446,7 @@ async def test_tools_filters_the_list_of_a_server(
         return [ListedTool(name, "", EMPTY) for name in ("crm_find", "crm_delete")]
 
     monkeypatch.setattr(McpToolset, "list_tools", list_tools)
-    found = await toolset(agent).listed(Asker(uuid4(), "default"))
+    found = await toolset(agent).list_tools(Asker(uuid4(), "default"))
     assert [tool.name for tool in found] == ["crm_find"]
     for tools, problem in (
         ("bash", "'tools' names no tool that begins with 'crm_'"),

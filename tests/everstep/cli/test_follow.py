@@ -259,7 +259,7 @@ async def test_a_request_that_is_answered_at_once_is_shown(child: bool, seen: bo
 
         looks = 0
 
-        async def rest(self, seconds: float) -> bool:
+        async def wait(self, seconds: float) -> bool:
             nonlocal request
             self.looks += 1
             if self.looks == 1:
@@ -321,10 +321,10 @@ async def test_another_attempt_starts_its_text_again() -> None:
     attempts = [wrote, replace(wrote, attempt=2, text="Perhaps"), replace(wrote, text="I think")]
 
     class ScriptedWatch(Watch):
-        def wrote(self, execution_id: UUID) -> Wrote | None:
+        def latest_text(self, execution_id: UUID) -> Wrote | None:
             return attempts[min(len(lines), 2)]
 
-        async def rest(self, seconds: float) -> bool:
+        async def wait(self, seconds: float) -> bool:
             lines.append("")
             if len(lines) == 4:
                 book.complete_step(1, "Perhaps so", attempt=2)
@@ -365,14 +365,14 @@ class RandomWatch(Watch):
             elif self._random.random() < 0.3:
                 self.book.record_partial_text(number, text)
 
-    def wrote(self, execution_id: UUID) -> Wrote | None:
+    def latest_text(self, execution_id: UUID) -> Wrote | None:
         self._said = self._random.randint(self._said, self._at)
         for number, text, words in self._happens[: self._said]:
             if text:
                 self._seen = Wrote(execution_id, number, 1, text, "", text == "".join(words))
         return self._seen
 
-    async def rest(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         self.advance()
         return self._random.random() < 0.5
 

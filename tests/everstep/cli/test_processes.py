@@ -162,6 +162,26 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
         assert await remains_of(data, *ports) == []
 
 
+async def test_an_installation_without_a_worker_leaves_executions_to_others(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    with data_directory() as folder:
+        own, nothing = ("--data", str(folder / "data")), environment()
+        ports = [word for name in ("temporal", "ui", "http", "gateway") for word in (f"--{name}-port", "0")]
+        up = await start_without_buffer(
+            nursery, *own, "up", "--no-worker", "--json", *ports, log=tmp_path / "up", environment=nothing
+        )
+        await until("it is up", lambda: up.ended.done() or "\n" in up.log.read_text())
+        assert up.code is None, up.log.read_text()
+        doctor = await start_without_buffer(
+            nursery, *own, "doctor", log=tmp_path / "doctor", environment=nothing
+        )
+        assert await doctor.wait() == 1
+        assert "start one with `everstep worker`" in doctor.log.read_text()
+        up.signal(signal.SIGINT)
+        assert await up.wait() == 0, up.log.read_text()
+
+
 async def test_a_background_installation_handles_signals_like_one_in_the_foreground() -> None:
     need_a_sandbox()
     with data_directory() as folder:

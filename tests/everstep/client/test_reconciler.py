@@ -172,7 +172,7 @@ async def test_an_outage_is_waited_for(
     temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
 ) -> None:
     parlour = a_session_setup(temporal, store, an_agent())
-    parlour.store.fail_next("stranded", EverstepError("the database is away"))
+    parlour.store.fail_next("repair_candidates", EverstepError("the database is away"))
     reconciler, stop, seen = parlour.reconciler, asyncio.Event(), list[int]()
 
     async def has_scanned_twice() -> bool:
@@ -215,4 +215,4 @@ async def test_a_resume_follows_the_pause_that_waits_for_the_workflow(
             return (await execution.get()).status is ExecutionStatus.COMPLETED
 
         await eventually(is_over)
-        assert await parlour.store.undelivered(row.ref) == ()
+        assert await parlour.store.pending_commands(row.ref) == ()

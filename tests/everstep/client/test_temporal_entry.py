@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -9,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 from temporalio.client import ActivityFailureError, Client as TemporalClient
 from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
@@ -92,6 +94,22 @@ async def test_a_repeated_activity_starts_no_other_execution(temporal: TemporalC
         other = await call_entry(office, "start", request, "order-17")
 
         assert one.execution_id == other.execution_id
+
+
+async def test_activities_of_different_workflows_start_different_executions(temporal: TemporalClient) -> None:
+    """1.1.4: within a workflow the ids of activities are numbers."""
+    office = an_office(temporal, ASKING)
+    entry, environment = TemporalEntry(office.client), ActivityEnvironment()
+    started: list[ExecutionReport] = []
+    for workflow in ("first", "second", "second"):
+        environment.info = replace(
+            environment.info, workflow_id=workflow, workflow_run_id="run", activity_id="1"
+        )
+        started.append(await environment.run(entry.start, StartRequest(agent="agent", message="Plan it")))
+
+    first, second, again = (each.execution_id for each in started)
+    assert first != second
+    assert second == again
 
 
 async def test_a_decision_is_bound_to_the_listed_arguments(temporal: TemporalClient) -> None:

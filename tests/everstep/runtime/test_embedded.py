@@ -49,13 +49,13 @@ DEADLINE = 20.0
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from everstep.runtime.embedded import EmbeddedConfig, embedded
+from everstep.runtime.embedded import EmbeddedConfig, open_services
 
 async def main():
     config = EmbeddedConfig(Path(sys.argv[1]), 0, 0, postgres_settings={"fsync": "off"})
-    async with embedded(config) as services:
+    async with open_services(config) as services:
         print(services.postgres.pid, services.temporal.pid, services.database_url, flush=True)
-        await services.died
+        await services.death
 
 asyncio.run(main())
 """

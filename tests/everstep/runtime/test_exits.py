@@ -16,12 +16,12 @@ from tests.everstep.cli.desk import a_database
 
 PROGRAM = """
 import asyncio, sys
-from everstep.runtime.installation import opened
+from everstep.runtime.installation import open_installation
 from everstep.runtime.settings import Settings
 
 async def main(how):
     settings = Settings.read(agents="tests.everstep.cli.interrupting:agents", task_queue=sys.argv[2])
-    async with opened(settings) as installation:
+    async with open_installation(settings) as installation:
         execution = await installation.client.start("interrupting", "Do it")
         if how == "waiting":
             result = asyncio.create_task(execution.result())

@@ -259,7 +259,7 @@ async def epoch_of(engine: AsyncEngine) -> str:
 class AnonymousServer(Postgres):
     """A server that does not reveal its identity."""
 
-    async def _provide(self) -> None:
+    async def _create_database(self) -> None:
         await super()._create_database()
         await self._run_single_user(
             "everstep", ["REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC;"]

@@ -521,14 +521,14 @@ class FakeHub:
     """The calls that a hub received."""
 
     def __init__(self) -> None:
-        self.wanted = {STREAM}
+        self.stream_ids = {STREAM}
         self.on_interest: Callable[[UUID, bool], None] = lambda _stream_id, _is_wanted: None
         self.told: list[tuple[UUID, bytes, str]] = []
 
-    def pushed(self, stream_id: UUID, body: bytes, epoch: str) -> None:
+    def push(self, stream_id: UUID, body: bytes, epoch: str) -> None:
         self.told.append((stream_id, body, epoch))
 
-    def compare(self) -> None:
+    def request_comparison(self) -> None:
         """The publisher disconnected."""
 
 

@@ -386,11 +386,11 @@ async def test_the_error_output_of_a_server_is_logged_within_limits(caplog: pyte
 
 CHILD = """
 import asyncio, logging, sys
-from tests.everstep.capabilities.mcp.using import using
+from tests.everstep.capabilities.mcp.using import open_tools
 from everstep.capabilities.mcp import StdioServer
 
 async def main():
-    async with using(StdioServer(*{words!r})) as tools:
+    async with open_tools(StdioServer(*{words!r})) as tools:
         await asyncio.sleep(600)
 
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
