@@ -405,6 +405,9 @@ class Execution:
         """
         return await self._delivery.wait_for_end()
 
+    ended = wait_for_end
+    """The name of `wait_for_end` in release 0.1."""
+
     async def deliver(self, command: Command) -> None:
         """Send a command to the workflow, and store that it was delivered.
 

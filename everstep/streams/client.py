@@ -106,6 +106,9 @@ class Stream:
             if isinstance(event, Happened) and event.ends(execution_id):
                 return
 
+    until_ended = until_end
+    """The name of `until_end` in release 0.1."""
+
     async def _follow(self) -> AsyncGenerator[StreamEvent]:
         while True:
             token, opened_at = await self._request_token(), monotonic()
