@@ -64,7 +64,8 @@ def additions_between(before: AgentState, after: AgentState) -> HookAdditions:
             if (most := max(len(opening), len(added))) > MAX_ADDED_MESSAGES:
                 raise InvalidInput(
                     f"hooks and processors added {most} messages to a step; "
-                    f"add at most {MAX_ADDED_MESSAGES} before and after the conversation, and join some"
+                    f"add at most {MAX_ADDED_MESSAGES} messages before and after the conversation, "
+                    "and join some"
                 )
             return HookAdditions(opening, added, MetadataChanges.between(before.metadata, after.metadata))
     raise InvalidInput(
