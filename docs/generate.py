@@ -105,15 +105,18 @@ def _default(value: object) -> str:
             return f"`{value}`"
 
 
-def commands_of(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+def commands_of(
+    command: click.Command, name: str, parent: click.Context | None = None
+) -> Iterator[tuple[str, str]]:
     """Each command with its `--help`."""
-    context = click.Context(command, info_name=name, max_content_width=100, terminal_width=100)
+    settings: dict[str, Any] = {**command.context_settings, "max_content_width": 100, "terminal_width": 100}
+    context = click.Context(command, info_name=name.rsplit(maxsplit=1)[-1], parent=parent, **settings)
     yield name, command.get_help(context)
     if isinstance(command, click.Group):
         for below in command.list_commands(context):
             found = command.get_command(context, below)
             if found is not None:
-                yield from commands_of(found, f"{name} {below}")
+                yield from commands_of(found, f"{name} {below}", context)
 
 
 def cli() -> str:

@@ -192,7 +192,7 @@ async def test_the_policy_receives_the_caller(shop: Front) -> None:
         ("nonsense", "module:attribute"),
         ("no_such_module:policy", "cannot be imported"),
         ("tests.acceptance.contexts:nothing_here", "has no 'nothing_here'"),
-        ("tests.acceptance.contexts:Unmakeable", "cannot be made"),
+        ("tests.acceptance.contexts:Unmakeable", "cannot be created"),
         ("tests.acceptance.contexts:blocking", "async def check"),
         ("tests.acceptance.contexts:short", "async def check"),
         ("tests.acceptance.contexts:number", "async def check"),

@@ -147,8 +147,8 @@ def return_nothing(state: AgentState) -> Any:
 
 
 FORGETFUL: list[tuple[Build, str]] = [
-    (lambda b: b.add_processor(return_nothing), "forgets returned NoneType"),
-    (lambda b: b.add_hook(ForgetfulHook()), "Forgetful returned NoneType"),
+    (lambda b: b.add_processor(return_nothing), "return_nothing returned NoneType"),
+    (lambda b: b.add_hook(ForgetfulHook()), "ForgetfulHook returned NoneType"),
     (lambda b: b.with_driver(OwnDriver(return_nothing)), "OwnDriver returned NoneType"),
 ]
 
