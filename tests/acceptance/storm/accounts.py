@@ -140,14 +140,19 @@ def _duplicates(operations: list[Operation], books: Records) -> Iterator[str]:
 
 
 def wrong_decisions(operations: list[Operation], books: Records) -> Iterator[str]:
-    """Each request has one decision, and the decision is carried out."""
-    ran = Counter[str](entry.data["mark"] for entry in books.journal if entry.event == "ran")
+    """Each request has one decision, and the decision is carried out.
+
+    A fork runs the calls of its origin again, with the same marks and decisions of its own.
+    """
+    ran = Counter[tuple[str, str]](
+        (entry.data["execution"], entry.data["mark"]) for entry in books.journal if entry.event == "ran"
+    )
     requests = {str(row["id"]): row for row in books.requests}
     decided = defaultdict[str, list[Operation]](list)
     for operation in operations:
         if operation.kind in {"approve", "deny", "edit"} and operation.is_accepted:
             decided[operation.path.rpartition("/")[2]].append(operation)
-        elif operation.kind == "edit" and ran[operation.body["args"]["mark"]]:
+        elif operation.kind == "edit" and any(mark == operation.body["args"]["mark"] for _, mark in ran):
             yield f"a refused edit ran: {operation}"
         elif operation.kind == "input" and operation.is_accepted:
             resolution = json.dumps(requests[operation.body["request_id"]]["resolution"])
@@ -158,7 +163,7 @@ def wrong_decisions(operations: list[Operation], books: Records) -> Iterator[str
 
 
 def _wrong_decision(
-    accepted: list[Operation], request: dict[str, Any], books: Records, ran: Counter[str]
+    accepted: list[Operation], request: dict[str, Any], books: Records, ran: Counter[tuple[str, str]]
 ) -> Iterator[str]:
     if len({(each.kind, json.dumps(each.body.get("args"))) for each in accepted}) > 1:
         yield f"two decisions were accepted for one request: {', '.join(map(str, accepted))}"
@@ -166,9 +171,10 @@ def _wrong_decision(
     first, key = accepted[0], (request["execution_id"], request["call_id"])
     call = next(row for row in books.calls if (row["execution_id"], row["call_id"]) == key)
     mark = first.body["args"]["mark"] if first.kind == "edit" else call["args"]["mark"]
-    if first.kind == "deny" and ran[mark]:
+    runs = ran[str(request["execution_id"]), mark]
+    if first.kind == "deny" and runs:
         yield f"a denied call ran: {first}"
-    elif first.kind != "deny" and call["success"] and not ran[mark]:
+    elif first.kind != "deny" and call["success"] and not runs:
         yield f"an approved call did not run: {first}"
 
 
