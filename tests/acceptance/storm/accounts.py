@@ -55,6 +55,14 @@ class Records:
         """Count the user messages of all transcripts with these words."""
         return sum(row["role"] == "user" and row["text"] == words for row in self.transcript)
 
+    def statuses_of_receivers(self, words: str) -> set[str]:
+        """The final statuses of the executions whose transcripts have a user message with these words."""
+        return {
+            self.status(str(row["execution_id"]))
+            for row in self.transcript
+            if row["role"] == "user" and row["text"] == words
+        }
+
     def count_in_messages(self, words: str) -> int:
         """Count the messages from people with these words, in all sessions."""
         return sum(row["role"] == "user" and row["content"] == words for row in self.messages)
@@ -123,8 +131,9 @@ def _wrong_words(operation: Operation, books: Records) -> Iterator[str]:
     lost = status == "cancelled" and count == 0
     if count != 1 and not lost:
         yield f"the words stand {count} times in transcripts, the execution is {status}: {operation}"
-    if status == "completed" and not books.count_in_requests(words):
-        yield f"no model heard the words: {operation}"
+    # The message may have begun another execution, and an interrupt may have cancelled that one.
+    if books.statuses_of_receivers(words) == {"completed"} and not books.count_in_requests(words):
+        yield f"no model received the words: {operation}"
 
 
 def _duplicates(operations: list[Operation], books: Records) -> Iterator[str]:
