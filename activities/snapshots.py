@@ -119,7 +119,7 @@ def _paused_state(request: SettleInput, material: StepInput, rows: Sequence[Step
         state, open_calls = recorded_state(request.ref, material, rows), []
     else:
         state, open_calls = state_in_progress(request.ref, material, rows[:-1], current), _open_calls(current)
-    # Otherwise it waits for people, or for people whom its children wait for.
+    # Otherwise it waits for people, itself or through its children.
     is_requested = not request.waiting and not any(call.attempts for call in open_calls)
     return state.paused() if is_requested else state
 

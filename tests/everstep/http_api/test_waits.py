@@ -10,6 +10,7 @@ from sqlalchemy import event
 from temporalio.client import WorkflowFailureError
 
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.storage.steps import BeginStep, BegunStep
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
@@ -74,6 +75,19 @@ class Scene:
 
     def __init__(self, house: ApiSetup, ann: ApiCaller, model: HeldModel, waits: Waits) -> None:
         self.house, self.ann, self.model, self.waits = house, ann, model, waits
+        self.stored_begins = asyncio.Semaphore(0)
+
+    def watch_begins(self, patch: pytest.MonkeyPatch) -> None:
+        """Count the begins of steps that are stored: a later step's is stored while its model writes."""
+        store = self.house.sessions.client.store
+        begin_step = store.begin_step
+
+        async def begin_and_count(begin: BeginStep) -> BegunStep:
+            begun = await begin_step(begin)
+            self.stored_begins.release()
+            return begun
+
+        patch.setattr(store, "begin_step", begin_and_count)
 
     async def send(self, session: str | None = None) -> tuple[str, str]:
         """Send a message; return its session and its execution."""
@@ -85,11 +99,7 @@ class Scene:
         """Wait until the model waits, and the begin of its step is stored."""
         await self.model.begun.wait()
         self.model.begun.clear()
-        count, steps = -1, self.waits
-        while count != steps.count:
-            # A late begin is written 20 ms after the model was asked.
-            count = steps.count
-            await asyncio.sleep(0.1)
+        await self.stored_begins.acquire()
 
     async def until_over(self, execution: str) -> None:
         """Wait until the execution's workflow has closed: nothing of it is written after that."""
@@ -107,6 +117,7 @@ async def test_each_operation_has_its_number_of_waits(
     object.__setattr__(client, "agents", {**client.agents, "held": held})
     waits = Waits(api_setup, monkeypatch)
     scene = Scene(api_setup, await sign_in("ann"), model, waits)
+    scene.watch_begins(monkeypatch)
 
     session, first = await scene.send()
     waits.note("a message that makes its session")
