@@ -80,6 +80,11 @@ class AgentActivities:
 
     @activity.defn(name=SETTLE)
     @redact_errors
-    async def settle(self, request: SettleInput) -> None:
-        """Record the status of the execution, with the events for its viewers, once per key."""
-        await self.status_writer.settle(request)
+    async def settle(self, request: SettleInput) -> bool | None:
+        """Record the status of the execution, with the events for its viewers, once per key.
+
+        Returns:
+            Whether nothing was recorded because a cancel was stored before this end. Older releases returned
+            None.
+        """
+        return await self.status_writer.settle(request)

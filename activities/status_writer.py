@@ -14,14 +14,14 @@ from everstep.activities.step_state import calls_in, errors_of, evaluation, fail
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.ids import request_id
 from everstep.agent_domain.loop.continuation import compact, expand
-from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.disclosure import Disclosure, with_public_reasons
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.state import final_response
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.stream.records import EventRecord
@@ -47,8 +47,12 @@ class StatusWriter:
         self.strike = strike
         self.on_end = on_end
 
-    async def settle(self, request: SettleInput) -> None:
-        """Record the status of an execution with its events, once per key."""
+    async def settle(self, request: SettleInput) -> bool:
+        """Record the status of an execution with its events, once per key.
+
+        Returns:
+            Whether the execution has to end as cancelled instead: a cancel was stored before this end.
+        """
         request = self._redact(request)
         material, steps = await self._load(request)
         messages = _execution_messages(material)
@@ -57,30 +61,34 @@ class StatusWriter:
         error = _error_text(request, (each.message for each in errors))
         public_error = _error_text(request, (each.told for each in errors))
         self.strike(Failpoint.SETTLE_BEFORE_COMMIT)
-        settled = await self.store.settle(
-            Settlement(
-                request.ref,
-                request.key,
-                request.status,
-                step=request.step,
-                errors=failures(request, self.disclosure),
-                outcome=evaluation(request.outcome),
-                stop_reason=request.stop_reason,
-                step_count=request.step_count,
-                usage=request.usage,
-                error_message=error,
-                error_told=public_error,
-                output=_output(request, answer),
-                snapshot=await self.snapshots.build_for_settlement(request, material, steps),
-                is_final=request.stop_reason is not None,
-                is_debug=material.is_debug,
-                worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
-                events=await self._prepare_events(request, answer, public_error, material),
-            )
+        settlement = Settlement(
+            request.ref,
+            request.key,
+            request.status,
+            step=request.step,
+            errors=failures(request, self.disclosure),
+            outcome=evaluation(request.outcome),
+            stop_reason=request.stop_reason,
+            step_count=request.step_count,
+            usage=request.usage,
+            error_message=error,
+            error_told=public_error,
+            output=_output(request, answer),
+            snapshot=await self.snapshots.build_for_settlement(request, material, steps),
+            is_final=request.stop_reason is not None,
+            is_debug=material.is_debug,
+            worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
+            events=await self._prepare_events(request, answer, public_error, material),
+            yields_to_cancel=request.status in (ExecutionStatus.COMPLETED, ExecutionStatus.FAILED),
         )
+        try:
+            settled = await self.store.settle(settlement)
+        except CancelComesFirst:
+            return True
         if request.stop_reason is not None:
             await self.on_end(request.ref, settled)
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
+        return False
 
     async def _load(self, request: SettleInput) -> tuple[StepInput, Sequence[StepRow]]:
         if has_snapshot(request):

@@ -112,7 +112,8 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
                 case Process(number):
                     await self.interruptible(self.process(number))
                 case Stop():
-                    return await self.stop(decision)
+                    if result := await self.stop(decision):
+                        return result
             await self.roll_over()
 
     # Carrying out decisions.
@@ -190,15 +191,19 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
             facts.failed(output.error, output.seconds) if output.error else facts.worked(output.seconds)
         )
 
-    async def stop(self, decision: Stop) -> ExecutionResult:
-        """Record the final status, then wait until every update handler has finished."""
-        outcome, step = decision.outcome, self.facts.current_step
+    async def stop(self, decision: Stop) -> ExecutionResult | None:
+        """Record the final status, then wait until every update handler has finished.
+
+        Returns None, with the execution cancelled, if a cancel was stored before this end. Its update may
+        come later, or another worker may have accepted it in a later attempt of this workflow task.
+        """
+        outcome, before, step = decision.outcome, self.facts, self.facts.current_step
         completes_step = step is not None and self.facts.is_applied
         self.facts = self.facts.ended(outcome, self.plan.error_policy)
         situation = final_situation(self.facts.status, outcome.stop_reason)
         step = self.facts.current_step
         self.describe(f"{situation.execution}; recording the end")
-        await self.settle(
+        is_recorded = await self.settle(
             situation.execution,
             step=step if outcome.failure else None,
             failure=outcome.failure.message if outcome.failure else None,
@@ -206,6 +211,10 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
             outcome=compact(outcome),
             stop_reason=outcome.stop_reason,
         )
+        if not is_recorded:
+            self.facts = before
+            self.cancel_now()
+            return None
         self.describe_end(situation, outcome)
         await workflow.wait_condition(workflow.all_handlers_finished)
         return ExecutionResult(
@@ -246,11 +255,11 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
     async def crash(self, error: Exception) -> ExecutionResult:
         """End the execution after an unexpected exception, as if a criterion had raised it."""
         workflow.logger.error("the execution ends: %s", type(error).__name__, exc_info=error)
-        name, forbid, reason = type(self).__name__, ContinuationDecision.FORBID, StopReason.ERROR
-        vote = ContinuationEvaluation.from_decision(name, forbid)
-        vote = replace(vote, stop_reason=reason, error=StepError.of(error))
+        result = None
         try:
-            return await self.stop(Stop(ContinuationOutcome(forbid, False, name, reason, (vote,))))
+            # The second time as cancelled, if a cancel was stored before the first.
+            while result is None:
+                result = await self.stop(self.crash_decision(error))
         except Exception as again:  # noqa: BLE001 -- Temporal would retry this forever, too
             # The end cannot be recorded either, for example because the row has been deleted.
             workflow.logger.error("the end cannot be recorded: %s", type(again).__name__, exc_info=again)
@@ -258,6 +267,15 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
             raise ApplicationError(
                 f"ended by {type(error).__name__}; the end could not be recorded", non_retryable=True
             ) from None
+        return result
+
+    def crash_decision(self, error: Exception) -> Stop:
+        """Return the decision that ends the execution; a cancel outweighs the exception."""
+        name, forbid = type(self).__name__, ContinuationDecision.FORBID
+        reason = StopReason.USER_REQUESTED if self.is_cancelled else StopReason.ERROR
+        vote = ContinuationEvaluation.from_decision(name, forbid)
+        vote = replace(vote, stop_reason=reason, error=None if self.is_cancelled else StepError.of(error))
+        return Stop(ContinuationOutcome(forbid, False, name, reason, (vote,)))
 
     async def roll_over(self) -> None:
         """Continue as new at a step boundary once the history is long; only the facts are carried over."""

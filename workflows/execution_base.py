@@ -53,8 +53,12 @@ class ExecutionBase:
 
     # Recording the status.
 
-    async def settle(self, status: ExecutionStatus, **details: Any) -> None:
-        """Record the status of the execution in the store; retried until the write succeeds."""
+    async def settle(self, status: ExecutionStatus, **details: Any) -> bool:
+        """Record the status of the execution in the store; retried until the write succeeds.
+
+        Returns:
+            False if this is an end, and a cancel was stored before it: then nothing is recorded.
+        """
         self.settlements += 1
         before, self.status = self.status, status
         # The idempotency key names the situation as well as the count. A worker may crash after the write and
@@ -73,11 +77,15 @@ class ExecutionBase:
             seconds_under_way=self.facts.seconds_under_way,
             **details,
         )
-        await workflow.execute_local_activity_method(
+        is_cancel_first = await workflow.execute_local_activity_method(
             AgentActivities.settle, request, summary=f"settle · {status}", **SETTLE
         )
+        if is_cancel_first:
+            self.status = before
+            return False
         if status is not before:
             await self.publish_status(status, details.get("stop_reason"))
+        return True
 
     async def publish_status(self, status: ExecutionStatus, reason: StopReason | None) -> None:
         """Update the search attributes, and signal the parent execution."""

@@ -141,7 +141,11 @@ class ExecutionStore(Protocol):
         ...
 
     async def settle(self, settlement: Settlement) -> Settled | None:
-        """Change the execution's status; None if this key was settled before or the execution has ended."""
+        """Change the execution's status; None if this key was settled before or the execution has ended.
+
+        Raises:
+            CancelComesFirst: The settlement yields to cancels, and one is stored. Nothing is changed.
+        """
         ...
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:

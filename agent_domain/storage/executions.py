@@ -30,6 +30,13 @@ class ExecutionEnded(EverstepError):
         super().__init__(f"The execution {execution_id} has ended as {status}")
 
 
+class CancelComesFirst(EverstepError):
+    """A cancel was stored before this end of the execution, so nothing was stored."""
+
+    def __init__(self, execution_id: UUID) -> None:
+        super().__init__(f"The execution {execution_id} was cancelled before it ended")
+
+
 class ExecutionSpec(BaseModel):
     """The agent's part of an execution's row: settings that must not travel through Temporal."""
 
@@ -103,6 +110,8 @@ class Settlement:
     events: Sequence[EventRecord] = ()
     only_pending: bool = False
     """Whether the change applies only if the execution has not begun."""
+    yields_to_cancel: bool = False
+    """Whether nothing is changed, and `CancelComesFirst` raised, if a cancel is stored already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,12 @@ class RequestMiddleware:
             await (_refuse_head if _head_is_too_large(scope) else self.app)(scope, body, send)
         except ClientDisconnect:
             raise
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough. Its own response would be 500 in plain text.
+            if send.status:
+                raise
+            refusal = problems.unavailable("This server is stopping and")
+            await problems.problem_response(refusal, send.request_id)(scope, body, send)
         except Exception as error:
             if send.status:
                 raise

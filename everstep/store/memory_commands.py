@@ -108,8 +108,7 @@ class MemoryCommands(MemoryBase):
             raise NotFound("request", request_id)
         kept = bodies.parse_resolution(json.loads(bodies.dump_resolution(resolution)))
         news = bodies.envelopes_from(ref.execution_id, events)
-        is_cancelled = any(c.kind is CommandKind.CANCEL for c in execution.commands.values())
-        if request.state is RequestState.RESOLVED or is_cancelled:
+        if request.state is RequestState.RESOLVED or execution.is_cancel_stored:
             return False
         request.state, request.resolution = RequestState.RESOLVED, kept
         command = MemoryCommand(CommandKind(request.kind.value), request.call.call.id, resolution.is_denied)

@@ -135,6 +135,11 @@ class MemoryExecution:
     commands: dict[str, MemoryCommand] = field(default_factory=dict[str, MemoryCommand])
     settlements: set[str] = field(default_factory=set[str])
 
+    @property
+    def is_cancel_stored(self) -> bool:
+        """Whether a cancel is stored, delivered or not."""
+        return any(command.kind is CommandKind.CANCEL for command in self.commands.values())
+
     def add_lines(self, step: int, lines: Iterable[TranscriptLine]) -> None:
         """Append messages and notes to the transcript of a step."""
         for line in lines:

@@ -11,7 +11,7 @@ from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.messages import Messages, tool_message
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.calls import CallRecord
-from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
@@ -31,7 +31,7 @@ class MemoryStatus(MemoryBase):
     """Status changes and snapshots."""
 
     async def settle(self, settlement: Settlement) -> Settled | None:
-        """Change the execution's status; return None if the key was used or the execution has ended."""
+        """Change the execution's status; see `ExecutionStore.settle`."""
         execution = self._require_execution(settlement.ref)
         if not _may_settle(execution, settlement):
             return None
@@ -130,7 +130,11 @@ def _confirm_all(execution: MemoryExecution, *, ends: bool) -> None:
 def _may_settle(execution: MemoryExecution, settlement: Settlement) -> bool:
     if settlement.only_pending and execution.status is not ExecutionStatus.PENDING:
         return False
-    return execution.status not in TERMINAL and settlement.key not in execution.settlements
+    if execution.status in TERMINAL or settlement.key in execution.settlements:
+        return False
+    if settlement.yields_to_cancel and execution.is_cancel_stored:
+        raise CancelComesFirst(settlement.ref.execution_id)
+    return True
 
 
 def _cancellation(call: MemoryCall, messages: Messages) -> tuple[str, tuple[TranscriptLine, ...]]:

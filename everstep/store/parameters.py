@@ -160,6 +160,7 @@ def settlement_values(settlement: Settlement) -> dict[str, Any]:
         "key": settlement.key,
         "status": str(settlement.status),
         "only_pending": settlement.only_pending,
+        "yields_to_cancel": settlement.yields_to_cancel,
     }
 
 

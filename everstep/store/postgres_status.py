@@ -9,7 +9,7 @@ from sqlalchemy import Row
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import Message, tool_message
 from everstep.agent_domain.state.state import CANCELLED_CALL
-from everstep.agent_domain.storage.executions import Settlement
+from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
@@ -38,7 +38,7 @@ class PostgresStatus(PostgresWriter):
     """Status changes and snapshots."""
 
     async def settle(self, settlement: Settlement) -> Settled | None:
-        """Change the execution's status; return None if the key was used or the execution has ended.
+        """Change the execution's status; see `ExecutionStore.settle`.
 
         The end of an execution releases the next one of its session in the same transaction.
         """
@@ -56,6 +56,7 @@ class PostgresStatus(PostgresWriter):
             )
             execution = require_execution(ref, locked.first())
             if first.first() is None:
+                await _require_no_cancel(connection, settlement)
                 return None
             snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
             changes = _settlement_writes(settlement, execution.metadata, snapshot_id)
@@ -101,6 +102,16 @@ class PostgresStatus(PostgresWriter):
                 (status_statements.KEEP_SNAPSHOT, execution_key(ref) | values), last=True
             )
             return kept.first() is not None
+
+
+async def _require_no_cancel(connection: Transaction, settlement: Settlement) -> None:
+    """Raise if a settlement that could not be stored yields to a stored cancel."""
+    if not settlement.yields_to_cancel:
+        return
+    values = execution_key(settlement.ref) | {"key": settlement.key}
+    (found,) = await connection.together((status_statements.CANCEL_COMES_FIRST, values), last=True)
+    if found.first():
+        raise CancelComesFirst(settlement.ref.execution_id)
 
 
 def _settlement_writes(

@@ -8,10 +8,22 @@ SETTLE_ONCE = text("""
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
        AND (status = 'pending' OR NOT :only_pending)
+       AND NOT (:yields_to_cancel
+                AND EXISTS (SELECT 1 FROM agent_commands
+                             WHERE execution_id = :execution_id AND kind = 'cancel'))
         ON CONFLICT (execution_id, key) DO NOTHING
  RETURNING key
 """)
-"""Under the execution's lock. Returns no row if the key was used before or the execution has ended."""
+"""Under the execution's lock. Returns no row if the key was used before, the execution has ended, or a stored
+cancel comes first."""
+
+CANCEL_COMES_FIRST = text("""
+    SELECT 1
+      FROM agent_executions execution
+     WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+       AND NOT EXISTS (SELECT 1 FROM agent_settlements WHERE execution_id = :execution_id AND key = :key)
+""")
+"""For a settlement that yields to cancels and was not stored: whether that was because of a cancel."""
 
 CLOSE_CALLS = text("""
     WITH closed AS (

@@ -19,6 +19,7 @@ from everstep.agent_domain.errors import (
 )
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import Settlement
 from everstep.agent_domain.testing import MockTool, ScriptedModel, calls
 from everstep.agent_domain.tools.function_tool import tool
@@ -222,6 +223,25 @@ class TestUnforeseen:
         assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
         assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "nobody foresaw this")
         assert of_type(await events_of(execution), "WORKFLOW_TASK_FAILED") == []
+
+    async def test_a_cancel_that_is_stored_before_comes_first(
+        self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """8.2.1: the execution ends as cancelled, not as failed."""
+
+        def fail(*_: Any) -> None:
+            raise ZeroDivisionError("nobody foresaw this")
+
+        monkeypatch.setattr(agent_execution, "decide", fail)
+        async with at_work(temporal, an_agent("Done")) as office:
+            async with office.store.hold("settle") as settling:
+                execution = await office.start_directly()
+                await settling.wait()
+                await office.store.command(execution.ref, "cancel/1", CommandKind.CANCEL)
+            result = await final_result(execution)
+
+        assert (result.status, result.stop_reason) == (AgentStatus.COMPLETED, StopReason.USER_REQUESTED)
+        assert (await execution.get()).status is ExecutionStatus.CANCELLED
 
     async def test_an_execution_that_was_ended_elsewhere_ends(self, temporal: TemporalClient) -> None:
         """8.2.1: a write of an ended execution is refused, and not retried without end."""

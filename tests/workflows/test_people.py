@@ -625,6 +625,19 @@ class TestCancelling:
             await cancelled_history(office, execution)
 
 
+async def test_a_cancel_that_is_stored_before_the_end_comes_first(temporal: TemporalClient) -> None:
+    """8.2.1: although its workflow had decided to complete, and refused the cancel."""
+    async with at_work(temporal, an_agent(says("Done"))) as office:
+        async with office.store.hold("settle") as settling:
+            execution = await office.start_directly()
+            await settling.wait()
+            await office.store.command(execution.ref, "cancel/1", CommandKind.CANCEL)
+        await cancelled_history(office, execution)
+
+        assert await office.conversation(execution) == ["Go", "Done"]
+        assert "completed" not in await office.statuses(execution)
+
+
 class TestEndedExecutions:
     async def test_an_ended_execution_refuses_everything(self, temporal: TemporalClient) -> None:
         """8.2.1: with the reason that it has ended."""

@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from everstep.agent_domain.errors import InvalidInput
 from everstep.http_api.metrics import Metrics
 from everstep.http_api.middleware import RequestMiddleware
+from everstep.runtime import serving
 from everstep.runtime.serving import serve_app
 
 
@@ -143,3 +144,27 @@ async def test_a_client_that_disconnects_before_its_request_is_read_is_no_server
     await RequestMiddleware(read, metrics)(scope, receive, send)
 
     assert 'status="499"' in metrics.render().decode()
+
+
+async def test_a_request_that_outlasts_the_shutdown_may_be_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Uvicorn's own response would be plain text with 500."""
+    monkeypatch.setattr(serving, "SHUTDOWN_SECONDS", 0)
+    begun = asyncio.Event()
+
+    async def hang(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive, send
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with httpx2.AsyncClient() as client:
+        async with serve_app(RequestMiddleware(hang, Metrics())) as url:
+            request = asyncio.create_task(client.post(url))
+            await begun.wait()
+        answer = await request
+
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"] == "1"
+    assert answer.json()["type"] == "urn:everstep:problem:unavailable"
+    assert "send the same request again" in answer.json()["detail"]

@@ -21,8 +21,15 @@ from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import CachedContext
 from everstep.agent_domain.messages.messages import Message, Role, tool_message, user
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionSpec, NewExecution, Page
+from everstep.agent_domain.storage.executions import (
+    CancelComesFirst,
+    ExecutionEnded,
+    ExecutionSpec,
+    NewExecution,
+    Page,
+)
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.values import frozen_map
 from everstep.store.memory import MemoryStore
@@ -343,6 +350,30 @@ class TestChangingStatus:
         assert await store.execution(ref) == before
         assert await store.steps(ref) == ()
         assert await envelope_keys(store, ref) == ["ended"]
+
+    async def test_a_stored_cancel_comes_before_an_end_that_yields(self, store: ExecutionStore) -> None:
+        """8.2.1: nothing of the end is stored, whether the cancel was delivered or not."""
+        ref = await accept_execution(store)
+        end = replace(
+            a_settlement(ref, ExecutionStatus.COMPLETED, "end", events=events_with_keys("ended")),
+            yields_to_cancel=True,
+        )
+        cancel, _ = await store.command(ref, "cancel/1", CommandKind.CANCEL)
+        for _ in range(2):
+            with pytest.raises(CancelComesFirst):
+                await store.settle(end)
+            await store.confirm_delivery(cancel)
+
+        assert await envelope_keys(store, ref) == []
+        assert await store.settle(a_settlement(ref, ExecutionStatus.CANCELLED, "cancelled"))
+        assert await store.settle(end) is None
+
+    async def test_an_end_that_yields_is_stored_once(self, store: ExecutionStore) -> None:
+        """8.2.3: without a cancel it is an end like any other."""
+        ref = await accept_execution(store)
+        end = replace(a_settlement(ref, ExecutionStatus.COMPLETED), yields_to_cancel=True)
+        assert await store.settle(end)
+        assert await store.settle(end) is None
 
     async def test_of_concurrent_ends_one_counts(self, store: ExecutionStore) -> None:
         ref = await accept_execution(store)
