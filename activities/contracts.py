@@ -29,9 +29,6 @@ from everstep.agent_domain.values import FrozenDict
 INFER, RUN_TOOL, PROCESS, SETTLE = "infer", "run_tool", "process", "settle"
 SPAWN, REPORT, CLOSE = "spawn", "report", "close"
 
-QUICK_SECONDS = 5.0
-"""A tool that is declared quick fails if it takes longer."""
-
 
 @dataclass(frozen=True, slots=True)
 class InferInput:

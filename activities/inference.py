@@ -17,17 +17,13 @@ from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import InferInput
 from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
-from everstep.activities.hooks import find_hooks, run_before_step
-from everstep.activities.isolation import error_boundary
 from everstep.activities.live_text import LiveText, LiveTexts
-from everstep.activities.provider_retry import add_reason
 from everstep.activities.snapshots import Snapshots
 from everstep.activities.state_loading import load_state_before
 from everstep.activities.step_state import evaluation, step_state
 from everstep.activities.store_retry import write_with_retry
 from everstep.activities.text_checkpoints import TextCheckpoints
 from everstep.activities.tool_runner import ToolRunner
-from everstep.activities.toolsets import available_tool_names
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver, state_with_reply
 from everstep.agent_domain.agents.processors import additions_between
@@ -57,6 +53,10 @@ from everstep.agent_domain.storage.steps import (
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
+from everstep.steps.hooks import find_hooks, run_before_step
+from everstep.steps.isolation import error_boundary
+from everstep.steps.provider_retry import add_reason
+from everstep.steps.toolsets import available_tool_names
 
 
 class InferenceRunner:

@@ -2,13 +2,11 @@
 
 import asyncio
 import hashlib
-import logging
 from functools import partial
 from itertools import count
 from typing import Protocol
 
 from everstep.activities.agents import AgentProvider
-from everstep.activities.provider_retry import Sleep, retry_within
 from everstep.activities.store_retry import write_with_retry
 from everstep.agent_domain.agents.drivers import ignore_text
 from everstep.agent_domain.agents.plan import ExecutionPlan
@@ -21,8 +19,7 @@ from everstep.agent_domain.storage.calls import InnerReply
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import frozen_map, json_text, thaw
-
-LOGGER = logging.getLogger(__name__)
+from everstep.steps.provider_retry import Sleep, log_pause, retry_within
 
 
 class InquiryInput(Protocol):
@@ -95,12 +92,6 @@ class RecordedInquiry:
         return await retry_within(
             budget, lambda: asked_model.respond(request, ignore_text), self.sleep, log_pause
         )
-
-
-def log_pause(sentence: str, error: Exception, seconds: float) -> None:
-    """Log a pause before the next try."""
-    del seconds
-    LOGGER.warning("%s: %s", sentence, error)
 
 
 def _question_digest(request: InferenceRequest, model: ModelChoice) -> str:

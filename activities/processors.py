@@ -12,11 +12,9 @@ from everstep.activities.agents import AgentProvider, find_agent
 from everstep.activities.call_records import DEFAULT_DISCLOSURE
 from everstep.activities.contracts import ProcessInput, ProcessOutput
 from everstep.activities.failpoints import Failpoint, Strike
-from everstep.activities.hooks import find_hooks, run_after_step, threaded_processor, time_limit
 from everstep.activities.inner_calls import RecordedInquiry
 from everstep.activities.state_loading import load_state_within
 from everstep.activities.store_retry import write_with_retry
-from everstep.activities.toolsets import available_tool_names
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.processors import additions_between, run_processor
 from everstep.agent_domain.loop.hook_requests import Wishes
@@ -27,6 +25,8 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import BeginStep, RecordProcessing, RecordReply
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.steps.hooks import find_hooks, run_after_step, threaded_processor, time_limit
+from everstep.steps.toolsets import available_tool_names
 
 _OUTPUT = TypeAdapter(ProcessOutput)
 

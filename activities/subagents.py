@@ -24,7 +24,6 @@ from everstep.activities.contracts import (
 from everstep.activities.error_redaction import redact_errors
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.activities.heartbeat import heartbeat
-from everstep.activities.tool_calls import Outcome, report_child, spawn_child
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spawning import (
     Spawn,
@@ -47,6 +46,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.tools.inquiry import refuse_model_call
 from everstep.agent_domain.tools.tools import ToolExecution
+from everstep.steps.tool_calls import Outcome, report_child, spawn_child
 
 FROM_OUTSIDE = "Its workflow was ended from outside"
 

@@ -15,11 +15,8 @@ from everstep.activities.call_records import DEFAULT_DISCLOSURE, ToolRun, now
 from everstep.activities.contracts import InferInput, ToolInput, ToolOutput, step_with_outputs
 from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
-from everstep.activities.hooks import CallHooks, find_hooks
 from everstep.activities.inner_calls import RecordedInquiry
 from everstep.activities.state_loading import load_state_within
-from everstep.activities.tool_calls import call_tool
-from everstep.activities.toolsets import ask_toolsets
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import PlannedTool
 from everstep.agent_domain.errors import HookFailed
@@ -35,6 +32,9 @@ from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import Effect, ToolExecution, options_of
 from everstep.agent_domain.tools.toolsets import Asker
 from everstep.agent_domain.values import FrozenDict
+from everstep.steps.hooks import CallHooks, find_hooks
+from everstep.steps.tool_calls import call_tool
+from everstep.steps.toolsets import ask_toolsets
 
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
 

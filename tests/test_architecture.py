@@ -84,6 +84,7 @@ PLANTED = [
     Planted("layers", "activities/planted.py", "import everstep.capabilities"),
     Planted("layers", "workflows/planted.py", "import everstep.http_api"),
     Planted("layers", "everstep/agents/planted.py", "import everstep.local"),
+    Planted("layers", "everstep/steps/planted.py", "import everstep.store"),
     Planted("layers", "everstep/http_api/planted.py", "import everstep.broadcast_gateway"),
     Planted("layers", "everstep/runtime/planted.py", "def lazily():\n    import everstep.cli"),
     *(
@@ -94,7 +95,13 @@ PLANTED = [
     Planted("workflows", "workflows/planted.py", "import httpx"),
     # Workflows import activities, so their imports count as well.
     Planted("workflows", "activities/planted.py", "import sqlalchemy.ext.asyncio"),
+    Planted("in-process", "everstep/local/planted.py", "import everstep.activities"),
+    Planted("in-process", "everstep/steps/planted.py", "import temporalio.activity"),
+    Planted("in-process", "everstep/steps/planted.py", "import sqlalchemy"),
     Planted("gateway", "broadcast_gateway/planted.py", "from everstep.workflows import anything"),
+    Planted("in-process", "everstep/local/planted.py", "import everstep.activities"),
+    Planted("in-process", "everstep/steps/planted.py", "import temporalio.activity"),
+    Planted("in-process", "everstep/steps/planted.py", "import sqlalchemy"),
     Planted("gateway", "broadcast_gateway/planted.py", "import everstep.activities"),
     *(
         Planted("core", "broadcast_gateway/wires/planted.py", f"import {name}")

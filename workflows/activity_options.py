@@ -10,7 +10,7 @@ from typing import NotRequired, TypedDict
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
-from everstep.activities.contracts import QUICK_SECONDS
+from everstep.agent_domain.tools.tools import QUICK_SECONDS
 
 LOCAL_RETRY_THRESHOLD = timedelta(milliseconds=1)
 """Shorter than every retry interval, so that the workflow waits for the next attempt of a local activity.

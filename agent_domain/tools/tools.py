@@ -278,6 +278,10 @@ MAX_SECONDS: Final = 100 * 365 * 24 * 3600
 """A hundred years: some libraries fail on durations beyond three hundred years, in the middle of a run."""
 
 
+QUICK_SECONDS: Final = 5.0
+"""A tool that is declared quick fails if it takes longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOptions:
     """How the runtime treats a tool; a tool declares them in an attribute `options`."""

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from everstep.activities.isolation import error_boundary
-from everstep.activities.tool_calls import Outcome, call_tool, report_child, spawn_child
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.agents.processors import AgentHook, require_continued_state
@@ -26,6 +24,8 @@ from everstep.local.children import RunChild, SubagentParent
 from everstep.local.clock import Clock
 from everstep.local.inquiry import LocalInquiry
 from everstep.local.patience import ModelRetry
+from everstep.steps.isolation import error_boundary
+from everstep.steps.tool_calls import Outcome, call_tool, report_child, spawn_child
 
 NEEDS_RUNTIME = "Waiting for people needs the durable runtime, this run is in-process"
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from everstep.activities.inner_calls import log_pause
-from everstep.activities.provider_retry import OnPause
 from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver, ignore_text
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.usage import Usage
@@ -11,6 +9,7 @@ from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.local.patience import ModelRetry
+from everstep.steps.provider_retry import OnPause, log_pause
 
 
 class LocalInquiry:

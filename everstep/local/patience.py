@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from everstep.activities.provider_retry import OnPause, retry_within
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.loop.retries import LOCAL_SECONDS, IsScripted, budget_of
 from everstep.local.clock import Clock, sleep_on_clock
+from everstep.steps.provider_retry import OnPause, retry_within
 
 T = TypeVar("T")
 

@@ -9,8 +9,6 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from uuid import UUID, uuid4
 
-from everstep.activities.isolation import error_boundary
-from everstep.activities.toolsets import ask_toolsets
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import (
     CanUseTools,
@@ -47,6 +45,8 @@ from everstep.local.executor import LocalExecutor
 from everstep.local.inquiry import LocalInquiry, model_lookup
 from everstep.local.narrator import EventNarrator
 from everstep.local.patience import ModelRetry
+from everstep.steps.isolation import error_boundary
+from everstep.steps.toolsets import ask_toolsets
 
 
 class LocalRunner:

@@ -13,7 +13,6 @@ import pytest
 import pytest_asyncio
 from temporalio.client import Client as TemporalClient
 
-from everstep.activities import tool_calls
 from everstep.activities.failpoints import Failpoint, inert
 from everstep.activities.tool_runner import EFFECT_UNKNOWN
 from everstep.agent_domain.agents.builder import DefinitionBuilder
@@ -42,6 +41,7 @@ from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, Scr
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.worker import make_worker
+from everstep.steps import tool_calls
 from everstep.workflows.contracts import ExecutionResult, workflow_id
 from tests.workflows.failpoints import FORGIVING, FailpointStrike, errors, results
 from tests.workflows.harness import (

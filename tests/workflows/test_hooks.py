@@ -14,8 +14,6 @@ from temporalio import workflow
 from temporalio.client import Client as TemporalClient, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from everstep.activities import hooks
-from everstep.activities.contracts import QUICK_SECONDS
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.errors import ModelError
@@ -34,11 +32,12 @@ from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.testing import MockTool, calls, says
 from everstep.agent_domain.tools.inquiry import AskModel
-from everstep.agent_domain.tools.tools import ToolCall, ToolExecution, ToolOptions
+from everstep.agent_domain.tools.tools import QUICK_SECONDS, ToolCall, ToolExecution, ToolOptions
 from everstep.agent_domain.values import FrozenDict
 from everstep.local.runner import LocalRunner
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.temporal import data_converter
+from everstep.steps import hooks
 from everstep.workflows import agent_execution
 from everstep.workflows.activity_options import MODEL, QUICK_TOOL, TOOL
 from everstep.workflows.agent_execution import AgentExecution

@@ -12,7 +12,6 @@ from temporalio.client import Client as TemporalClient
 from everstep.activities.call_records import NOT_ALLOWED
 from everstep.activities.failpoints import Failpoint
 from everstep.activities.subagents import FROM_OUTSIDE
-from everstep.activities.tool_calls import CANNOT_SPAWN
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spawning import Spawn
@@ -30,6 +29,7 @@ from everstep.agent_domain.testing import MockTool, calls
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
+from everstep.steps.tool_calls import CANNOT_SPAWN
 from everstep.workflows import agent_execution
 from everstep.workflows.contracts import CallReply
 from tests.workflows.failpoints import FailpointStrike

@@ -1,5 +1,6 @@
 """Retries model calls within one process."""
 
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -10,9 +11,17 @@ from everstep.agent_domain.loop.retries import GiveUp, RetryBudget, delay_text
 
 T = TypeVar("T")
 
+LOGGER = logging.getLogger(__name__)
+
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 OnPause: TypeAlias = Callable[[str, Exception, float], object]
 """Called with the sentence to show during the pause, the error, and the seconds."""
+
+
+def log_pause(sentence: str, error: Exception, seconds: float) -> None:
+    """Log a pause before the next try."""
+    del seconds
+    LOGGER.warning("%s: %s", sentence, error)
 
 
 def add_reason(error: Exception, reason: str) -> None:

@@ -1,7 +1,7 @@
 """Calls tools: functions, coroutine functions and tool objects.
 
 Every exception of a tool becomes the error of its call, as tools are user code and the model should read the
-error. The durable activities and the in-process runner both call tools here.
+error.
 """
 
 import asyncio
@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from everstep.activities.contracts import QUICK_SECONDS
-from everstep.activities.isolation import error_boundary, run_in_thread
 from everstep.agent_domain.agents.spawning import CanSpawn, Spawn
 from everstep.agent_domain.errors import Escaped, InvalidInput, ToolTimedOut
 from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.tools.tools import (
+    QUICK_SECONDS,
     Tool,
     Toolbox,
     ToolCall,
@@ -27,6 +26,7 @@ from everstep.agent_domain.tools.tools import (
     result_value,
 )
 from everstep.agent_domain.values import EMPTY, FrozenDict, thaw
+from everstep.steps.isolation import error_boundary, run_in_thread
 
 T = TypeVar("T")
 

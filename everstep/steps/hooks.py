@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from everstep.activities.isolation import error_boundary, run_in_thread
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.processors import (
     AgentHook,
@@ -21,6 +20,7 @@ from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.metadata_changes import MetadataChanges
 from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
+from everstep.steps.isolation import error_boundary, run_in_thread
 
 
 def find_hooks(definition: AgentDefinition, *methods: str) -> Sequence[AgentHook]:
