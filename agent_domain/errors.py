@@ -26,6 +26,8 @@ result of its call.
 
 from collections.abc import Iterable
 
+from everstep.agent_domain.nearest import did_you_mean
+
 
 class EverstepError(Exception):
     """The base of all errors of this project."""
@@ -36,11 +38,17 @@ class InvalidInput(EverstepError, ValueError):
 
 
 class UnknownName(InvalidInput, LookupError):
-    """Nothing is registered under a name; the message lists the known names."""
+    """Nothing is registered under a name; the message lists the known names, and the nearest one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, verb: str = "Choose from") -> None:
         self.name = name
-        super().__init__(f"No {kind} named '{name}'. {verb}: {', '.join(known)}")
+        names = list(known)
+        super().__init__(f"{unknown_name_text(kind, name, names, verb=verb)}{did_you_mean(name, names)}")
+
+
+def unknown_name_text(kind: str, name: str, known: Iterable[str], *, verb: str = "Choose from") -> str:
+    """Return the text for a name that is not known, as models read it as the result of a call."""
+    return f"No {kind} named '{name}'. {verb}: {', '.join(known)}"
 
 
 class ListenerFailed(EverstepError):

@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.nearest import did_you_mean
 
 _JSON_TYPES = "text, a number, true, false, null, a list or a map with text keys"
 
@@ -197,7 +198,8 @@ def enum_member(kind: type[MemberT], value: object, where: str) -> MemberT:
     try:
         return kind(value)
     except ValueError:
-        raise InvalidInput(f"{where} is {value!r}; use one of: {', '.join(kind)}") from None
+        hint = did_you_mean(str(value), kind)
+        raise InvalidInput(f"{where} is {value!r}; use one of: {', '.join(kind)}{hint}") from None
 
 
 def escape_unstorable(text: str) -> str:

@@ -15,14 +15,13 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
 
-from everstep.agent_domain.checks import faults
+from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text
 
@@ -37,10 +36,10 @@ class ApprovalMode(StrEnum):
     ALWAYS = "always"
 
 
-class ApprovalRule(BaseModel):
+class ApprovalRule(StrictModel):
     """Decides for the calls whose tool name and arguments match its globs, case-sensitively."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     tool: str
     approval: ApprovalMode
@@ -133,10 +132,10 @@ class Verdict(StrEnum):
     EDIT = "edit"
 
 
-class ApprovalDecision(BaseModel):
+class ApprovalDecision(StrictModel):
     """A person's answer to a request for approval."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     decision: Verdict
     args_digest: Digest

@@ -9,7 +9,8 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError,
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
 from everstep.agent_domain.checks import faults, require_integer_at_least
-from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.errors import InvalidInput, UnknownName, unknown_name_text
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
@@ -46,7 +47,8 @@ class StructuredOutputPolicy:
         require_integer_at_least("max_retries", self.max_retries, 0)
         modes = (JSON_SCHEMA, JSON_OBJECT, TEXT)
         if self.output_mode not in (None, *modes):
-            raise InvalidInput(f"output_mode is {self.output_mode!r}; use one of: {', '.join(modes)}")
+            hint = did_you_mean(str(self.output_mode), modes)
+            raise InvalidInput(f"output_mode is {self.output_mode!r}; use one of: {', '.join(modes)}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,4 +241,4 @@ def _reason(text: str, schema: str, names: tuple[str, ...]) -> str | None:
         return INPUT_EMPTY
     if not schema:
         return SCHEMA_EMPTY
-    return None if schema in names else str(UnknownName("schema", schema, names))
+    return None if schema in names else unknown_name_text("schema", schema, names)

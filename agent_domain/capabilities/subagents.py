@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from everstep.agent_domain.checks import require_integer, require_integer_at_least
-from everstep.agent_domain.errors import UnknownName
+from everstep.agent_domain.errors import unknown_name_text
 from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.values import FrozenDict, frozen_map
@@ -69,7 +69,7 @@ def outcome_text(name: str, end: ChildEnd, policy: SubagentPolicy) -> str:
 
 def unknown_agent_text(name: str, names: Iterable[str]) -> str:
     """The text for the parent if there is no agent of this name."""
-    return f"Error: {UnknownName('agent', name, names)}"
+    return f"Error: {unknown_name_text('agent', name, names)}"
 
 
 def inherited_tools(parent: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:

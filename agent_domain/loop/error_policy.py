@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, thaw
 
 
@@ -145,7 +146,8 @@ def _decision(name: str, given: str) -> ErrorHandlingDecision:
     try:
         return ErrorHandlingDecision(given)
     except ValueError:
-        raise InvalidInput(f"{name} is {given!r}; use one of: stop, retry, ignore") from None
+        hint = did_you_mean(str(given), ErrorHandlingDecision)
+        raise InvalidInput(f"{name} is {given!r}; use one of: stop, retry, ignore{hint}") from None
 
 
 class FailingStep(Protocol):

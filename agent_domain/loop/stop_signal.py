@@ -6,6 +6,7 @@ from typing import Any
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.status import StopReason
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, read_key
 
 
@@ -20,8 +21,8 @@ class StopSignal:
 
     def __post_init__(self) -> None:
         if self.reason not in frozenset(StopReason):
-            known = ", ".join(StopReason)
-            raise InvalidInput(f"{self.reason!r} is not a stop reason; use one of: {known}")
+            known, hint = ", ".join(StopReason), did_you_mean(str(self.reason), StopReason)
+            raise InvalidInput(f"{self.reason!r} is not a stop reason; use one of: {known}{hint}")
         object.__setattr__(self, "reason", StopReason(self.reason))
         object.__setattr__(self, "context", frozen_map(self.context, "the context of a stop signal"))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.values import require_map
 
 
@@ -63,7 +64,8 @@ class BroadcastConfig:
         """
         presets = {"minimal": cls.minimal, "standard": cls.standard, "debug": cls.debug}
         if name not in presets:
-            raise InvalidInput(f"there is no broadcast preset '{name}'; use: {', '.join(presets)}")
+            hint = did_you_mean(name, presets)
+            raise InvalidInput(f"there is no broadcast preset '{name}'; use: {', '.join(presets)}{hint}")
         return presets[name]()
 
 

@@ -12,9 +12,10 @@ from uuid import UUID
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.errors import InvalidInput, UnknownName, unknown_name_text
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.tools.inquiry import AskModel, refuse_model_call
 from everstep.agent_domain.values import (
     DOCUMENT_DEPTH,
@@ -303,7 +304,8 @@ class ToolOptions:
             if seconds is not None and seconds > MAX_SECONDS:
                 raise InvalidInput(f"{name} must be at most {MAX_SECONDS}; leave it out for no limit")
         if self.effect not in frozenset(Effect):
-            raise InvalidInput(f"{self.effect!r} is not an effect; use one of: {', '.join(Effect)}")
+            hint = did_you_mean(str(self.effect), Effect)
+            raise InvalidInput(f"{self.effect!r} is not an effect; use one of: {', '.join(Effect)}{hint}")
 
 
 def as_options(given: object) -> ToolOptions:
@@ -374,7 +376,7 @@ class Toolbox:
     def refusal(self, call: ToolCall) -> str | None:
         """The reason why the call cannot run, as the model reads it, or None."""
         if call.name not in self.tools:
-            return str(UnknownName("tool", call.name, self.names))
+            return unknown_name_text("tool", call.name, self.names)
         if call.malformed is not None:
             return "Pass the arguments as a JSON object"
         tool = self.get(call.name)

@@ -97,7 +97,7 @@ class CatalogueEntry:
             builder.with_capability(make(**thaw(options)))
         except ValidationError as error:
             option_names = ", ".join(self.options) or "none"
-            raise self._error(f"{faults(error)} (its options: {option_names})") from None
+            raise self._error(f"{faults(error, self.options)} (its options: {option_names})") from None
         except (ImportError, OSError, ValueError) as error:
             raise self._error(error) from error
 

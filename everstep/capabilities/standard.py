@@ -15,7 +15,8 @@ from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy
 from everstep.agent_domain.capabilities.skills import Skill
 from everstep.agent_domain.capabilities.subagents import SubagentPolicy
 from everstep.agent_domain.capabilities.tasks import TodoPolicy
-from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.errors import InvalidInput, UnknownName, unknown_name_text
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.values import frozen_map
 from everstep.capabilities.approval import UseApproval
 from everstep.capabilities.bash import UseBash
@@ -200,8 +201,9 @@ def _mcp(here: AgentLocation, *, servers: list[str]) -> AgentCapability:
         raise InvalidInput("'servers' is empty; name at least one server")
     for name in servers:
         if name not in here.servers:
-            problem = UnknownName("server", name, here.servers)
-            raise InvalidInput(f"{problem}; a server is a section [mcp.NAME] of everstep.toml")
+            problem = unknown_name_text("server", name, here.servers)
+            section = "a server is a section [mcp.NAME] of everstep.toml"
+            raise InvalidInput(f"{problem}; {section}{did_you_mean(name, here.servers)}")
     return CapabilityGroup(*(from_section(name, here.servers[name]) for name in servers))
 
 

@@ -9,11 +9,13 @@ from click.core import ParameterSource
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.sessions import OnBusy
-from everstep.agent_domain.values import truncate, valid_text
+from everstep.agent_domain.values import valid_text
 from everstep.cli.command import command
 from everstep.cli.conversation import Conversation
-from everstep.cli.remote import ApiUnavailable, api_options, open_remote
+from everstep.cli.ids import LOOKED_THROUGH, parse_id
+from everstep.cli.remote import ApiUnavailable, Remote, api_options, open_remote
 from everstep.cli.terminal import InputLines, Screen
+from everstep.http_api.schemas.responses import PageResponse, Session
 
 
 @click.command()
@@ -43,9 +45,9 @@ async def chat(
     A line is a message, or the answer to a request of the agent. From a pipe, each line waits until the
     previous one is answered.
     """
-    known = None if session_id is None else _session_id(session_id)
     valid_text(agent or "", "--agent")
     async with open_remote(context.obj, url, token) as remote, AsyncExitStack() as stack:
+        known = None if session_id is None else await _session_id(remote, session_id)
         lines = InputLines()
         screen = Screen(is_terminal=lines.is_terminal)
         remote.report = screen.warn
@@ -66,12 +68,12 @@ async def chat(
         raise click.exceptions.Exit(1)
 
 
-def _session_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        shown = repr(truncate(text, 50))
-        raise InvalidInput(f"{shown} is not a session id; `everstep sessions` lists them") from None
+async def _session_id(remote: Remote, text: str) -> UUID:
+    async def newest() -> list[UUID]:
+        page = await remote.get(PageResponse[Session], "/agent/sessions", limit=LOOKED_THROUGH)
+        return [session.id for session in page.items]
+
+    return await parse_id(text, "a session", "everstep sessions", newest)
 
 
 def _closing_line(context: click.Context, conversation: Conversation) -> str:

@@ -9,12 +9,10 @@ from typing import Any, ParamSpec
 import click
 
 from everstep.cli.error_messages import error_message
+from everstep.cli.options import AGENTS_HELP, SOURCE
 from everstep.cli.printing import echo, visible
 
 P = ParamSpec("P")
-
-SOURCE = "DIR|FILE|MODULE:ATTRIBUTE"
-AGENTS_HELP = "Where to find your agents; may be repeated."
 
 
 def command(

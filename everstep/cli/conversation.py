@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.sessions import OnBusy, Route, SessionStatus
@@ -122,7 +122,7 @@ class Conversation:
             known = await self.remote.get(Agents, "/agent/agents")
             names = [agent.name for agent in known.items]
             if self.agent is not None and self.agent not in names:
-                raise InvalidInput(f"No agent named '{self.agent}'. Choose from: {', '.join(sorted(names))}")
+                raise UnknownName("agent", self.agent, sorted(names))
             if self.session_id is None:
                 self.screen.note(f"talking to {self.agent or known.default}")
         if self.session_id is not None:

@@ -12,9 +12,10 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from everstep.agent_domain.errors import EverstepError, InvalidInput, StoreUnavailable
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.values import frozen_map, json_text, parse_json, truncate
+from everstep.agent_domain.values import frozen_map, json_text, parse_json
 from everstep.cli import output
 from everstep.cli.command import command, print_line, with_agents
+from everstep.cli.ids import LOOKED_THROUGH, parse_id
 from everstep.cli.printing import echo
 from everstep.client.errors import Refused
 from everstep.client.execution import Execution
@@ -315,10 +316,11 @@ def _require_text(text: str, what: str) -> None:
 async def _with_execution(
     settings: Settings, execution_id: str, act: Callable[[Installation, Execution], Awaitable[object]]
 ) -> None:
-    try:
-        parsed = UUID(execution_id)
-    except ValueError:
-        quoted = repr(truncate(execution_id, 50))
-        raise InvalidInput(f"{quoted} is not an execution id; `everstep executions` lists them") from None
+    async def newest() -> list[UUID]:
+        async with open_installation(settings) as installation:
+            page = await installation.client.list(limit=LOOKED_THROUGH)
+            return [row.ref.execution_id for row in page.rows]
+
+    parsed = await parse_id(execution_id, "an execution", "everstep executions", newest)
     async with open_installation(settings) as installation:
         await act(installation, installation.client.execution(parsed))

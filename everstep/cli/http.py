@@ -10,6 +10,7 @@ from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.keys import ApiKey
 from everstep.agent_domain.values import format_moment
 from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
+from everstep.cli.ids import parse_id
 from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.api import api_port, log_requests, open_api
@@ -89,10 +90,12 @@ async def show(settings: Settings, tenant: str) -> None:
 @command
 async def revoke(settings: Settings, key_id: str, tenant: str) -> None:
     """Revoke a key."""
-    try:
-        parsed = UUID(key_id)
-    except ValueError:
-        raise InvalidInput(f"'{key_id}' is not a key id; `everstep keys list` lists them") from None
+
+    async def of_tenant() -> list[UUID]:
+        async with open_installation(settings) as installation:
+            return [key.id for key in await installation.keys.keys(tenant)]
+
+    parsed = await parse_id(key_id, "a key", "everstep keys list", of_tenant)
     async with open_installation(settings) as installation:
         if not await installation.keys.revoke_key(tenant, parsed):
             raise InvalidInput(f"the tenant '{tenant}' has no key {parsed}; `everstep keys list` lists them")

@@ -1,53 +1,104 @@
-"""The `everstep` command."""
+"""The `everstep` command.
+
+Commands are imported when they are called: together they import the whole product, which takes seconds. The
+names, and what the help says of each, are in a table here, so that `everstep --help` imports none of them.
+"""
 
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 
 from everstep.agent_domain.errors import EverstepError
-from everstep.cli import executions, processes
-from everstep.cli.command import AGENTS_HELP, SOURCE
-from everstep.cli.error_messages import error_message
+from everstep.agent_domain.nearest import did_you_mean
+from everstep.cli.options import AGENTS_HELP, SOURCE
 from everstep.cli.printing import visible, visible_stream
-from everstep.runtime.settings import Settings
 from everstep.runtime.signals import restore_for_children
+
+SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "Start here": {
+        "up": ("processes:up", "Start a local installation; Ctrl-C stops it."),
+        "run": ("executions:run", "Start an execution and follow it; Ctrl-C stops only the following."),
+        "chat": ("chat:chat", "Talk with an agent, or resume a session; Ctrl-D and Ctrl-C leave."),
+        "agents": ("agents:agents", "List the agents that can be started from here; needs no server."),
+        "doctor": ("processes:doctor", "Check this installation, and explain how to fix what is wrong."),
+    },
+    "Look": {
+        "executions": ("executions:executions", "List executions, newest first."),
+        "sessions": ("sessions:sessions", "List sessions, newest first."),
+        "show": ("executions:show", "Show the status of an execution and its steps."),
+        "trace": ("executions:trace", "Show why the loop continued or stopped after each step."),
+        "follow": ("executions:follow", "Follow an existing execution."),
+    },
+    "Act on an execution": {
+        "answer": ("executions:answer", "Answer the oldest open question of an execution."),
+        "approve": ("executions:approve", "Approve or deny the oldest call that waits for approval."),
+        "steer": ("executions:steer", "Send a message that the agent reads before its next step."),
+        "pause": ("executions:pause", "Pause an execution once its running calls are done."),
+        "resume": ("executions:resume", "Resume a paused execution."),
+        "cancel": ("executions:cancel", "Stop an execution now and abandon its current step."),
+    },
+    "Operate": {
+        "worker": ("processes:worker", "Run agents until stopped by SIGINT or SIGTERM."),
+        "api": ("http:api", "Serve the HTTP API until stopped by SIGINT or SIGTERM."),
+        "gateway": ("gateway:gateway", "Serve viewers until stopped by SIGINT or SIGTERM."),
+        "db": ("processes:db", "Manage the database."),
+        "keys": ("http:keys", "Manage the keys that services send to the HTTP API."),
+        "prune": ("processes:prune", "Remove rows that are older than the retention settings."),
+    },
+}
+"""The sections of the help: the place of each command below `everstep.cli`, and its line in the help."""
+
+PLACES: Final = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
 
 class Commands(click.Group):
-    """The group of all commands; those that use HTTP are imported on demand, as the import takes long."""
+    """The group of all commands, which imports each when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, sorted."""
-        return sorted({*super().list_commands(ctx), "agents", "api", "chat", "gateway", "keys", "sessions"})
+        return sorted(PLACES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name, or None."""
-        if cmd_name in ("api", "keys"):
-            from everstep.cli import http  # noqa: PLC0415 -- on demand
+        if cmd_name not in PLACES:
+            return None
+        module, _, attribute = PLACES[cmd_name].partition(":")
+        return getattr(import_module(f"everstep.cli.{module}"), attribute)
 
-            return http.api if cmd_name == "api" else http.keys
-        if cmd_name == "agents":
-            from everstep.cli import agents  # noqa: PLC0415 -- on demand
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments begin with; an unknown one is refused with the nearest."""
+        name = args[0]
+        # Click suggests only commands that are loaded.
+        if name not in PLACES and not name.startswith("-"):
+            ctx.fail(f"No such command '{name}'{did_you_mean(name, PLACES)}")
+        return super().resolve_command(ctx, args)
 
-            return agents.agents
-        if cmd_name == "gateway":
-            from everstep.cli import gateway  # noqa: PLC0415 -- on demand
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections of commands into the help."""
+        width = max(map(len, chain.from_iterable(SECTIONS.values())))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in section.items()])
 
-            return gateway.gateway
-        if cmd_name == "chat":
-            from everstep.cli import chat  # noqa: PLC0415 -- on demand
 
-            return chat.chat
-        if cmd_name == "sessions":
-            from everstep.cli import sessions  # noqa: PLC0415 -- on demand
+def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted:
+        return
+    # Imported here because nothing else needs them.
+    import platform  # noqa: PLC0415
+    from importlib.metadata import version  # noqa: PLC0415
 
-            return sessions.sessions
-        return super().get_command(ctx, cmd_name)
+    click.echo(f"everstep {version('everstep')} (Python {platform.python_version()}, {platform.platform()})")
+    context.exit()
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,24 +109,27 @@ class Commands(click.Group):
 )
 @click.option("--agents", multiple=True, metavar=SOURCE, help=f"{AGENTS_HELP} (EVERSTEP_AGENTS)")
 @click.option("--traceback", is_flag=True, help="Print a stack trace when a command fails.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the versions of Everstep, Python and the platform, and exit.",
+)
 @click.pass_context
 def commands(context: click.Context, data: Path | None, agents: tuple[str, ...], traceback: bool) -> None:
     """Durable AI agents: start a local installation, run agents, inspect executions."""
+    # Imported here because help and version need no settings.
+    from everstep.runtime.settings import Settings, misspelled_variables  # noqa: PLC0415
+
     del traceback
     try:
         context.obj = Settings.read(data_dir=data, agents=agents or None)
     except EverstepError as error:
-        raise click.ClickException(visible(error_message(error))) from error
-
-
-for each in (processes.up, processes.worker, processes.db, processes.doctor, processes.prune):
-    commands.add_command(each)
-for each in (
-    *(executions.run, executions.follow, executions.show, executions.trace, executions.executions),
-    *(executions.answer, executions.approve, executions.steer),
-    *(executions.cancel, executions.pause, executions.resume),
-):
-    commands.add_command(each)
+        raise click.ClickException(visible(str(error))) from error
+    for warning in misspelled_variables(os.environ):
+        click.echo(visible(warning), err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -12,8 +12,6 @@ from typing import TextIO, cast
 
 import click
 
-from everstep.agent_domain.values import is_hidden
-
 _ALLOWED = "\n\t"
 _JOINERS = "\u200c\u200d"
 """They join letters and emoji, and are kept only there: not beside ASCII."""
@@ -29,7 +27,12 @@ def visible(text: str) -> str:
 
 
 def _visible_char(text: str, at: int, char: str) -> str:
-    if char.isprintable() or char in _ALLOWED or not is_hidden(char):
+    if char.isprintable() or char in _ALLOWED:
+        return char
+    # Imported here, as it imports pydantic, and most output has none of these characters.
+    from everstep.agent_domain.values import is_hidden  # noqa: PLC0415
+
+    if not is_hidden(char):
         return char
     if char in _JOINERS:
         beside = (text[at - 1 : at], text[at + 1 : at + 2])

@@ -20,6 +20,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from everstep.agent_domain.capabilities.approvals import Digest
+from everstep.agent_domain.checks import StrictModel
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -28,10 +29,10 @@ from everstep.client.client import Client
 from everstep.client.execution import Execution
 
 
-class _Contract(BaseModel):
+class _Contract(StrictModel):
     """The base of arguments: unknown fields are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
 
 class StartRequest(_Contract):

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.contexts import ContextCaller
 from everstep.agent_domain.storage.sessions import limited_text
 from everstep.agent_domain.values import as_list
@@ -145,5 +146,6 @@ def validate_scopes(names: Sequence[str]) -> tuple[str, ...]:
     """Validate the scopes of a new key; duplicates are removed."""
     unknown = [name for name in names if name not in tuple(Grant)]
     if unknown:
-        raise InvalidInput(f"unknown scope '{unknown[0]}'; use: {', '.join(Grant)}")
+        hint = did_you_mean(unknown[0], Grant)
+        raise InvalidInput(f"unknown scope '{unknown[0]}'; use: {', '.join(Grant)}{hint}")
     return tuple(dict.fromkeys(names))

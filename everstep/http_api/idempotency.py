@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 
 from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.keys import StoredResponse
 from everstep.agent_domain.values import json_text
 from everstep.http_api.api import Api
@@ -106,7 +107,8 @@ class ApiRoute(APIRoute):
             api = cast("Api", request.app.state.api)
             caller = await authenticate_request(request, api.authenticate, is_read=is_read)
             if unknown := [name for name in request.query_params if name not in known]:
-                raise invalid_request(f"query.{unknown[0]} is not a parameter of this route; remove it")
+                hint = did_you_mean(unknown[0], known)
+                raise invalid_request(f"query.{unknown[0]} is not a parameter of this route; remove it{hint}")
             # The body is read only after the caller is authenticated.
             await request.body()
             key = request.headers.get(HEADER) if request.method == "POST" else None

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from everstep.agent_domain.checks import faults
+from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.values import FrozenDict
 from everstep.inference.json_reading import record
@@ -51,10 +51,10 @@ _EFFORTS = {
 }
 
 
-class Preset(BaseModel):
+class Preset(StrictModel):
     """One model with its settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     name: str = Field(min_length=1)
     driver: Driver

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from everstep.agent_domain.agents.drivers import OnText
-from everstep.agent_domain.checks import faults
+from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import (
     InvalidInput,
     ModelError,
@@ -46,13 +46,13 @@ from everstep.inference.json_reading import record
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
 
-class _StrictModel(BaseModel):
-    """Written by people, so unknown fields are refused."""
+class _Written(StrictModel):
+    """A part of a script, which people write."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
 
-class ScriptedCall(_StrictModel):
+class ScriptedCall(_Written):
     """A tool call."""
 
     name: str
@@ -73,7 +73,7 @@ class ScriptedCall(_StrictModel):
         return ToolCall(self.id, self.name, FrozenDict(self.args))
 
 
-class Pace(_StrictModel):
+class Pace(_Written):
     """How fast the text comes: how many seconds before each piece of how many characters."""
 
     seconds: float = Field(default=0, ge=0)
@@ -81,7 +81,7 @@ class Pace(_StrictModel):
     """None sends all of it at once."""
 
 
-class ScriptedError(_StrictModel):
+class ScriptedError(_Written):
     """How the turn fails, and how often before it succeeds."""
 
     type: Literal["rate_limit", "timeout", "unavailable", "refused"]
@@ -105,7 +105,7 @@ class ScriptedError(_StrictModel):
                 return ModelError(self.message)
 
 
-class ScriptedTurn(_StrictModel):
+class ScriptedTurn(_Written):
     """One answer."""
 
     text: str = ""
@@ -132,7 +132,7 @@ class ScriptedTurn(_StrictModel):
             yield self.text[start : start + size]
 
 
-class Scenario(_StrictModel):
+class Scenario(_Written):
     """Answers to a user message."""
 
     when: str | None = None
@@ -153,7 +153,7 @@ class Scenario(_StrictModel):
         return self.when is not None and self.when.casefold() in message.text.casefold()
 
 
-class Script(_StrictModel):
+class Script(_Written):
     """All scenarios of a scripted model."""
 
     scenarios: tuple[Scenario, ...]

@@ -24,6 +24,7 @@ from everstep.agent_domain.agents.spawning import find_definition
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import InvalidInput, ModelError, UnknownName
 from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import EMPTY, truncate
@@ -226,11 +227,16 @@ def import_attribute(module_name: str, attribute: str, where: str) -> Any:
     """
     try:
         _search_here_for(module_name.partition(".")[0])
-        return getattr(import_module(module_name), attribute)
+        module = import_module(module_name)
     except ImportError as error:
-        raise InvalidInput(f"the module of '{where}' cannot be imported: {error}") from error
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == module_name
+        hint = did_you_mean(module_name, (file.stem for file in Path().glob("*.py"))) if is_missing else ""
+        raise InvalidInput(f"the module of '{where}' cannot be imported: {error}{hint}") from error
+    try:
+        return getattr(module, attribute)
     except AttributeError:
-        raise InvalidInput(f"the module {module_name} has no '{attribute}'") from None
+        hint = did_you_mean(attribute, (name for name in vars(module) if not name.startswith("_")))
+        raise InvalidInput(f"the module {module_name} has no '{attribute}'{hint}") from None
 
 
 def _search_here_for(module: str) -> None:

@@ -4,7 +4,8 @@ From the highest precedence to the lowest: arguments, environment (`EVERSTEP_...
 `DATABASE_URL`, `TEMPORAL_ADDRESS`), `everstep.toml` in the working folder, defaults.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,8 +18,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from everstep.agent_domain.checks import faults
+from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.nearest import nearest
 from everstep.agent_domain.stream.channels import derived_secret
 
 
@@ -35,11 +37,17 @@ Days = Annotated[float, Field(gt=0, le=36_500)]
 CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_words)]
 
 
-class Settings(BaseSettings):
+_PREFIX = "EVERSTEP_"
+_CLIENT_VARIABLES = ("EVERSTEP_API_URL", "EVERSTEP_API_TOKEN")
+"""The variables that only the commands read which use the HTTP API."""
+_OF_KUBERNETES = re.compile(r"_SERVICE_|_PORT_\d")
+
+
+class Settings(StrictModel, BaseSettings):
     """The settings of one installation."""
 
     model_config = SettingsConfigDict(
-        env_prefix="EVERSTEP_", toml_file="everstep.toml", frozen=True, extra="forbid", populate_by_name=True
+        env_prefix=_PREFIX, toml_file="everstep.toml", frozen=True, populate_by_name=True
     )
 
     data_dir: Path | None = Field(
@@ -195,6 +203,16 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise InvalidInput(f"everstep.toml cannot be read: {error}") from None
 
+    @classmethod
+    def variables(cls) -> set[str]:
+        """Return the environment variables `EVERSTEP_...` that have an effect."""
+        variables = set[str](_CLIENT_VARIABLES)
+        for name, field in cls.model_fields.items():
+            alias = field.validation_alias
+            names = alias.choices if isinstance(alias, AliasChoices) else [f"{_PREFIX}{name.upper()}"]
+            variables.update(each for each in names if isinstance(each, str) and each.startswith(_PREFIX))
+        return variables
+
     def with_ports(self, **ports: int | None) -> "Settings":
         """Return the settings with other ports, if some are given."""
         return self.model_copy(update={name: port for name, port in ports.items() if port is not None})
@@ -209,3 +227,19 @@ class Settings(BaseSettings):
         if not value:
             raise InvalidInput(f"{name} is not set: {how}")
         return value
+
+
+def misspelled_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each environment variable that is probably a misspelled setting.
+
+    Other unknown variables are ignored: programs beside this one may use the prefix for their own.
+    """
+    known = Settings.variables()
+    for name in sorted(environ):
+        is_other = not name.startswith(_PREFIX) or name in known
+        # Kubernetes describes a service with a name like `everstep-gateway` to each container.
+        if is_other or _OF_KUBERNETES.search(name) or environ[name].startswith("tcp://"):
+            continue
+        suffixes = [each.removeprefix(_PREFIX) for each in known]
+        if near := nearest(name.removeprefix(_PREFIX), suffixes):
+            yield f"{name} is not a setting and has no effect; did you mean '{_PREFIX}{near}'?"

@@ -18,6 +18,7 @@ from everstep.activities.deferred_start import START_DELAY
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.activities.subagents import SubagentActivities
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.client.temporal_entry import TemporalEntry
@@ -107,7 +108,8 @@ def build_failpoint(spec: str | None) -> Strike:
     try:
         armed_point = Failpoint(name)
     except ValueError:
-        raise InvalidInput(f"there is no failpoint '{name}'; use one of: {', '.join(Failpoint)}") from None
+        known = f"{', '.join(Failpoint)}{did_you_mean(name, Failpoint)}"
+        raise InvalidInput(f"there is no failpoint '{name}'; use one of: {known}") from None
 
     def strike(point: Failpoint) -> None:
         if point is armed_point and _take_flag(flag):

@@ -15,6 +15,7 @@ from everstep.agent_domain.errors import (
     RateLimited,
     ToolFailed,
     UnknownName,
+    unknown_name_text,
 )
 
 
@@ -43,10 +44,11 @@ def test_errors_of_the_loop_differ_from_errors_of_the_caller() -> None:
 
 
 def test_an_unknown_name_is_reported_with_the_known_ones() -> None:
-    """5.4.3, 10.2.1: the text is a contract for tools, agents and schemas alike."""
+    """5.4.3, 10.2.1: the text is a contract for tools, agents and schemas alike. Follows rule 1.4.1."""
     error = UnknownName("tool", "serach", ["search", "read_file"])
 
-    assert str(error) == "No tool named 'serach'. Choose from: search, read_file"
+    assert str(error) == "No tool named 'serach'. Choose from: search, read_file; did you mean 'search'?"
+    assert unknown_name_text("tool", "serach", ["search"]) == "No tool named 'serach'. Choose from: search"
     assert error.name == "serach"
     assert str(UnknownName("key", "x", ["a"], verb="Known")) == "No key named 'x'. Known: a"
     assert str(UnknownName("tool", "x", iter(()))) == "No tool named 'x'. Choose from: "

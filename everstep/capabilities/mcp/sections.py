@@ -15,19 +15,19 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from everstep.agent_domain.checks import faults
+from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput
 from everstep.capabilities.mcp import UseMCP
 from everstep.capabilities.mcp.naming import usable_prefix
 from everstep.capabilities.mcp.servers import HttpServer, Server, StdioServer
 
 
-class McpSection(BaseModel):
+class McpSection(StrictModel):
     """A server: a program or a URL, and its settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     command: tuple[str, ...] = ()
     """The program and its arguments."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
+from everstep.agent_domain.checks import StrictModel
 from everstep.agent_domain.values import FrozenDict, format_moment, freeze, valid_text
 
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
@@ -32,10 +33,10 @@ Map: TypeAlias = FrozenDict
 """A JSON object."""
 
 
-class RequestModel(BaseModel):
+class RequestModel(StrictModel):
     """The base of request models: unknown fields are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
 
 class ResponseModel(BaseModel):

@@ -202,7 +202,7 @@ def test_an_edited_call_runs_with_the_new_arguments_and_says_so() -> None:
             {"decision": "edit", "args_digest": DIGEST, "args": {"a": "\x00"}},
             "args: Value error, value.a contains",
         ),
-        ({"decision": "approve", "args_digest": DIGEST, "all": True}, "all: Extra inputs"),
+        ({"decision": "approve", "args_digest": DIGEST, "all": True}, "all: there is no such key"),
         (None, "Input should be"),
     ],
 )

@@ -172,7 +172,8 @@ async def test_a_service_acts_for_the_users_of_its_tenant(sign_in: MakeCaller) -
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
-        ("/agent/sessions", {"colour": "red"}, ["body.colour", "Extra inputs"]),
+        ("/agent/sessions", {"colour": "red"}, ["body.colour", "there is no such key"]),
+        ("/agent/sessions", {"titel": "x"}, ["body.titel", "did you mean 'title'?"]),
         ("/agent/sessions", {"title": "x" * 201}, ["body.title"]),
         ("/agent/sessions", {"title": "a\x00b"}, ["NUL"]),
         ("/agent/sessions", {"agent": "nobody"}, ["nobody", "clerk, other"]),

@@ -49,7 +49,7 @@ def test_a_preset_is_a_section_under_a_name() -> None:
         ({}, "driver: Field required"),
         ({"driver": "bard", "model": "m"}, "driver: Input should be 'openai', 'openai-chat'"),
         ({"driver": "openai"}, "'model' is missing"),
-        ({"driver": "openai", "model": "m", "modle": "m"}, "modle: Extra inputs are not permitted"),
+        ({"driver": "openai", "model": "m", "modle": "m"}, "modle: there is no such key; choose from: "),
         ({"driver": "openai", "model": "m", "timeout_seconds": 0}, "timeout_seconds: "),
         ({"driver": "openai", "model": "m", "max_output_tokens": 0}, "max_output_tokens: "),
         ({"driver": "openai", "model": "m", "temperature": 3}, "temperature: "),
@@ -216,7 +216,9 @@ def test_settings_of_an_agent_send_no_key_to_another_address() -> None:
 
 
 def test_invalid_settings_of_an_agent_are_refused_like_any_other() -> None:
-    with pytest.raises(InvalidInput, match="preset 'inline': modle: Extra inputs"):
+    with pytest.raises(
+        InvalidInput, match=r"preset 'inline': modle: there is no such key; .*; did you mean 'model'"
+    ):
         presets().resolve({"driver": "openai", "model": "m", "modle": "x"})
     with pytest.raises(UnknownName):
         presets().resolve({"fallback": ["fast"]})

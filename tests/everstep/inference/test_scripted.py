@@ -239,7 +239,7 @@ def test_a_file_may_be_a_single_scenario() -> None:
         ("hello", "is not a valid script: Input should be a valid dictionary"),
         ("turns: []", "a scenario needs at least one turn"),
         ("scenarios: []", "a script needs at least one scenario"),
-        ("turns: [{txt: Hello}]", "scenarios.0.turns.0.txt: Extra inputs are not permitted"),
+        ("turns: [{txt: Hello}]", "scenarios.0.turns.0.txt: there is no such key"),
         ("turns: [{usage: {input: -1}}]", "input is -1, pass 0 or more"),
         ("turns: [{error: {type: bored}}]", "scenarios.0.turns.0.error.type: Input should be"),
         ("turns: [{pace: {seconds: -1}}]", "scenarios.0.turns.0.pace.seconds: "),
