@@ -7,6 +7,7 @@ import ast
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
@@ -65,6 +66,7 @@ def listed(found: Iterable[Finding]) -> str:
     return "\n".join(map(str, found))
 
 
+@cache
 def room(name: str) -> Measure:
     folder = ROOT / name
     if name == "everstep":
