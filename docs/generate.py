@@ -5,19 +5,33 @@ A test compares them with what this would write, so that they cannot go stale.
 
 import ast
 import inspect
+import json
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
+from uuid import UUID
 
 import click
 
 import everstep
+from everstep.agent_domain.capabilities.approvals import ApprovalDecision, args_digest
+from everstep.agent_domain.capabilities.questions import Question
+from everstep.agent_domain.loop.continuation import (
+    ContinuationDecision,
+    ContinuationEvaluation,
+    ContinuationOutcome,
+)
+from everstep.agent_domain.loop.status import StopReason, WireStatus
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.state import events
 from everstep.agent_domain.stream import envelopes
-from everstep.agent_domain.stream.envelopes import EnvelopeType
+from everstep.agent_domain.stream.envelopes import Attempt, EnvelopeType
+from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.values import thaw
 from everstep.cli.main import commands
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
@@ -83,9 +97,12 @@ def settings() -> str:
     ]
     return page(
         "Settings",
-        "Read once when a process starts. From the strongest to the weakest: arguments of the command, "
-        "variables of the environment, `everstep.toml` in the current folder, defaults. The headings are the "
-        "keys in `everstep.toml`. Lists are written in a variable with commas, in `everstep.toml` as lists.",
+        "Each process reads its settings once, when it starts. A setting is taken from the first of these "
+        "that has it: the command's arguments, the environment, `everstep.toml` in the current folder, the "
+        "default. The headings are the keys of `everstep.toml`. A list is written with commas in a variable, "
+        "and as a list in `everstep.toml`:",
+        '```toml\nagents = ["agents:agents"]\npreset = "mini"\n\n[presets.mini]\ndriver = "openai"\n'
+        'model = "gpt-5.4-mini"\n```',
         *blocks,
     )
 
@@ -193,48 +210,199 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def event_pages() -> str:
-    """The envelopes that viewers get, and the events of an in-process run."""
-    payloads = dict(_payloads())
-    rows = [(f"`{kind}`", ", ".join(f"`{key}`" for key in payloads[kind.name])) for kind in EnvelopeType]
-    fields = [(f"`{name}`", text) for name, text in docstrings_of_fields(envelopes.Envelope).items()]
+    """The envelopes that viewers receive, and the events of an in-process run."""
+    fields = docstrings_of_fields(envelopes.Envelope)
     blocks = [
         "## Envelopes",
-        "An envelope is what a viewer gets over any wire, and what the table of envelopes stores. "
-        "[Streaming](../streaming.md) says in which order they come.",
-        table(("field", "meaning"), fields) if fields else "",
-        "The keys of `payload` for each `type`; some are there only when they have a value:",
-        table(("type", "payload"), rows),
+        "An envelope is an event in the form in which viewers receive it, over every protocol, and in which "
+        "it is stored. [Streaming](../streaming.md) explains their order. For example:",
+        _json(_envelope(_sample(envelopes.step_started_record)).to_dict()),
+        table(("field", "meaning"), ((f"`{name}`", fields[name]) for name in _envelope_fields())),
+        "## Payloads",
+        "The `payload` of each type with all possible keys. Ignore types and keys that you do not know.",
+        *(block for kind in EnvelopeType for block in _payload_blocks(kind)),
+        "### Keys of payloads",
+        table(("key", "meaning"), ((f"`{key}`", text) for key, text in _meanings_of_keys())),
         "## Events",
-        "Listeners of an in-process run (`agent.on_event(kind, function)`) get these, in this order.",
+        "Listeners of an in-process run (`agent.on_event(kind, function)`) receive these. All of "
+        "them have these attributes:",
+        _attributes(events.Event),
     ]
     for name, kind in vars(events).items():
-        if isinstance(kind, type) and issubclass(kind, events.Event) and kind.__module__ == events.__name__:
-            texts = docstrings_of_fields(kind)
-            names = [each for each in inspect.get_annotations(kind) if each != "keys"]
-            rows = [(f"`{each}`", texts.get(each, "")) for each in names]
-            blocks += [f"### {name}", inspect.getdoc(kind) or "", table(("attribute", "meaning"), rows)]
-    return page("Events", *(block for block in blocks if block))
+        if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event:
+            blocks += [f"### {name}", inspect.getdoc(kind) or "", _attributes(kind)]
+    return page("Events", *blocks)
 
 
-def _payloads() -> Iterator[tuple[str, list[str]]]:
-    """The keys that each function of the module of envelopes writes, by the type that it makes."""
-    module = ast.parse(inspect.getsource(envelopes))
-    for function in module.body:
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        kinds = [
-            node.attr
-            for node in ast.walk(function)
-            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "EnvelopeType"
-        ]
-        keys = [
-            key.value
-            for node in ast.walk(function)
-            if isinstance(node, ast.Dict)
-            for key in node.keys
-            if isinstance(key, ast.Constant) and isinstance(key.value, str)
-        ]
-        yield from ((kind, list(dict.fromkeys(keys))) for kind in kinds)
+def _attributes(kind: type) -> str:
+    texts = docstrings_of_fields(kind)
+    names = [each for each in inspect.get_annotations(kind) if each != "keys"]
+    if missing := [name for name in names if name not in texts]:
+        raise LookupError(f"give these attributes of {kind.__name__} a docstring: {missing}")
+    return table(("attribute", "meaning"), ((f"`{each}`", texts[each]) for each in names))
+
+
+def _json(value: object) -> str:
+    return f"```json\n{json.dumps(thaw(value), indent=2, ensure_ascii=False)}\n```"
+
+
+EXECUTION: Final = UUID("0192f3a1-7c44-7e10-9d2b-5d7c0e9b1a34")
+REQUEST: Final = UUID("0192f3a1-9b02-7a6f-8c1e-2f44d1c7a590")
+MOMENT: Final = datetime(2026, 11, 18, 9, 30, 12, 345000, tzinfo=UTC)
+BOOKING: Final = {"train": "8:25"}
+OUTCOME: Final = ContinuationOutcome(
+    ContinuationDecision.REQUEST,
+    should_continue=True,
+    resolved_by="ToolCallPresenceCheck",
+    stop_reason=StopReason.COMPLETED,
+    evaluations=(
+        ContinuationEvaluation(
+            "ToolCallPresenceCheck",
+            ContinuationDecision.REQUEST,
+            "ToolCallPresenceCheck has work for another step",
+        ),
+    ),
+)
+ARGUMENTS: Final[Mapping[str, Any]] = {
+    "status": WireStatus.COMPLETED,
+    "previous": WireStatus.PROCESSING,
+    "change": 1,
+    "step_count": 2,
+    "error_message": None,
+    "last_response": "Your train is booked.",
+    "assistant_name": "travel-desk",
+    "output": {"train": "8:25"},
+    "step_number": 1,
+    "message_count": 2,
+    "available_tools": ("book_train",),
+    "has_tool_calls": True,
+    "errors": 0,
+    "finish_reason": "tool_calls",
+    "usage": Usage(120, 18),
+    "duration_ms": 812.4,
+    "outcome": OUTCOME,
+    "trace": True,
+    "tool_call_id": "call_1",
+    "tool": "book_train",
+    "args": BOOKING,
+    "max_arg_length": 500,
+    "success": True,
+    "error": None,
+    "result": "Seat 42 is yours",
+    "attempt": Attempt(2, 1),
+    "index": 0,
+    "content": "Your train",
+    "is_complete": False,
+    "after_seq": 9,
+    "next_index": 3,
+    "next_attempt": 2,
+    "request_id": REQUEST,
+    "question": Question("Which day suits you?", ("Thursday", "Friday")),
+    "expires_at": None,
+    "source": envelopes.InputSource.USER,
+    "message_id": REQUEST,
+    "decision": ApprovalDecision(
+        decision="approve", args_digest=args_digest("book_train", BOOKING), remember=True
+    ),
+    "detail": "provider unavailable, next attempt in 2 s",
+    "next_attempt_at": MOMENT,
+}
+"""An example of each argument of the functions that build the records of envelopes."""
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "after_seq": "the stored envelope that the text follows",
+    "args": "the arguments of the call; `agent.tool.started` has them with `BroadcastConfig.debug()` only",
+    "args_digest": "the digest of tool and arguments, which a decision has to repeat",
+    "args_summary": "the arguments as one short text",
+    "assistant_name": "the name of the agent",
+    "attempt": "the attempt of the model call that wrote the text, from 1",
+    "available_tools": "the names of the tools that the model may call",
+    "available_tools_count": "their number",
+    "choices": "the allowed answers; empty: any text, or an answer that fits `schema`",
+    "chunk_index": "the position of the chunk in its attempt, from 0",
+    "content": "the text of the chunk; in a snapshot, all text so far",
+    "continuation": "the decision after the step, only with `BroadcastConfig.debug()`",
+    "decision": "`approve`, `deny` or `edit`",
+    "detail": "why the model call is delayed, only while it is",
+    "duration_ms": "the duration in milliseconds",
+    "error": "the error, as viewers may read it; null on success",
+    "error_message": "the error that ended the execution, as viewers may read it",
+    "errors": "the number of errors in the step",
+    "evaluations": "the vote of every criterion: its name, its decision, its reason",
+    "expires_at": "when the question stops waiting; null: never",
+    "finish_reason": "why the model stopped writing",
+    "has_tool_calls": "whether the model called tools",
+    "is_complete": "true in the last chunk of an attempt, whose `content` is empty",
+    "last_response": "the last text of the agent",
+    "message_count": "the number of messages that the model reads",
+    "message_id": "the message of the session that contains the answer",
+    "next_attempt": "the attempt that replaces this one",
+    "next_attempt_at": "when the delayed model call is tried again",
+    "next_index": "the `chunk_index` of the next chunk",
+    "output": "the structured result of the execution",
+    "previous_status": "the status before",
+    "prompt": "the question",
+    "reason": "the reason that the person gave",
+    "remember": "which later calls are approved too: `true` for all of the tool, or globs for its arguments",
+    "request_id": "the id of the question or approval",
+    "resolved_by": "the criterion that decided",
+    "result_summary": "the result as one short text",
+    "schema": "the JSON schema of the answer, or null",
+    "should_continue": "whether another step follows",
+    "source": "`user`, or `default` if the default answer was used",
+    "status": "`idle`, `processing`, `paused`, `completed`, `stopped`, `failed` or `cancelled`",
+    "step_count": "the number of completed steps",
+    "step_number": "the number of the step, from 1",
+    "stop_reason": "why the execution stops, if it does",
+    "success": "whether the call succeeded",
+    "tool_call_id": "the id of the call",
+    "tool_name": "the name of the tool",
+    "usage": "the tokens of the step",
+}
+"""The meaning of each key of a payload."""
+
+
+def _builders() -> Iterator[Callable[..., EventRecord]]:
+    """The functions that build the records of envelopes."""
+    for name, function in vars(envelopes).items():
+        if name.endswith("_record") and not name.startswith("_"):
+            yield function
+
+
+def _sample(function: Callable[..., EventRecord]) -> EventRecord:
+    """The record that a function builds of the examples, with all of its optional keys."""
+    names = inspect.signature(function).parameters
+    if missing := names.keys() - ARGUMENTS.keys():
+        raise LookupError(f"give these arguments of {function.__name__} an example in ARGUMENTS: {missing}")
+    return function(**{name: ARGUMENTS[name] for name in names})
+
+
+def _envelope(record: EventRecord) -> envelopes.Envelope:
+    envelope = envelopes.Envelope.of(record, None, EXECUTION, MOMENT)
+    return envelope if envelope.is_ephemeral else envelope.numbered(2)
+
+
+def _envelope_fields() -> Iterable[str]:
+    return _envelope(_sample(envelopes.step_started_record)).to_dict()
+
+
+def _payload_blocks(kind: EnvelopeType) -> Iterator[str]:
+    """The payload of a type: an example from each function that builds one."""
+    yield f"### {kind}"
+    samples = [(function, _sample(function)) for function in _builders()]
+    found = [(function, record) for function, record in samples if record.type == kind]
+    if not found:
+        raise LookupError(f"no function of {envelopes.__name__} builds {kind}")
+    for function, record in found:
+        yield (inspect.getdoc(function) or "").partition("\n")[0]
+        yield _json(record.payload)
+
+
+def _meanings_of_keys() -> list[tuple[str, str]]:
+    keys = {key for function in _builders() for key in _sample(function).payload}
+    if keys != MEANINGS.keys():
+        raise LookupError(f"bring MEANINGS up to date: {sorted(keys ^ MEANINGS.keys())}")
+    return sorted(MEANINGS.items())
 
 
 def python() -> str:

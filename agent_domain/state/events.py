@@ -23,8 +23,11 @@ class Event:
     """The base of all events: something that happened to an agent at a time."""
 
     at: datetime
+    """When it happened."""
     agent_id: UUID | None = None
+    """The run of the agent."""
     parent_agent_id: UUID | None = None
+    """The run of the agent that started this one as a subagent."""
 
     keys: ClassVar[Mapping[str, str]] = {}
     """Keys of attributes whose key is not simply their name in camelCase."""
@@ -65,8 +68,11 @@ class AgentStepStarted(Event):
     """A step begins."""
 
     step_number: int
+    """The number of the step, from 1."""
     message_count: int
+    """The number of messages that the model reads."""
     available_tools: tuple[str, ...] = ()
+    """The names of the tools that the model may call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +80,13 @@ class ModelCallDelayed(Event):
     """A model call failed in transport and is retried after a pause."""
 
     step_number: int
+    """The number of the step, from 1."""
     detail: str
     """The problem, such as `provider unavailable, next attempt in 2 s`."""
     error: str
+    """The text of the error."""
     seconds: float
+    """The length of the pause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +94,13 @@ class StreamEventReceived(Event):
     """The model wrote some text, or finished writing."""
 
     content: str
+    """The text."""
     step_number: int
+    """The number of the step, from 1."""
     attempt: int = 1
+    """The attempt of the model call that wrote it, from 1."""
     is_complete: bool = False
+    """True in the last event of an attempt, whose `content` is empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +108,13 @@ class ToolCallStarted(Event):
     """A tool call begins."""
 
     tool: str
+    """The name of the tool."""
     args: FrozenDict
+    """The arguments of the call."""
     started_at: datetime
+    """When the call began."""
     tool_call_id: str
+    """The id of the call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +122,21 @@ class ToolCallCompleted(Event):
     """A tool call has its result."""
 
     tool: str
+    """The name of the tool."""
     success: bool
+    """Whether the call succeeded."""
     error: str | None
+    """The error; None on success."""
     started_at: datetime
+    """When the call began."""
     ended_at: datetime
+    """When the call ended."""
     duration_ms: float
+    """The duration in milliseconds."""
     tool_call_id: str
+    """The id of the call."""
     result: Any = None
+    """What the tool returned."""
 
     keys: ClassVar[Mapping[str, str]] = {"duration_ms": "duration_ms"}
 
@@ -121,14 +146,23 @@ class AgentStepCompleted(Event):
     """A step is recorded; the evaluation after it is known."""
 
     step_number: int
+    """The number of the step, from 1."""
     has_tool_calls: bool
+    """Whether the model called tools."""
     error_count: int
+    """The number of errors in the step."""
     error_messages: tuple[str, ...]
+    """Their texts."""
     usage: Usage
+    """The tokens that it used."""
     finish_reason: str | None
+    """Why the model stopped writing."""
     duration_ms: float
+    """The duration in milliseconds."""
     completed_at: datetime
+    """When the step was complete."""
     continuation: ContinuationOutcome | None = None
+    """The decision after the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +170,11 @@ class TokenUsageReported(Event):
     """A step used tokens."""
 
     operation: str = "step"
+    """What used the tokens."""
     usage: Usage
+    """The tokens that it used."""
     context: FrozenDict
+    """Where they were used: `step` and `hasToolCalls`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +182,19 @@ class ContinuationEvaluated(Event):
     """The criteria decided whether another step follows."""
 
     step_number: int
+    """The number of the step, from 1."""
     outcome: ContinuationOutcome
+    """The decision, with every vote."""
     stop_signal: StopSignal | None
+    """The stop signal that decided, if there is one."""
     source: str
     """The deciding criterion, or the source that the stop signal names."""
     status: AgentStatus
+    """The status of the run."""
     errors: tuple[str, ...] = ()
+    """The texts of the errors."""
     last_response: str | None = None
+    """The last text of the agent."""
 
     @property
     def step(self) -> int:
@@ -196,9 +239,13 @@ class AgentStateUpdated(Event):
     """The state after a step, as a snapshot, and the step."""
 
     status: AgentStatus
+    """The status of the run."""
     step_count: int
+    """The number of completed steps."""
     state: Mapping[str, Any]
+    """The state, as a slim snapshot."""
     step: Mapping[str, Any] | None
+    """The step, in the form in which snapshots have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,10 +253,15 @@ class AgentFailed(Event):
     """The execution ended as failed."""
 
     exception: str
+    """The error that ended the run."""
     status: AgentStatus
+    """The status of the run."""
     steps_completed: int
+    """The number of completed steps."""
     total_usage: Usage
+    """The tokens of all steps."""
     errors: tuple[str, ...] = ()
+    """The texts of the errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,10 +269,15 @@ class AgentFinished(Event):
     """The execution ended; nothing follows."""
 
     status: AgentStatus
+    """The status of the run."""
     total_steps: int
+    """The number of completed steps."""
     total_usage: Usage
+    """The tokens of all steps."""
     errors: tuple[str, ...] = ()
+    """The texts of the errors."""
     stop_reason: StopReason = StopReason.COMPLETED
+    """Why the run ended."""
 
 
 E = TypeVar("E", bound=Event)

@@ -87,14 +87,19 @@ class Envelope(Mapping[str, Any]):
     """
 
     type: str
+    """The type, such as `agent.step.started`."""
     session_id: UUID | None
+    """The session of the execution; null if it has none."""
     execution_id: UUID
+    """The execution."""
     timestamp: datetime
-    """Truncated to milliseconds, or in announcements to microseconds; see `time_digits`."""
+    """When it happened, in UTC: with milliseconds, or microseconds if it announces a session's message."""
     payload: FrozenDict
+    """The data of the event; its keys depend on the type."""
     id: UUID
+    """The id of the event: the same event has the same id, however often it is sent."""
     seq: int | None = None
-    """Its number in the stream, from 1; None until it is stored."""
+    """Its number in the stream, from 1 without a gap; null if it is not stored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timestamp", _truncate_moment(self.timestamp, time_digits(self.type)))
@@ -213,7 +218,18 @@ def status_changed_record(
     assistant_name: str | None = None,
     output: Mapping[str, Any] | None = None,
 ) -> EventRecord:
-    """A change of the execution's status; `change` identifies it within the execution."""
+    """A change of the execution's status.
+
+    Args:
+        status: The new status.
+        previous: The status before.
+        change: Identifies the change within the execution.
+        step_count: The number of completed steps.
+        error_message: The error that ended the execution, as viewers may read it.
+        last_response: The last text of the agent.
+        assistant_name: The name of the agent.
+        output: The structured result.
+    """
     payload = {
         "status": status,
         "previous_status": previous,
@@ -229,7 +245,7 @@ def status_changed_record(
 def model_delayed_record(
     step_number: int, attempt: int, detail: str, next_attempt_at: datetime
 ) -> EventRecord:
-    """A delayed retry of a model call; the status stays the same, and `detail` gives users the reason."""
+    """A model call that is retried after a pause: the status stays the same, and `detail` has the reason."""
     status = status_changed_record(
         WireStatus.PROCESSING,
         WireStatus.PROCESSING,
@@ -265,7 +281,18 @@ def step_completed_record(
     outcome: ContinuationOutcome | None = None,
     trace: bool = False,
 ) -> EventRecord:
-    """The completion of a step; with `trace`, it contains the outcome of the evaluation."""
+    """The completion of a step.
+
+    Args:
+        step_number: The number of the step, from 1.
+        has_tool_calls: Whether the model called tools.
+        errors: The number of errors.
+        finish_reason: Why the model stopped writing.
+        usage: The tokens of the step.
+        duration_ms: The duration in milliseconds.
+        outcome: The decision after the step.
+        trace: Whether the payload contains the decision.
+    """
     payload = {
         "step_number": step_number,
         "has_tool_calls": has_tool_calls,
@@ -308,7 +335,15 @@ def tool_started_record(
     step_number: int,
     max_arg_length: int | None = None,
 ) -> EventRecord:
-    """The start of a tool call; with `max_arg_length`, it contains the arguments, cut to this length."""
+    """The start of a tool call.
+
+    Args:
+        tool_call_id: The id of the call.
+        tool: The name of the tool.
+        args: Its arguments.
+        step_number: The step that made the call.
+        max_arg_length: The length to which texts in the arguments are cut; None for a summary only.
+    """
     payload = {"tool_name": tool, "tool_call_id": tool_call_id, "args_summary": args_summary(args)}
     optional = {} if max_arg_length is None else {"args": cut_args(args, max_arg_length)}
     key = f"step/{step_number}/tool/{tool_call_id}/started"

@@ -53,11 +53,11 @@ class Settings(StrictModel, BaseSettings):
     data_dir: Path | None = Field(
         default=None, validation_alias=AliasChoices("EVERSTEP_DATA", "EVERSTEP_DATA_DIR", "data_dir")
     )
-    """The data folder of a local installation. None: see `everstep.runtime.data_folder`."""
+    """The data folder of `everstep up`. None: one for each project, in `~/.local/state/everstep`."""
     database_url: str | None = Field(
         default=None, validation_alias=AliasChoices("EVERSTEP_DATABASE_URL", "DATABASE_URL", "database_url")
     )
-    """The PostgreSQL database: `postgresql+psycopg://user:password@host/name`. `everstep up` has its own."""
+    """The PostgreSQL database: `postgresql://user:password@host/name`. `everstep up` has its own."""
     temporal_address: str | None = Field(
         default=None,
         validation_alias=AliasChoices("EVERSTEP_TEMPORAL_ADDRESS", "TEMPORAL_ADDRESS", "temporal_address"),
@@ -82,35 +82,36 @@ class Settings(StrictModel, BaseSettings):
     payload_key: str | None = None
     """32 random bytes in base64: with it, payloads are encrypted before Temporal stores them."""
     accept_plain_payloads: bool = False
-    """Whether plain payloads are read although `payload_key` is set: while executions run that began before
-    it was."""
+    """Whether plain payloads are read although `payload_key` is set: needed while executions run that began
+    without the key."""
     task_queue: str = "everstep"
     """The Temporal task queue of the workers. Installations that share a namespace need different ones."""
     build_id: str | None = None
-    """The version of a worker's code. Executions stay on the version that they began with (PINNED); new
-    executions use a new version once it is made current in Temporal. None: not versioned."""
+    """The version of a worker's code. Executions stay on the version on which they began (PINNED). New
+    executions begin on the version that is current in Temporal. None: workers have no version."""
     search_attributes: bool = False
     """Whether the Temporal server has Everstep's search attributes."""
     agents: CommaSeparated = ()
-    """The locations of this process's agents: folders, files, `module:attribute`. Nothing else is read."""
+    """Where the agents are: folders, files, or `module:attribute`. Agents are read from nowhere else."""
     default_agent: str | None = None
-    """The agent of sessions that name none; the first of the agents if this is not set."""
+    """The agent of requests that name none. None: the first one of `agents`."""
     related_types: CommaSeparated = ()
-    """The related_types that sessions and messages may have."""
+    """The values that `related_type` of sessions and messages may have."""
     context_policy: str | None = None
-    """The access policy for contexts: `module:attribute`, an object, or a class without arguments, with
-    `async def check(self, context, caller)`."""
+    """Your check of the contexts of sessions and messages: the `module:attribute` of an object, or of a class
+    without arguments, with `async def check(self, context, caller)`."""
     http_host: str = "127.0.0.1"
     """The address on which the HTTP API listens; 0.0.0.0 for all interfaces."""
     http_port: int = Field(default=8080, ge=0, le=65535)
-    """0: a free port."""
+    """The port of the HTTP API; 0 for a free one."""
     http_connections: int = Field(default=2000, ge=1)
     """The largest number of connections to the HTTP API, those of its streams included; file descriptors may
     allow fewer."""
     http_connections_per_address: int = Field(default=500, ge=1)
-    """The largest number from one address. Behind a proxy, all connections come from one address."""
+    """The largest number of connections to the HTTP API from one address. Behind a proxy, all connections
+    come from one address: raise it there."""
     auth: Literal["on", "off"] = "on"
-    """Off: every client may do everything."""
+    """Whether requests to the HTTP API have to be authenticated. With `off`, every client has full access."""
     auth_secret: str | None = Field(default=None, min_length=32)
     """The secret that signs tokens (HS256), shared with their issuer."""
     auth_jwks_url: str | None = None
@@ -125,24 +126,25 @@ class Settings(StrictModel, BaseSettings):
     """The names under which the API and the gateway are reached, in addition to those of the loopback
     interface: names, `*.example.com`, addresses, ranges of addresses, or `*` for any."""
     broadcast_key: str = "everstep"
-    """The gateway's application key, in terms of Pusher's protocol."""
+    """The application key for clients that use Pusher's protocol."""
     broadcast_secret: str | None = Field(default=None, min_length=32)
     """The secret that signs channel subscriptions and authenticates publishers to gateways; derived from
     `auth_secret` if it is not set."""
     gateway_host: str = "127.0.0.1"
     """The address of the gateway, for subscribers and publishers; 0.0.0.0 for all interfaces."""
     gateway_port: int = Field(default=6001, ge=0, le=65535)
-    """0: a free port."""
+    """The port of the gateway; 0 for a free one."""
     gateway_port_is_shared: bool = False
     """Whether several gateways of this machine listen on the same port (SO_REUSEPORT)."""
     gateway_link_host: str | None = None
-    """The name under which publishers reach this gateway. None: its host, or this machine's name."""
+    """The host name by which workers and APIs reach this gateway. None: its host, or this machine's name."""
     gateway_link_port: int = Field(default=0, ge=0, le=65535)
-    """The port for publishers; 0: a free one, as each gateway announces its address."""
+    """The port for workers and APIs; 0 for a free one. They find it in the database."""
     gateway_connections_per_address: int = Field(default=2000, ge=1)
-    """Behind a proxy, all subscribers come from one address."""
+    """The largest number of connections to a gateway from one address. Behind a proxy, all subscribers come
+    from one address: raise it there."""
     gateway_handshakes_per_second: float = Field(default=1000, gt=0)
-    """New connections; further clients are asked to come back later."""
+    """The largest number of new connections in a second. Further clients are asked to come back later."""
     gateway_drain_seconds: float = Field(default=5.0, ge=0, le=600)
     """The time over which a stopping gateway sends its subscribers to others."""
     gateway_url: str | None = None
@@ -154,22 +156,21 @@ class Settings(StrictModel, BaseSettings):
     mcp: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """The MCP servers that agent files may name: `[mcp.NAME]` in everstep.toml."""
     error_details: bool = False
-    """Whether every viewer of an execution reads the full text of its errors, instead of their kind and a
-    reference that the operator's log and `everstep show` resolve."""
+    """Whether viewers read the full text of errors. Otherwise they read the error's kind and a reference, by
+    which the operator finds the text in the log and with `everstep show`."""
     keep_answers_days: Days = 1
     """The minimum lifetime of an `Idempotency-Key`: `everstep prune` removes older ones."""
     keep_sessions_days: Days | None = None
-    """How long an unchanged session is kept. None, here and below: forever."""
+    """How long an unchanged session is kept. None: forever."""
     keep_executions_days: Days | None = None
-    """How long an execution without a session is kept after its end."""
+    """How long an execution without a session is kept after its end. None: forever."""
     keep_envelopes_days: Days | None = None
-    """How far back subscribers can resume a stream."""
+    """How long envelopes are kept, for viewers that resume a stream. None: as long as the execution."""
     cgroup: Path | None = None
-    """A cgroup (version 2) for this worker only: commands of agents get their own cgroups in it. None: the
-    one that systemd delegates (`Delegate=yes`), or none."""
+    """A cgroup (version 2) for this worker only, in which each command of an agent gets a cgroup of its own.
+    None: the one that systemd delegates (`Delegate=yes`), if there is one."""
     failpoint: str | None = None
-    """For crash tests only: the point at which a worker dies, or a frame is lost. See
-    `everstep.runtime.worker`."""
+    """For crash tests only: the point at which a worker dies, or a frame is lost."""
     graceful_shutdown_seconds: float = 60.0
     """How long a stopping worker lets running model calls finish."""
 
