@@ -1,23 +1,23 @@
-# Two commands matter: `make test` and `make check`. Both need Python 3.11, make and a package index.
+# Two commands matter: `make test` and `make check`. Both need Python 3.11, make and access to a package index.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Made last, so that a .venv without it is half made and is mended. Inside .venv, so that both go together.
+# Written last, so that an incomplete .venv is completed. Inside .venv, so that both are removed together.
 READY := $(VENV)/.ready
-# The version of an interpreter that was asked for. What was made with another one is made again.
+# The version of the requested interpreter. A .venv with another version is created again.
 ASKED := $(if $(filter file,$(origin PYTHON)),,yes)
-# pyenv's shims refuse a version that is not activated, while its interpreters run.
+# The shims of pyenv refuse a version that is not activated, although its interpreter would run.
 ifeq ($(shell $(PYTHON) -V 2>/dev/null),)
 override PYTHON := $(or $(lastword $(wildcard $(HOME)/.pyenv/versions/*/bin/$(PYTHON))),$(PYTHON))
 endif
 WANTED := $(if $(ASKED),$(or $(shell $(PYTHON) -V 2>/dev/null),none))
-# uv is locked like everything else, and the lock is what bootstraps it.
+# The lock pins uv too.
 UV_VERSION := $(shell sed -n '/^name = "uv"$$/{n;s/^version = "\(.*\)"$$/\1/p;}' uv.lock)
 
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_PYTHON_DOWNLOADS := never
-# Another environment that happens to be active is none of ours.
+# Ignore an environment that happens to be active.
 unexport VIRTUAL_ENV
 # Containers set it. The tests start hundreds of processes, and each would compile all that it imports, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,7 +33,7 @@ endif
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY)  ## Kill a worker in the middle of an agent's work, and watch another one finish it
+demo: $(READY)  ## Kill a worker in the middle of a run, and watch another one finish it
 	@$(BIN)/python examples/survive.py
 
 TESTS :=
@@ -58,31 +58,31 @@ check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a
 	@$(BIN)/python $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tests.rules
 
-bench: $(READY)  ## Measure how fast the domain decides, and what durability, the HTTP API, the gateway and capabilities cost
+bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, the gateway, capabilities
 	@missed=0; for each in domain engine api gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
 
-docs: $(READY)  ## Build the site of the documentation into site/, and fail on links that lead nowhere
+docs: $(READY)  ## Build the documentation as a site, in site/; dead links are errors
 	@$(BIN)/python -m sphinx -c docs -b html --fail-on-warning --keep-going --quiet . site
 	@echo "The site is in site/docs/index.html"
 
-reference: $(READY)  ## Write the pages of docs/reference that follow from the code
+reference: $(READY)  ## Generate docs/reference from the code
 	@$(BIN)/python docs/generate.py
 
 python:
 	@$(PYTHON) -c 'import sys, ensurepip; print(sys.executable)' 2>/dev/null
 
-fmt: $(READY)  ## Format, and mend what can be mended
+fmt: $(READY)  ## Format the code, and fix what can be fixed automatically
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-# uv asks the public index only and refuses a lock made for another, so where pip is told to use an index
-# of its own, pip installs: the same versions, checked against the same hashes. Whoever has no home to keep
-# a cache in (a container's user, say) does without one.
+# uv uses the public index only and refuses a lock made for another one. If pip is configured with another
+# index, pip installs the same versions, checked against the same hashes. A user without a writable home, such
+# as that of a container, has no cache.
 $(READY): pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Everstep needs Python 3.11 or later, and '$(PYTHON)' does not run here or is older." \
 			"Name another one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
-	@echo "Setting up $(VENV) with what uv.lock names ..." >&2
+	@echo "Setting up $(VENV) as locked in uv.lock ..." >&2
 	@{ $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
 		{ test -z "$(WANTED)" || test "$$($(BIN)/python -V)" = "$(WANTED)"; }; } || \
 		$(PYTHON) -m venv --clear $(VENV)
