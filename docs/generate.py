@@ -18,7 +18,7 @@ from uuid import UUID
 import click
 
 import everstep
-from everstep.agent_domain.capabilities.approvals import ApprovalDecision, args_digest
+from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict, args_digest
 from everstep.agent_domain.capabilities.questions import Question
 from everstep.agent_domain.loop.continuation import (
     ContinuationDecision,
@@ -302,7 +302,7 @@ ARGUMENTS: Final[Mapping[str, Any]] = {
     "source": envelopes.InputSource.USER,
     "message_id": REQUEST,
     "decision": ApprovalDecision(
-        decision="approve", args_digest=args_digest("book_train", BOOKING), remember=True
+        decision=Verdict.APPROVE, args_digest=args_digest("book_train", BOOKING), remember=True
     ),
     "detail": "provider unavailable, next attempt in 2 s",
     "next_attempt_at": MOMENT,
