@@ -52,6 +52,7 @@ ROOMS: Final = {
     "everstep/inference": Limits(1.0, 3.0, 0),
     "everstep/local": Limits(1.0, 3.0, 0),
     "everstep/runtime": Limits(1.0, 3.0, 0),
+    "everstep/steps": Limits(1.0, 3.0, 0),
     "everstep/store": Limits(1.0, 3.0, 0),
     "everstep/streams": Limits(1.0, 3.0, 0),
     "everstep/testing": Limits(1.0, 3.0, 0),

@@ -220,15 +220,7 @@ def status_changed_record(
 ) -> EventRecord:
     """A change of the execution's status.
 
-    Args:
-        status: The new status.
-        previous: The status before.
-        change: Identifies the change within the execution.
-        step_count: The number of completed steps.
-        error_message: The error that ended the execution, as viewers may read it.
-        last_response: The last text of the agent.
-        assistant_name: The name of the agent.
-        output: The structured result.
+    The argument `change` identifies it within the execution.
     """
     payload = {
         "status": status,
@@ -283,15 +275,7 @@ def step_completed_record(
 ) -> EventRecord:
     """The completion of a step.
 
-    Args:
-        step_number: The number of the step, from 1.
-        has_tool_calls: Whether the model called tools.
-        errors: The number of errors.
-        finish_reason: Why the model stopped writing.
-        usage: The tokens of the step.
-        duration_ms: The duration in milliseconds.
-        outcome: The decision after the step.
-        trace: Whether the payload contains the decision.
+    With `trace`, it contains the outcome of the evaluation.
     """
     payload = {
         "step_number": step_number,
@@ -337,12 +321,7 @@ def tool_started_record(
 ) -> EventRecord:
     """The start of a tool call.
 
-    Args:
-        tool_call_id: The id of the call.
-        tool: The name of the tool.
-        args: Its arguments.
-        step_number: The step that made the call.
-        max_arg_length: The length to which texts in the arguments are cut; None for a summary only.
+    With `max_arg_length`, it contains the arguments, with texts cut to this length.
     """
     payload = {"tool_name": tool, "tool_call_id": tool_call_id, "args_summary": args_summary(args)}
     optional = {} if max_arg_length is None else {"args": cut_args(args, max_arg_length)}
