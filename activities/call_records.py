@@ -153,11 +153,6 @@ def _redact_error(execution: ToolExecution, place: CallPlace, disclosure: Disclo
     return replace(execution, error=error)
 
 
-def is_denied(resolution: Resolution | None) -> bool:
-    """Whether a person denied the call."""
-    return resolution is not None and resolution.kind == "deny"
-
-
 def output_from(call: ToolCall, record: CallRecord) -> ToolOutput:
     """Return the facts of a recorded call, without the texts."""
     error = record.error and replace(record.error, message="", tool_name=call.name)

@@ -89,7 +89,7 @@ class SubagentActivities:
                 self.strike(Failpoint.SPAWN_BEFORE_REPORT)
                 return result
             execution = result
-        run = ToolRun(execution, is_denied=call_records.is_denied(reserved.resolution))
+        run = ToolRun(execution, is_denied=reserved.is_denied)
         return SpawnOutput(answered=await self._record_run(request, reserved.index, run))
 
     async def _call_spawn(

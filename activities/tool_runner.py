@@ -101,7 +101,7 @@ class ToolRunner:
             self.store,
             self.agents.driver(request.agent, None),
             call_records.CallPlace(request.ref, request.number, reserved.index),
-            replace(run, is_denied=call_records.is_denied(reserved.resolution)),
+            replace(run, is_denied=reserved.is_denied),
             start_events=[*start_events, *await self._load_default_events(request, run)],
             attempt=attempt,
             disclosure=self.disclosure,

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from everstep.agent_domain.loop.status import ExecutionStatus
 
 ROOT = Path(__file__).parent.parent
 CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -231,3 +234,48 @@ def test_an_impurity_is_noticed(source: str) -> None:
 
 def test_a_third_party_library_is_noticed() -> None:
     assert set(imported_libraries("import numpy.linalg\nfrom requests import get")) == {"numpy", "requests"}
+
+
+SQL_LIST = re.compile(r"\(\s*'\w+'(?:\s*,\s*'\w+')+\s*\)")
+"""A list of words in SQL."""
+ENDED_STATUSES = frozenset(status for status in ExecutionStatus if status.is_terminal)
+STATUS_SETS = (ENDED_STATUSES, frozenset(ExecutionStatus) - ENDED_STATUSES)
+
+
+def status_lists(source: str) -> Iterator[int]:
+    """Yield the lines with a list of the final statuses, or of the others, in SQL or in Python."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Constant(value=str(text)):
+                found = [re.findall(r"\w+", words) for words in SQL_LIST.findall(text)]
+            case ast.Set(elts=elts) | ast.List(elts=elts) | ast.Tuple(elts=elts):
+                found = [[elt.attr.lower() for elt in elts if isinstance(elt, ast.Attribute)]]
+            case _:
+                continue
+        yield from (node.lineno for words in found if frozenset(words) in STATUS_SETS)
+
+
+def test_the_final_statuses_are_listed_in_one_place() -> None:
+    folders = [ROOT / folder for folder in (*LINKED, "everstep")]
+    modules = {path.resolve() for folder in folders for path in folder.rglob("*.py")}
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in modules
+        # A migration is never changed, whatever the statuses become.
+        if "migrations" not in path.parts
+        for line in status_lists(path.read_text())
+    }
+    assert {place.partition(":")[0] for place in found} == {"agent_domain/loop/status.py"}, found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "text(f\"WHERE status IN ('failed', 'completed',\\n'cancelled') AND {more}\")",
+        "text(\"WHERE status NOT IN ('pending', 'running', 'paused')\")",
+        "ENDED = {ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED}",
+        "row.status in (ExecutionStatus.PENDING, ExecutionStatus.RUNNING, ExecutionStatus.PAUSED)",
+    ],
+)
+def test_a_list_of_final_statuses_is_noticed(source: str) -> None:
+    assert list(status_lists(source))

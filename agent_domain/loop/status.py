@@ -5,7 +5,7 @@ The domain uses `AgentStatus`, the database and the API `ExecutionStatus`, the e
 """
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class AgentStatus(StrEnum):
@@ -52,6 +52,10 @@ class WireStatus(StrEnum):
     def is_terminal(self) -> bool:
         """Whether the execution has ended."""
         return self not in {WireStatus.IDLE, WireStatus.PROCESSING, WireStatus.PAUSED}
+
+
+TERMINAL_WIRE_STATUSES: Final = frozenset(status for status in WireStatus if status.is_terminal)
+"""For payloads, whose status may be one that a later version added."""
 
 
 class StopReason(StrEnum):

@@ -55,6 +55,11 @@ class Reservation:
     allowed: tuple[ApprovalRule, ...] = ()
     """Rules of calls that people have approved for the whole execution."""
 
+    @property
+    def is_denied(self) -> bool:
+        """Whether a person denied the call."""
+        return self.resolution is not None and self.resolution.is_denied
+
 
 @dataclass(frozen=True, slots=True)
 class RecordCall:

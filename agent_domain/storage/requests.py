@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from everstep.agent_domain.capabilities.approvals import ApprovalRule
+from everstep.agent_domain.capabilities.approvals import ApprovalRule, Verdict
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.values import FrozenDict, frozen_map
@@ -28,12 +28,12 @@ class Resolution:
     @property
     def is_denied(self) -> bool:
         """Whether the request was denied."""
-        return self.kind == "deny"
+        return self.kind == Verdict.DENY
 
     @property
     def edited_args(self) -> FrozenDict | None:
         """The arguments that replace the requested ones."""
-        return frozen_map(self.value, "args") if self.kind == "edit" else None
+        return frozen_map(self.value, "args") if self.kind == Verdict.EDIT else None
 
 
 class RequestState(StrEnum):

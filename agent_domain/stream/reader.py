@@ -17,7 +17,7 @@ from uuid import UUID
 
 from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.loop.status import WireStatus
+from everstep.agent_domain.loop.status import TERMINAL_WIRE_STATUSES
 from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
 from everstep.agent_domain.values import as_list, parse_uuid, reading, require_map, valid_text
 
@@ -129,9 +129,6 @@ class Draft:
         self._parts = []
 
 
-_TERMINAL = frozenset(status.value for status in WireStatus if status.is_terminal)
-
-
 def fence_from(kind: str, payload: Mapping[str, Any]) -> AttemptKey | None:
     """The first attempt that may still write after a stored envelope; None if it ends no attempt."""
     match kind:
@@ -139,7 +136,7 @@ def fence_from(kind: str, payload: Mapping[str, Any]) -> AttemptKey | None:
             return _count(payload, "step_number") + 1, 0
         case EnvelopeType.AGENT_ATTEMPT_SUPERSEDED:
             return _count(payload, "step_number"), _count(payload, "next_attempt")
-        case EnvelopeType.AGENT_STATUS if payload["status"] in _TERMINAL:
+        case EnvelopeType.AGENT_STATUS if payload["status"] in TERMINAL_WIRE_STATUSES:
             return AFTER_ALL_ATTEMPTS
         case _:
             return None

@@ -213,7 +213,7 @@ class Conversation:
         wrote = [*map(self._watch.latest_text, self.running)]
         rows = await self._load_executions()
         self._may_have_successor = self._may_have_successor and bool(self.running)
-        self.running = {row.id for row in rows if row.status not in output.ENDED}
+        self.running = {row.id for row in rows if not row.status.is_terminal}
         requests = [request for row in rows for request in await self._list_requests(row)]
         open_ids = {str(request.id) for request in requests}
         for message in await self._unread_messages():

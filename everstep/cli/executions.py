@@ -254,7 +254,7 @@ def _control_command(
     async def control_command(settings: Settings, execution_id: str) -> None:
         async def control(_installation: Installation, execution: Execution) -> None:
             row = await execution.get()
-            if row.status in output.ENDED:
+            if row.status.is_terminal:
                 raise Refused(f"The execution {execution.id} has ended as {row.status}")
             echo(await act(execution))
 

@@ -43,7 +43,7 @@ async def follow_text(execution: Execution, watch: Watch | None = None) -> Async
         row = await execution.get()
         async for text in _poll_output(execution, row, output_state, counted):
             yield text
-        if row.status in output.ENDED:
+        if row.status.is_terminal:
             break
         counted = row.step_count
         is_time = False

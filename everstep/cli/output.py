@@ -17,8 +17,6 @@ from everstep.agent_domain.tools.summaries import args_summary
 from everstep.agent_domain.values import json_text, truncate
 from everstep.runtime.retention import TableRetention
 
-ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
-
 WIDTH = 200
 MODEL_PREFIX = "  model   "
 NO_WORKER = "no worker has picked it up; `everstep doctor` checks whether one runs"

@@ -25,8 +25,6 @@ from everstep.client.errors import Ended, Ending, Gone, Refused
 from everstep.client.outages import ErrorMeaning, meaning_of
 from everstep.workflows.contracts import CallReply, ExecutionResult
 
-ENDED = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
-
 ENDING_SECONDS = 0.05
 ENDING_POLLS = 200
 """How often to poll for the stored end of an execution, which its workflow writes in its last step."""
@@ -136,7 +134,7 @@ class CommandDelivery:
         """
         for _ in range(ENDING_POLLS):
             row = await self._load_execution()
-            if row.status in ENDED:
+            if row.status.is_terminal:
                 return row
             await asyncio.sleep(ENDING_SECONDS)
         raise Ending

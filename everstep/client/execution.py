@@ -185,7 +185,7 @@ class Execution:
         known = None if key is None else await self.client.store.resolved_under(self.ref, key)
         if known:
             with suppress(Refused):
-                await self._deliver_resolution(known, denied=is_denied(known.resolution))
+                await self._deliver_resolution(known, known.resolution)
         return known
 
     async def _require_same_answer(self, request: RequestRow, result: object) -> None:
@@ -260,7 +260,7 @@ class Execution:
         if request.state is RequestState.RESOLVED:
             # Only then: an undecided request must not be delivered.
             with suppress(Refused):
-                await self._deliver_resolution(request, denied=is_denied(request.resolution))
+                await self._deliver_resolution(request, request.resolution)
         if conflict:
             raise Refused(conflict)
         await self._check_edited_args(request, decision)
@@ -274,7 +274,7 @@ class Execution:
                 return known
             raise Refused(approvals.RESOLVED)
         self.client.strike(Failpoint.API_AFTER_COMMIT)
-        await self._deliver_resolution(request, denied=is_denied(resolution))
+        await self._deliver_resolution(request, resolution)
         return request
 
     async def _check_edited_args(self, request: RequestRow, decision: ApprovalDecision) -> None:
@@ -311,10 +311,10 @@ class Execution:
         asked = [await self.client.store.request(self.ref, id_) for id_ in ids]
         return [request for request in asked if request and request.kind is need]
 
-    async def _deliver_resolution(self, request: RequestRow, *, denied: bool = False) -> None:
+    async def _deliver_resolution(self, request: RequestRow, resolution: Resolution | None = None) -> None:
         """Deliver the answer of a request to the workflow; repeating it changes nothing."""
-        kind = CommandKind(request.kind.value)
-        await self.deliver(Command(self.ref, f"{kind}/{request.id}", kind, request.call_id, denied))
+        kind, is_denied = CommandKind(request.kind.value), resolution is not None and resolution.is_denied
+        await self.deliver(Command(self.ref, f"{kind}/{request.id}", kind, request.call_id, is_denied))
 
     async def _resolve(
         self, request: RequestRow, resolution: Resolution, events: Sequence[EventRecord]
@@ -420,11 +420,6 @@ class Execution:
     @property
     def _delivery(self) -> CommandDelivery:
         return CommandDelivery(self.client.store, self.workflow, self.ref)
-
-
-def is_denied(resolution: Resolution | None) -> bool:
-    """Whether a person denied the call."""
-    return resolution is not None and resolution.kind == Verdict.DENY
 
 
 def _need_name(need: CallNeed) -> str:

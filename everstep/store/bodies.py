@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
-from everstep.agent_domain.loop.status import ExecutionStatus, WireStatus
+from everstep.agent_domain.loop.status import TERMINAL_WIRE_STATUSES
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
 from everstep.agent_domain.loop.usage import Usage
@@ -163,9 +163,6 @@ def parse_rules(data: Any) -> tuple[ApprovalRule, ...]:
 
 # Executions.
 
-TERMINAL = frozenset({ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED})
-"""The final statuses: an execution never leaves them."""
-
 
 def add_usage(breakdown: Mapping[str, Any], usage: Usage) -> dict[str, int]:
     """Return the token counts of a breakdown plus a usage, by kind."""
@@ -224,11 +221,8 @@ def session_envelopes_from(execution_id: UUID, events: Iterable[EventRecord]) ->
     return tuple(distinct.values())
 
 
-_ENDS = frozenset(status.value for status in WireStatus if status.is_terminal)
-
-
 def _is_end(event: EventRecord) -> bool:
-    return event.type == EnvelopeType.AGENT_STATUS and event.payload.get("status") in _ENDS
+    return event.type == EnvelopeType.AGENT_STATUS and event.payload.get("status") in TERMINAL_WIRE_STATUSES
 
 
 def announcement_envelope(execution_id: UUID, key: str, message: Announcement) -> NewEnvelope:

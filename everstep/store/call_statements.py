@@ -2,6 +2,7 @@
 
 from sqlalchemy import text
 
+from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.execution_statements import ALLOWED
 from everstep.store.step_statements import ADD_USAGE
 from everstep.store.stream_statements import ITS_STREAM, POSITIONS, append_sql
@@ -53,7 +54,7 @@ RESERVE_CALL = text(f"""
                started_at = coalesce(call.started_at, clock_timestamp())
           FROM known
          WHERE call.execution_id = :execution_id AND call.call_id = known.call_id
-           AND known.state <> 'done' AND known.status IN ('pending', 'running', 'paused')
+           AND known.state <> 'done' AND known.status {IS_UNDER_WAY}
     )
     SELECT * FROM known
 """)  # noqa: S608 -- constants only
@@ -104,7 +105,7 @@ RECORD_INNER_REPLY = text(f"""
     ), fresh AS (
         SELECT 1
           FROM agent_executions
-         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
            AND NOT EXISTS (SELECT 1 FROM known WHERE digest = :digest)
     ), kept AS (
         INSERT INTO agent_inner_replies (execution_id, key, tenant_id, digest, response)

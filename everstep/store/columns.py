@@ -1,10 +1,26 @@
 """Columns, references and indexes that the tables share."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import JSON, CheckConstraint, Column, DateTime, Double, ForeignKey, Index, Text, Uuid, text
 
+from everstep.agent_domain.loop.status import ExecutionStatus
+
 _NOW = text("clock_timestamp()")
+
+
+def _is_in(words: Iterable[str]) -> str:
+    """Return the SQL condition that a column has one of these words."""
+    listed = ", ".join(f"'{word}'" for word in words)
+    return f"IN ({listed})"
+
+
+HAS_ENDED = _is_in(status for status in ExecutionStatus if status.is_terminal)
+"""The condition on an execution's status that it has ended; no SQL text lists the statuses itself."""
+
+IS_UNDER_WAY = _is_in(status for status in ExecutionStatus if not status.is_terminal)
+"""The condition on an execution's status that it has not ended."""
 
 
 def tenant_column() -> Column[Any]:
@@ -45,8 +61,7 @@ def execution_column(name: str = "execution_id") -> Column[Any]:
 
 def one_of(column: str, *words: str) -> CheckConstraint:
     """Return a constraint that allows only these words."""
-    listed = ", ".join(f"'{word}'" for word in words)
-    return CheckConstraint(f"{column} IN ({listed})", name=column)
+    return CheckConstraint(f"{column} {_is_in(words)}", name=column)
 
 
 def later_reference(name: str, table: str) -> Column[Any]:

@@ -2,7 +2,9 @@
 
 from sqlalchemy import text
 
-STEER = text("""
+from everstep.store.columns import IS_UNDER_WAY
+
+STEER = text(f"""
     WITH execution AS (
         SELECT id, status, coalesce(session_id, id) AS stream_id FROM agent_executions
          WHERE id = :execution_id AND tenant_id = :tenant_id
@@ -11,7 +13,7 @@ STEER = text("""
         INSERT INTO agent_steered (execution_id, key, tenant_id, role, content, metadata)
         SELECT id, :key, :tenant_id, :role, CAST(:content AS json), CAST(:metadata AS json)
           FROM execution
-         WHERE status IN ('pending', 'running', 'paused')
+         WHERE status {IS_UNDER_WAY}
             ON CONFLICT (execution_id, key) DO NOTHING
      RETURNING key
     ), command AS (
@@ -22,7 +24,7 @@ STEER = text("""
     SELECT execution.status, execution.stream_id, EXISTS (SELECT 1 FROM kept) AS is_kept,
            EXISTS (SELECT 1 FROM agent_steered WHERE execution_id = :execution_id AND key = :key) AS is_known
       FROM execution
-""")
+""")  # noqa: S608 -- constants only
 
 STEERING = text("""
     SELECT execution.id, execution.session_id, execution.parent_execution_id, execution.status,
@@ -68,14 +70,14 @@ KNOWN_COMMAND = text(f"""{_COMMAND}
      WHERE command.execution_id = :execution_id AND command.key = :key AND command.tenant_id = :tenant_id
 """)
 
-KEEP_COMMAND = text("""
+KEEP_COMMAND = text(f"""
     INSERT INTO agent_commands (execution_id, key, tenant_id, kind)
     SELECT id, :key, tenant_id, :kind
       FROM agent_executions
-     WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+     WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
         ON CONFLICT DO NOTHING
  RETURNING key
-""")
+""")  # noqa: S608 -- constants only
 """Under the execution's lock. Returns no row if the key is known or the execution has ended."""
 
 UNDELIVERED_OF = text(f"""{_COMMAND}

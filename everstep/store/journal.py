@@ -11,6 +11,7 @@ from uuid import UUID
 from everstep.agent_domain.stream.reader import Place
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.store import rows
+from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.epochs import EpochQuery, EpochReader
 
 PAGE = EpochQuery.of("""
@@ -38,16 +39,16 @@ HEADS = EpochQuery.of("""
       LEFT JOIN agent_streams stream ON stream.stream_id = ANY (CAST(:stream_ids AS uuid[]))
 """)
 
-TEXTS = EpochQuery.of("""
+TEXTS = EpochQuery.of(f"""
     SELECT execution.id, step.number, step.attempt, step.next_index, step.partial_text, step.after_seq,
            step.noted_at
       FROM (SELECT id
               FROM agent_executions
-             WHERE session_id = :stream_id AND status IN ('pending', 'running', 'paused')
+             WHERE session_id = :stream_id AND status {IS_UNDER_WAY}
          UNION ALL
             SELECT id
               FROM agent_executions
-             WHERE id = :stream_id AND session_id IS NULL AND status IN ('pending', 'running', 'paused')
+             WHERE id = :stream_id AND session_id IS NULL AND status {IS_UNDER_WAY}
            ) AS execution
       LEFT JOIN LATERAL (
                SELECT number, attempt, facts IS NULL AS is_under_way, next_index, partial_text, after_seq,
@@ -57,7 +58,7 @@ TEXTS = EpochQuery.of("""
                 ORDER BY number DESC
                 LIMIT 1
            ) AS step ON step.is_under_way AND step.next_index IS NOT NULL
-""").without_server
+""").without_server  # noqa: S608 -- constants only
 """An attempt whose text is not published stores no index."""
 
 

@@ -24,7 +24,7 @@ from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
 from everstep.store import bodies, transcripts
-from everstep.store.bodies import TERMINAL, encode
+from everstep.store.bodies import encode
 from everstep.store.transcripts import TranscriptLine
 
 
@@ -202,7 +202,7 @@ def message_from(line: TranscriptLine) -> Message:
 
 def require_active(execution: MemoryExecution) -> None:
     """Raise `ExecutionEnded` if the execution has ended."""
-    if execution.status in TERMINAL:
+    if execution.status.is_terminal:
         raise ExecutionEnded(execution.ref.execution_id, execution.status)
 
 

@@ -15,7 +15,7 @@ from everstep.agent_domain.storage.executions import CancelComesFirst, Settlemen
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
-from everstep.store.bodies import TERMINAL, encode
+from everstep.store.bodies import encode
 from everstep.store.memory_base import MemoryBase
 from everstep.store.memory_records import (
     MemoryCall,
@@ -39,7 +39,7 @@ class MemoryStatus(MemoryBase):
         closing = _calls_to_close(execution, settlement)
         news = bodies.envelopes_from(settlement.ref.execution_id, settlement.events)
 
-        now, ends = self._now(), settlement.status in TERMINAL
+        now, ends = self._now(), settlement.status.is_terminal
         execution.settlements.add(settlement.key)
         if settlement.step:
             step = execution.steps.setdefault(settlement.step.number, MemoryStep(now))
@@ -111,7 +111,7 @@ def _calls_to_close(
 ) -> list[tuple[MemoryCall, str, tuple[TranscriptLine, ...]]]:
     """Return the calls that will get no result, with the text and messages that replace it."""
     messages_by_call = {call_id: messages for call_id, _, messages in settlement.cancelled_calls}
-    ends, step = settlement.status in TERMINAL, settlement.step
+    ends, step = settlement.status.is_terminal, settlement.step
     closing = [
         call
         for call in execution.calls.values()
@@ -130,7 +130,7 @@ def _confirm_all(execution: MemoryExecution, *, ends: bool) -> None:
 def _may_settle(execution: MemoryExecution, settlement: Settlement) -> bool:
     if settlement.only_pending and execution.status is not ExecutionStatus.PENDING:
         return False
-    if execution.status in TERMINAL or settlement.key in execution.settlements:
+    if execution.status.is_terminal or settlement.key in execution.settlements:
         return False
     if settlement.yields_to_cancel and execution.is_cancel_stored:
         raise CancelComesFirst(settlement.ref.execution_id)

@@ -17,7 +17,7 @@ from everstep.agent_domain.storage.executions import NewExecution, Settlement
 from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordProcessing, RecordReply
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
-from everstep.store.bodies import HUMAN_NEEDS, TERMINAL, NewEnvelope, encode, encode_optional
+from everstep.store.bodies import HUMAN_NEEDS, NewEnvelope, encode, encode_optional
 from everstep.store.transcripts import TranscriptLine
 
 
@@ -171,7 +171,7 @@ def closing_values(settlement: Settlement) -> dict[str, Any]:
         "call_ids": [call_id for call_id, _, _ in cancelled],
         "texts": [messages[-1].text if messages else CANCELLED_CALL for _, _, messages in cancelled],
         "cancelled": CANCELLED_CALL,
-        "every": settlement.status in TERMINAL,
+        "every": settlement.status.is_terminal,
         "step": settlement.step.number if settlement.step else None,
     }
 
@@ -207,7 +207,7 @@ def status_values(
     return {
         "status": str(status),
         "starts": status is ExecutionStatus.RUNNING,
-        "ends": status in TERMINAL,
+        "ends": status.is_terminal,
         "step_count": settlement.step_count,
         "tokens": usage and usage.total,
         "breakdown": encode_optional(usage and usage.to_breakdown()),

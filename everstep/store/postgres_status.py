@@ -21,7 +21,6 @@ from everstep.store import (
     stream_statements,
     transcripts,
 )
-from everstep.store.bodies import TERMINAL
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_writing import (
     PostgresWriter,
@@ -43,7 +42,7 @@ class PostgresStatus(PostgresWriter):
         The end of an execution releases the next one of its session in the same transaction.
         """
         ref, is_kept = settlement.ref, settlement.snapshot is not None
-        concerns_session = is_kept or settlement.status in TERMINAL
+        concerns_session = is_kept or settlement.status.is_terminal
         session = [(execution_statements.LOCK_ITS_SESSION, execution_key(ref))] if concerns_session else []
         async with self._transaction() as connection:
             *_, locked, first = await connection.together(
@@ -60,7 +59,7 @@ class PostgresStatus(PostgresWriter):
                 return None
             snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
             changes = _settlement_writes(settlement, execution.metadata, snapshot_id)
-            reads = self._queue_reads(execution) if settlement.status in TERMINAL else []
+            reads = self._queue_reads(execution) if settlement.status.is_terminal else []
             answers = await connection.together(*changes, *reads)
             closed, standing, queue = answers[0], answers[len(changes) - 1], answers[len(changes) :]
             release = await self._release_next(connection, ref, queue) if queue else []
@@ -124,9 +123,9 @@ def _settlement_writes(
         changes.append(
             (status_statements.RECORD_STEP, parameters.failed_step_values(settlement, settlement.step))
         )
-    if settlement.outcome is not None or settlement.status in TERMINAL:
+    if settlement.outcome is not None or settlement.status.is_terminal:
         changes.append((status_statements.COMPLETE_STEPS, parameters.outcome_values(settlement)))
-    if settlement.status in TERMINAL:
+    if settlement.status.is_terminal:
         changes.append((command_statements.MARK_ALL_DELIVERED, {}))
     changes.append(
         (status_statements.SETTLE_EXECUTION, parameters.status_values(settlement, notes, snapshot_id))
@@ -149,7 +148,7 @@ def _snapshot_writes(
             is_debug=settlement.is_debug,
         )
         asked.append((status_statements.SNAPSHOT, execution_key(ref) | values))
-    ends = settlement.status in TERMINAL
+    ends = settlement.status.is_terminal
     if (ends or snapshot_id) and execution.session_id and not execution.parent_execution_id:
         values = {
             "session_id": execution.session_id,

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.storage.steps import BeginStep, BegunStep, RecordProcessing, RecordReply, RetryWait
 from everstep.agent_domain.stream.records import EventRecord
@@ -23,7 +24,6 @@ from everstep.store import (
     stream_statements,
     transcript_statements,
 )
-from everstep.store.bodies import TERMINAL
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.tables import steps, tool_calls
@@ -125,7 +125,7 @@ class PostgresSteps(PostgresWriter):
                     raise
                 raise bodies.call_id_conflict(reply) from None
             execution, known = require_execution(ref, locked.first()), recorded.first()
-            if execution.status in TERMINAL:
+            if ExecutionStatus(execution.status).is_terminal:
                 return await self._find_reply_in_time(connection, reply, execution)
             self._push_after_commit(connection, ref, news, recorded)
             return reply.facts if known.facts is None else bodies.parse_facts(known.facts)

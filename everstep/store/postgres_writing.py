@@ -19,7 +19,7 @@ from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.store import bodies, parameters, rows, stream_statements, transcript_statements
-from everstep.store.bodies import TERMINAL, NewEnvelope
+from everstep.store.bodies import NewEnvelope
 from everstep.store.errors import StoreError, error_translation
 from everstep.store.parameters import execution_key
 from everstep.store.reading import PostgresReader
@@ -121,7 +121,7 @@ def require_execution(ref: ExecutionRef, row: Row[Any] | None) -> Row[Any]:
 def require_active(ref: ExecutionRef, row: Row[Any]) -> None:
     """Raise `ExecutionEnded` if the execution has ended."""
     status = ExecutionStatus(row.status)
-    if status in TERMINAL:
+    if status.is_terminal:
         raise ExecutionEnded(ref.execution_id, status)
 
 

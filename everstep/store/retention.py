@@ -17,6 +17,7 @@ from sqlalchemy import Row, TextClause, text
 
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.sessions import SessionBusy
+from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.cursors import Cursor
 from everstep.store.sessions import FIRST_CURSOR, PostgresSessions
 
@@ -59,12 +60,12 @@ REMOVE_CLAIMS = text("""
 """)
 """Claims whose process was lost and whose request was not repeated."""
 
-SCAN_SESSIONS = text("""
+SCAN_SESSIONS = text(f"""
     SELECT id, tenant_id, updated_at AS at,
            updated_at < :before
            AND NOT EXISTS (SELECT 1
                              FROM agent_executions
-                            WHERE session_id = look.id AND status IN ('pending', 'running', 'paused'))
+                            WHERE session_id = look.id AND status {IS_UNDER_WAY})
            AS is_old
       FROM (SELECT id, tenant_id, updated_at
               FROM agent_sessions
@@ -72,7 +73,7 @@ SCAN_SESSIONS = text("""
              ORDER BY id
              LIMIT :limit) AS look
      ORDER BY id
-""")
+""")  # noqa: S608 -- constants only
 """A scan in id order: an index on `updated_at` would cost more on each message than it saves here."""
 
 SCAN_EXECUTIONS = text("""
@@ -96,18 +97,18 @@ _FAMILY = """
     )"""
 """An execution with all of its descendants."""
 
-_OLD = """, old AS (
+_OLD = f""", old AS (
         SELECT id
           FROM family
          WHERE NOT EXISTS (
                    SELECT 1
                      FROM family
                      JOIN agent_executions member ON member.id = family.id
-                    WHERE member.status IN ('pending', 'running', 'paused')
+                    WHERE member.status {IS_UNDER_WAY}
                        OR EXISTS (SELECT 1
                                     FROM agent_executions later
                                    WHERE later.continues_execution_id = member.id))
-    )"""
+    )"""  # noqa: S608 -- constants only
 """The whole family, or no row if a member is running or is continued by another execution."""
 
 OLD_FAMILY = text(f"{_FAMILY}{_OLD} SELECT count(*) AS many FROM old")  # noqa: S608 -- constants only
@@ -124,7 +125,7 @@ REMOVE_FAMILY = text(f"""{_FAMILY}{_OLD}, gone AS (
     SELECT count(*) AS many FROM gone
 """)  # noqa: S608 -- constants only
 
-SCAN_STREAMS = text("""
+SCAN_STREAMS = text(f"""
     SELECT look.stream_id AS id, look.last_at AS at, oldest.seq AS first,
            coalesce(kept.seq, look.head + 1) AS until
       FROM (SELECT stream_id, last_at, head
@@ -143,12 +144,12 @@ SCAN_STREAMS = text("""
                        OR EXISTS (SELECT 1
                                     FROM agent_executions
                                    WHERE id = envelope.execution_id
-                                     AND status IN ('pending', 'running', 'paused')))
+                                     AND status {IS_UNDER_WAY}))
                 ORDER BY seq
                 LIMIT 1
            ) AS kept ON true
      ORDER BY look.stream_id
-""")
+""")  # noqa: S608 -- constants only
 """Only the prefix before the first envelope that is kept: a stream has no gaps, so that the first `seq` shows
 where it starts. Envelopes of running executions stay, because their writers detect duplicates by them."""
 

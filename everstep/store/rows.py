@@ -22,7 +22,6 @@ from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts
-from everstep.store.bodies import TERMINAL
 
 MOVED = 0
 """The step number that marks a steering message as moved to another execution."""
@@ -139,7 +138,7 @@ def steering(row: Row[Any], tenant_id: str, key: str) -> Steering:
     ref = ExecutionRef(row.id, tenant_id, row.session_id)
     other = row.parent_execution_id or follow_up_id(row.id, key if row.is_in_session else None)
     otherwise = replace(ref, execution_id=other)
-    has_ended = ExecutionStatus(row.status) in TERMINAL
+    has_ended = ExecutionStatus(row.status).is_terminal
     is_moved = row.heard_at == MOVED or (row.heard_at is None and has_ended)
     return Steering(ref, otherwise if is_moved else ref, otherwise, is_settled=row.heard_at is not None)
 

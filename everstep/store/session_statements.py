@@ -5,6 +5,8 @@ A statement that changes a session's queue runs under the session's lock, which 
 
 from sqlalchemy import text
 
+from everstep.store.columns import HAS_ENDED, IS_UNDER_WAY
+
 SESSION_COLUMNS = """
     id, tenant_id, user_id, related_type, related_id, initial_context_url, title, status, metadata,
     last_execution_id, last_snapshot_id, created_at, updated_at
@@ -58,29 +60,29 @@ DELETE_SESSION = (
     text("DELETE FROM agent_sessions WHERE id = :session_id AND tenant_id = :tenant_id"),
 )
 
-UNDER_WAY = text("""
+UNDER_WAY = text(f"""
     SELECT id, status, released_at IS NOT NULL AS is_released
       FROM agent_executions
      WHERE session_id = :session_id AND parent_execution_id IS NULL
-       AND status IN ('pending', 'running', 'paused')
+       AND status {IS_UNDER_WAY}
      ORDER BY released_at NULLS LAST, queue_rank, created_at, id
-""")
+""")  # noqa: S608 -- constants only
 """The released execution first, then the queue in order."""
 
-OPEN_QUESTION = text("""
+OPEN_QUESTION = text(f"""
     SELECT request.id, request.execution_id
       FROM agent_requests request
       JOIN agent_executions execution ON execution.id = request.execution_id
       JOIN agent_tool_calls call
         ON call.execution_id = request.execution_id AND call.call_id = request.call_id
-     WHERE execution.session_id = :session_id AND execution.status IN ('pending', 'running', 'paused')
+     WHERE execution.session_id = :session_id AND execution.status {IS_UNDER_WAY}
        AND request.state = 'open' AND request.kind = 'input'
        AND (CAST(:request_id AS uuid) IS NULL OR request.id = :request_id)
        AND NOT EXISTS (SELECT 1 FROM agent_commands
                         WHERE execution_id = execution.id AND kind = 'cancel')
      ORDER BY request.created_at, call.step, call.idx
      LIMIT 1
-""")
+""")  # noqa: S608 -- constants only
 
 IS_QUESTION = text("""
     SELECT 1
@@ -89,14 +91,14 @@ IS_QUESTION = text("""
      WHERE request.id = :request_id AND request.kind = 'input' AND execution.session_id = :session_id
 """)
 
-MISSED_MESSAGES = text("""
+MISSED_MESSAGES = text(f"""
     SELECT steered.execution_id, steered.key, steered.role, steered.content, steered.metadata
       FROM agent_steered steered
       JOIN agent_executions execution ON execution.id = steered.execution_id
      WHERE execution.session_id = :session_id AND execution.parent_execution_id IS NULL
-       AND execution.status IN ('completed', 'failed', 'cancelled') AND steered.heard_at IS NULL
+       AND execution.status {HAS_ENDED} AND steered.heard_at IS NULL
      ORDER BY steered.position
-""")
+""")  # noqa: S608 -- constants only
 
 QUEUE_MISSED_MESSAGE = text("""
     WITH moved AS (
@@ -155,17 +157,17 @@ INTERRUPTED_EXECUTION = text("""
 """)
 """The execution that an interrupting message has yet to cancel."""
 
-_MISSED_MESSAGES_OF = """
+_MISSED_MESSAGES_OF = f"""
     SELECT steered.key, steered.role, steered.content, steered.metadata, execution.session_id,
            execution.parent_execution_id
       FROM agent_steered steered
       JOIN agent_executions execution ON execution.id = steered.execution_id
      WHERE steered.execution_id = :execution_id AND steered.tenant_id = :tenant_id
-       AND execution.status IN ('completed', 'failed', 'cancelled') AND steered.heard_at IS NULL
+       AND execution.status {HAS_ENDED} AND steered.heard_at IS NULL
        AND (execution.parent_execution_id IS NOT NULL
             OR NOT EXISTS (SELECT 1 FROM agent_sessions WHERE id = execution.session_id))
      ORDER BY steered.position
-"""
+"""  # noqa: S608 -- constants only
 
 MISSED_MESSAGES_OF = text(_MISSED_MESSAGES_OF)
 
@@ -192,16 +194,16 @@ STEER_PARENT = text("""
 """)
 """Messages that a subagent did not receive are passed to its parent."""
 
-ENDED_WITH_MISSED_MESSAGES = text("""
+ENDED_WITH_MISSED_MESSAGES = text(f"""
     SELECT DISTINCT execution.id, execution.tenant_id, execution.session_id
       FROM agent_steered steered
       JOIN agent_executions execution ON execution.id = steered.execution_id
-     WHERE steered.heard_at IS NULL AND execution.status IN ('completed', 'failed', 'cancelled')
+     WHERE steered.heard_at IS NULL AND execution.status {HAS_ENDED}
        AND execution.task_queue = :task_queue
        AND execution.updated_at
            < clock_timestamp() - CAST(:older_than AS double precision) * interval '1 second'
      LIMIT :limit
-""")
+""")  # noqa: S608 -- constants only
 
 LAUNCH = text(f"""
     SELECT id, tenant_id, session_id, plan, task_queue, session_seconds, session_began_at, {_HAS_COMMANDS}
@@ -209,7 +211,7 @@ LAUNCH = text(f"""
      WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
 """)  # noqa: S608 -- constants only
 
-STRANDED = text("""
+STRANDED = text(f"""
     SELECT launched.id, true AS has_commands, launched.tenant_id, launched.session_id, launched.status,
            launched.plan, launched.task_queue, launched.updated_at, launched.session_seconds,
            launched.session_began_at,
@@ -217,18 +219,18 @@ STRANDED = text("""
            launched.parent_execution_id IS NOT NULL AS is_child
       FROM agent_executions launched
       LEFT JOIN agent_executions parent ON parent.id = launched.parent_execution_id
-     WHERE launched.status IN ('pending', 'running', 'paused')
+     WHERE launched.status {IS_UNDER_WAY}
        AND (NOT :pending_only OR launched.status = 'pending')
        -- Only its parent starts a child.
        AND (launched.status <> 'pending' OR launched.parent_execution_id IS NULL
-            OR parent.status IN ('completed', 'failed', 'cancelled'))
+            OR parent.status {HAS_ENDED})
        AND launched.task_queue = :task_queue
        AND launched.updated_at
            < clock_timestamp() - CAST(:older_than AS double precision) * interval '1 second'
        AND (launched.updated_at, launched.id) > (CAST(:after_at AS timestamptz), CAST(:after_id AS uuid))
      ORDER BY launched.updated_at, launched.id
      LIMIT :limit
-""")
+""")  # noqa: S608 -- constants only
 
 ORIGIN = text("""
     SELECT user_id, agent_config, listed, agent_metadata, plan, task_queue, continues_execution_id,

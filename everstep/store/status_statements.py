@@ -2,27 +2,29 @@
 
 from sqlalchemy import text
 
-SETTLE_ONCE = text("""
+from everstep.store.columns import IS_UNDER_WAY
+
+SETTLE_ONCE = text(f"""
     INSERT INTO agent_settlements (execution_id, key, tenant_id, status)
     SELECT id, :key, tenant_id, :status
       FROM agent_executions
-     WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+     WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
        AND (status = 'pending' OR NOT :only_pending)
        AND NOT (:yields_to_cancel
                 AND EXISTS (SELECT 1 FROM agent_commands
                              WHERE execution_id = :execution_id AND kind = 'cancel'))
         ON CONFLICT (execution_id, key) DO NOTHING
  RETURNING key
-""")
+""")  # noqa: S608 -- constants only
 """Under the execution's lock. Returns no row if the key was used before, the execution has ended, or a stored
 cancel comes first."""
 
-CANCEL_COMES_FIRST = text("""
+CANCEL_COMES_FIRST = text(f"""
     SELECT 1
       FROM agent_executions execution
-     WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+     WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
        AND NOT EXISTS (SELECT 1 FROM agent_settlements WHERE execution_id = :execution_id AND key = :key)
-""")
+""")  # noqa: S608 -- constants only
 """For a settlement that yields to cancels and was not stored: whether that was because of a cancel."""
 
 CLOSE_CALLS = text("""

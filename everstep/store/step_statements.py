@@ -2,6 +2,7 @@
 
 from sqlalchemy import text
 
+from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.stream_statements import ITS_STREAM, POSITIONS, append_sql
 from everstep.store.transcript_statements import APPEND_FRESH_LINES
 
@@ -33,7 +34,7 @@ PREVIEW_STEP = text(_KNOWN_STEP + _STEP_AND_BEFORE)
 BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
         SELECT 1
           FROM agent_executions
-         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
            AND NOT EXISTS (SELECT 1 FROM known WHERE facts IS NOT NULL)
     ), begun AS (
         INSERT INTO agent_steps AS step (execution_id, tenant_id, number, attempt, started_at)
@@ -112,7 +113,7 @@ RECORD_REPLY = text(f"""
     ), fresh AS (
         SELECT 1
           FROM agent_executions
-         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
            AND NOT EXISTS (SELECT 1 FROM known)
     ), step AS (
         INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, response, errors)
@@ -200,7 +201,7 @@ RECORD_PROCESSING = text(f"""
     ), fresh AS (
         SELECT 1
           FROM agent_executions, known
-         WHERE id = :execution_id AND tenant_id = :tenant_id AND status IN ('pending', 'running', 'paused')
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
            AND known.processed IS NULL
     ), step AS (
         UPDATE agent_steps

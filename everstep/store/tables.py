@@ -39,6 +39,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.requests import RequestState
 from everstep.store.columns import (
+    IS_UNDER_WAY,
     execution_column,
     id_column,
     json_column,
@@ -64,7 +65,7 @@ metadata = MetaData(
 _NEWEST_FIRST = (text("created_at DESC"), text("id DESC"))
 
 
-_UNDER_WAY = "status IN ('pending', 'running', 'paused')"
+_UNDER_WAY = f"status {IS_UNDER_WAY}"
 
 # The four public tables.
 
