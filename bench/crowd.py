@@ -289,7 +289,7 @@ class EnvelopeLines:
             uuid4(),
             1,
         )
-        line = link.encode_line(stream, envelope)
+        line = link.line_from(stream, envelope.to_json())
         padding = b"." * (size + len(f"{stream} ") - len(line) - MARK)
         self._before, rest = line.split(b"@")
         self._after = padding + rest.removesuffix(b"1}")

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
+from everstep.agent_domain.stream.bus import encode_frame
+from everstep.agent_domain.stream.envelopes import EnvelopeType
 from everstep.agent_domain.stream.reader import AttemptKey, Place, fence_from, place_from
-from everstep.agent_domain.values import json_text, parse_moment, reading, valid_text
+from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.values import parse_moment, reading, valid_text
 
 
 class Wire(Protocol):
@@ -86,10 +88,10 @@ class RelayedChunk(RelayedEnvelope):
         self.timestamp = timestamp
 
 
-def entry_from(envelope: Envelope) -> RelayedEntry:
-    """Encode a stored envelope as its writer would have."""
-    data = envelope.to_dict()
-    return _parse_entry(json_text(data).encode(), data)
+def entry_from(stored: StoredEnvelope) -> RelayedEntry:
+    """Return a stored envelope with the bytes that its writer would have pushed."""
+    fence = fence_from(stored.type, stored.payload)
+    return RelayedEntry(stored.type, encode_frame(stored), stored.seq, str(stored.execution_id), fence)
 
 
 def parse_envelope(body: bytes) -> RelayedEntry | RelayedChunk:

@@ -5,7 +5,6 @@ from uuid import UUID
 
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope, EnvelopeType, stream_snapshot_record
 from everstep.agent_domain.stream.reader import AttemptKey, Draft, Place, ReadOutcome
-from everstep.agent_domain.values import json_text
 from everstep.broadcast_gateway.frames import RelayedChunk, RelayedEnvelope, Wire
 from everstep.broadcast_gateway.limits import StreamLimits
 
@@ -168,6 +167,5 @@ class OpenDraft:
             upto = own.next_index - self._draft.is_complete
             record = stream_snapshot_record(attempt, upto, self._draft.content, self._after_seq or None)
             envelope = Envelope.of(record, session_id, UUID(self._execution_id), self._timestamp)
-            body = json_text(envelope.to_dict()).encode()
-            self._snapshot = RelayedEnvelope(EnvelopeType.AGENT_STREAM_SNAPSHOT, body)
+            self._snapshot = RelayedEnvelope(EnvelopeType.AGENT_STREAM_SNAPSHOT, envelope.to_json())
         return self._snapshot

@@ -3,6 +3,8 @@
 The table is authoritative, and the bus is fast. A reader detects gaps by the numbers of the envelopes and
 reads the missing ones from the table. So a writer never waits for the bus, and a failure of the bus does no
 harm.
+
+A bus sends `encode_frame(frame)`: its bytes contain the payload as the store encoded it.
 """
 
 from collections import deque
@@ -50,9 +52,11 @@ class TextChunk:
 Frame: TypeAlias = StoredEnvelope | TextChunk
 
 
-def envelope_from(frame: Frame) -> Envelope:
-    """The envelope that viewers receive."""
-    return frame.envelope if isinstance(frame, TextChunk) else Envelope.placed(frame)
+def encode_frame(frame: Frame) -> bytes:
+    """The envelope as viewers receive it, in JSON; the payload of a stored one is not encoded again."""
+    if isinstance(frame, TextChunk):
+        return frame.envelope.to_json()
+    return Envelope.placed(frame).to_json(frame.payload_json)
 
 
 class EnvelopeBus(Protocol):

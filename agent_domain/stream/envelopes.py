@@ -30,6 +30,7 @@ from everstep.agent_domain.values import (
     format_moment,
     format_optional_moment,
     frozen_map,
+    json_text,
     parse_moment,
     parse_uuid,
     reading,
@@ -170,6 +171,18 @@ class Envelope(Mapping[str, Any]):
             "id": str(self.id),
             "seq": self.seq,
         }
+
+    def to_json(self, payload_json: str | None = None) -> bytes:
+        """The JSON form as bytes.
+
+        Args:
+            payload_json: The payload as JSON, if it is encoded already; it is not encoded again.
+        """
+        fields = self.to_dict()
+        payload = fields.pop("payload")
+        payload_json = json_text(payload) if payload_json is None else payload_json
+        after = {name: fields.pop(name) for name in ("id", "seq")}
+        return f'{json_text(fields)[:-1]},"payload":{payload_json},{json_text(after)[1:]}'.encode()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Envelope":

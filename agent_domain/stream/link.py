@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.agent_domain.stream.reader import MAX_EPOCH
 from everstep.agent_domain.values import as_list, json_text, reading, valid_text
 
@@ -67,9 +66,9 @@ def epoch_message(epoch: str) -> str:
     return json_text({"epoch": epoch})
 
 
-def encode_line(stream_id: UUID, envelope: Envelope) -> bytes:
-    """An envelope as a line of the protocol."""
-    return f"{stream_id} {json_text(envelope.to_dict())}".encode()
+def line_from(stream_id: UUID, envelope: bytes) -> bytes:
+    """An envelope in JSON as a line of the protocol."""
+    return f"{stream_id} ".encode() + envelope
 
 
 def pack_lines(lines: Iterable[bytes]) -> list[bytes]:

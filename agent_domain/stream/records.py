@@ -1,7 +1,7 @@
 """Events in the store: records to be stored, and stored envelopes with a number."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -37,3 +37,5 @@ class StoredEnvelope:
     execution_id: UUID
     payload: FrozenDict
     created_at: datetime
+    payload_json: str | None = field(default=None, compare=False, repr=False)
+    """The payload as its writer encoded it, for sending; None if it has to be encoded."""

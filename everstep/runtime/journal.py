@@ -5,7 +5,6 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.broadcast_gateway.frames import entry_from
 from everstep.broadcast_gateway.ports import JournalPage, RecordedText
 from everstep.store.journal import JournalTables, StoredText
@@ -28,7 +27,7 @@ class PostgresJournal:
         found = await self._tables.page(stream_id, after, limit)
         if found is None:
             return None
-        entries = [entry_from(Envelope.placed(stored)) for stored in found.envelopes]
+        entries = [*map(entry_from, found.envelopes)]
         return JournalPage(found.epoch, found.head, found.oldest, entries)
 
     async def read_heads(self, stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:

@@ -194,7 +194,9 @@ class NewEnvelope:
 
     id: UUID
     type: str
-    payload: str
+    payload: Mapping[str, Any]
+    payload_json: str
+    """The payload as JSON: it is stored and sent as it is encoded here."""
     message: Announcement | None = None
     """The session message that this envelope announces; it has the same id."""
 
@@ -234,8 +236,10 @@ def announcement_envelope(execution_id: UUID, key: str, message: Announcement) -
         "content": message.content,
         "metadata": message.metadata,
     }
-    return NewEnvelope(message_id, message.event_type, encode(payload, "the message"), message)
+    text = encode(payload, "the message")
+    return NewEnvelope(message_id, message.event_type, payload, text, message)
 
 
 def _envelope(identity: UUID, event: EventRecord) -> NewEnvelope:
-    return NewEnvelope(identity, str(event.type), encode(event.payload, f"the payload of {event.type}"))
+    text = encode(event.payload, f"the payload of {event.type}")
+    return NewEnvelope(identity, str(event.type), event.payload, text)

@@ -23,7 +23,7 @@ PAGE = EpochQuery.of("""
                SELECT seq FROM agent_envelopes WHERE stream_id = stream.stream_id ORDER BY seq LIMIT 1
            ) AS oldest ON true
       LEFT JOIN LATERAL (
-               SELECT seq, id, type, execution_id, payload, created_at
+               SELECT seq, id, type, execution_id, CAST(payload AS text) AS payload, created_at
                  FROM agent_envelopes
                 WHERE stream_id = stream.stream_id AND seq > CAST(:after AS bigint)
                 ORDER BY seq

@@ -114,11 +114,13 @@ class MemoryBase:
             last = stream.envelopes[-1].created_at if stream.envelopes else None
             now = self._now()
             at = max(now, last + timedelta(microseconds=1)) if last else now
-            payload = bodies.document(json.loads(item.payload), "the payload")
+            payload = bodies.document(json.loads(item.payload_json), "the payload")
             seq, execution_id = len(stream.envelopes) + 1, execution.ref.execution_id
             stream.ids.add(item.id)
             stream.envelopes.append(
-                StoredEnvelope(stream_id, seq, item.id, item.type, execution_id, payload, at)
+                StoredEnvelope(
+                    stream_id, seq, item.id, item.type, execution_id, payload, at, item.payload_json
+                )
             )
         if len(stream.envelopes) > head and self._bus.has_subscribers(stream_id):
             self._bus.publish(stream_id, stream.envelopes[head:])

@@ -264,7 +264,7 @@ def envelope_values(envelopes: Sequence[NewEnvelope]) -> dict[str, Any]:
     return {
         "ids": [item.id for item in envelopes],
         "types": [item.type for item in envelopes],
-        "payloads": [item.payload for item in envelopes],
+        "payloads": [item.payload_json for item in envelopes],
         "speakers": [message and str(message.role) for message in messages],
         "spoken": [message and message.content for message in messages],
         "spoken_metadatas": [message and encode(message.metadata, "metadata") for message in messages],

@@ -6,7 +6,18 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Executable, Row, Select, Table, literal_column, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Row,
+    Select,
+    Table,
+    Text,
+    cast,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.errors import NotFound
@@ -191,7 +202,9 @@ class PostgresReader:
         self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
     ) -> tuple[StoredEnvelope, ...]:
         """Return stored envelopes of a stream in order, after a position."""
-        wanted = select(envelopes).where(
+        payload = cast(envelopes.c.payload, Text).label("payload")
+        others = (column for column in envelopes.c if column is not envelopes.c.payload)
+        wanted = select(*others, payload).where(
             envelopes.c.stream_id == stream_id, envelopes.c.tenant_id == tenant_id, envelopes.c.seq > after
         )
         found = await self._fetch_all(wanted.order_by(envelopes.c.seq).limit(page_size(limit)))

@@ -212,15 +212,16 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
 
 
 def stored_envelope(row: Row[Any]) -> StoredEnvelope:
-    """Return an envelope with its position."""
+    """Return an envelope with its position, from a row whose payload is selected as text."""
     return StoredEnvelope(
         row.stream_id,
         row.seq,
         row.id,
         row.type,
         row.execution_id,
-        bodies.document(row.payload, "the payload"),
+        bodies.document(json.loads(row.payload), "the payload"),
         row.created_at,
+        row.payload,
     )
 
 
@@ -230,7 +231,14 @@ def placed_envelope(
     """Return an envelope that was just given its position."""
     given: int = row.given
     envelope = envelopes[given - 1]
-    payload = bodies.document(json.loads(envelope.payload), "the payload")
+    payload = bodies.document(envelope.payload, "the payload")
     return StoredEnvelope(
-        row.stream_id, row.seq, envelope.id, envelope.type, execution_id, payload, row.created_at
+        row.stream_id,
+        row.seq,
+        envelope.id,
+        envelope.type,
+        execution_id,
+        payload,
+        row.created_at,
+        envelope.payload_json,
     )

@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 from everstep.agent_domain.background import keep_running, note_failure
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream import link
-from everstep.agent_domain.stream.bus import Frame, SendQueue, TextChunk, envelope_from
+from everstep.agent_domain.stream.bus import Frame, SendQueue, TextChunk, encode_frame
 from everstep.agent_domain.stream.gateways import GATEWAY_EXPIRY_SECONDS, GatewayDirectory
 from everstep.agent_domain.stream.records import StoredEnvelope
 
@@ -155,7 +155,7 @@ class _EncodedFrame:
         """The encoded frame; empty if it cannot be encoded, which readers detect as a hole."""
         if self._data is None:
             try:
-                self._data = link.encode_line(self._stream_id, envelope_from(self._frame))
+                self._data = link.line_from(self._stream_id, encode_frame(self._frame))
             except Exception:
                 logger.exception("a frame of the stream %s cannot be encoded", self._stream_id)
                 self._data = b""

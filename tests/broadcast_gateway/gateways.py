@@ -236,7 +236,7 @@ class Writer:
         await self.say(envelope(record, execution_id))
 
     async def say(self, envelope: Envelope, stream_id: UUID = SESSION) -> None:
-        for message in link.pack_lines([link.encode_line(stream_id, envelope)]):
+        for message in link.pack_lines([link.line_from(stream_id, envelope.to_json())]):
             await self.socket.send(message, text=True)
 
     async def interest(self) -> link.InterestMessage:

@@ -15,7 +15,7 @@ from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope, EnvelopeType
 from everstep.agent_domain.stream.reader import Place, Position, Reader, ReadOutcome
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.broadcast_gateway.frames import RelayedChunk, entry_from, parse_envelope
+from everstep.broadcast_gateway.frames import RelayedChunk, RelayedEntry, parse_envelope
 from everstep.broadcast_gateway.limits import StreamLimits
 from everstep.broadcast_gateway.streams import CachedStream
 from everstep.broadcast_gateway.subscriptions import HubRequest, Relay, RowsNeeded
@@ -189,7 +189,7 @@ class Faithful(RuleBasedStateMachine):
         needs, self.needs = self.needs, []
         for need in needs:
             if isinstance(need, RowsNeeded):
-                rows = [entry_from(each) for each in self._rows(need.after, limit)]
+                rows = [*self._rows(need.after, limit)]
                 if more := need.subscription.add_rows(rows, self.pruned + 1):
                     self.needs.append(more)
             else:
@@ -280,8 +280,11 @@ class Faithful(RuleBasedStateMachine):
         self.table.append(stored)
         self.link.append(body(stored))
 
-    def _rows(self, after: int, limit: int) -> Iterator[Envelope]:
-        yield from self.table[max(after, self.pruned) :][:limit]
+    def _rows(self, after: int, limit: int) -> Iterator[RelayedEntry]:
+        for each in self.table[max(after, self.pruned) :][:limit]:
+            row = parse_envelope(body(each))
+            assert isinstance(row, RelayedEntry)
+            yield row
 
     def _start(self) -> None:
         """Start another gateway, which every viewer joins."""
@@ -301,7 +304,7 @@ class Faithful(RuleBasedStateMachine):
 
     def _load(self, limit: int) -> None:
         after = max(self.pruned, len(self.table) - limit) if self.stream.epoch is None else self.stream.head
-        rows = [entry_from(each) for each in self._rows(after, limit)]
+        rows = [*self._rows(after, limit)]
         self.stream.add_rows(after, rows, epoch=self.epoch, oldest=self.pruned + 1)
         self._check_history()
 

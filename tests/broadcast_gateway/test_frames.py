@@ -10,6 +10,7 @@ from hypothesis import example, given, strategies as st
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.envelopes import EnvelopeType
 from everstep.agent_domain.stream.reader import AFTER_ALL_ATTEMPTS, Place
+from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.broadcast_gateway.frames import (
     RelayedChunk,
     RelayedEntry,
@@ -20,6 +21,7 @@ from everstep.broadcast_gateway.frames import (
 from tests.broadcast_gateway.writers import (
     AT,
     EXECUTION,
+    SESSION,
     attempt_end,
     body,
     chunk,
@@ -43,7 +45,8 @@ class Counting:
 
 def test_a_stored_envelope_is_relayed_as_it_was_written() -> None:
     stored = envelope(step_end(3)).numbered(7)
-    for parsed in (parse_envelope(body(stored)), entry_from(stored)):
+    row = StoredEnvelope(SESSION, 7, stored.id, stored.type, EXECUTION, stored.payload, AT)
+    for parsed in (parse_envelope(body(stored)), entry_from(row)):
         assert isinstance(parsed, RelayedEntry)
         assert parsed.body == body(stored)
         assert (parsed.seq, parsed.kind, parsed.execution_id) == (7, "agent.step.completed", str(EXECUTION))

@@ -11,7 +11,7 @@ from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import json_text, parse_json
-from everstep.broadcast_gateway.frames import RelayedChunk, RelayedEntry, entry_from, parse_envelope
+from everstep.broadcast_gateway.frames import RelayedChunk, RelayedEntry, parse_envelope
 from everstep.broadcast_gateway.subscriptions import Viewer
 from everstep.broadcast_gateway.wires.closing import Closing
 
@@ -29,7 +29,9 @@ def envelope(record: EventRecord, execution_id: UUID = EXECUTION) -> Envelope:
 def entry(seq: int, record: EventRecord | None = None, execution_id: UUID = EXECUTION) -> RelayedEntry:
     """A stored envelope, with defaults for the rest."""
     filled = record or envelopes.tool_started_record(f"call_{seq}", "add", {}, step_number=1)
-    return entry_from(envelope(filled, execution_id).numbered(seq))
+    parsed = parse_envelope(body(envelope(filled, execution_id).numbered(seq)))
+    assert isinstance(parsed, RelayedEntry)
+    return parsed
 
 
 def entries(first: int, last: int) -> list[RelayedEntry]:

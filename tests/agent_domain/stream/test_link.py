@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from hypothesis import given, strategies as st
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.stream import link
-from everstep.agent_domain.stream.bus import Frame, TextChunk, envelope_from
+from everstep.agent_domain.stream.bus import Frame, TextChunk, encode_frame
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope
 from everstep.agent_domain.stream.link import (
     EpochMessage,
@@ -25,7 +26,7 @@ from everstep.agent_domain.stream.link import (
     parse_writer_message,
 )
 from everstep.agent_domain.stream.records import StoredEnvelope
-from everstep.agent_domain.values import frozen_map
+from everstep.agent_domain.values import frozen_map, json_text
 
 AT = datetime(2026, 1, 16, 10, 5, 0, 123456, tzinfo=UTC)
 REF = ExecutionRef(UUID(int=2), session_id=UUID(int=1))
@@ -54,10 +55,10 @@ def read_back(message: bytes) -> list[tuple[UUID, Envelope]]:
 @given(st.lists(FRAMES))
 def test_a_pushed_message_reads_back_unchanged(frames: list[Frame]) -> None:
     """7.1.1: any payload, in its order."""
-    pushed = [(STREAM, envelope_from(frame)) for frame in frames]
-    together = pack_lines(link.encode_line(*each) for each in pushed)
+    pushed = [frame.envelope if isinstance(frame, TextChunk) else Envelope.placed(frame) for frame in frames]
+    together = pack_lines(link.line_from(STREAM, encode_frame(frame)) for frame in frames)
 
-    assert [each for message in together for each in read_back(message)] == pushed
+    assert [each for message in together for each in read_back(message)] == [(STREAM, one) for one in pushed]
     assert len(together) <= 1 or sum(map(len, together)) >= link.MAX_LINK_MESSAGE_BYTES
 
 
@@ -80,8 +81,18 @@ def test_an_execution_without_a_session_is_its_own_stream() -> None:
     alone = StoredEnvelope(
         REF.execution_id, 1, UUID(int=9), "agent.status", REF.execution_id, frozen_map({}), AT
     )
-    assert envelope_from(alone).session_id is None
-    assert envelope_from(an_entry(1, "")).session_id == REF.session_id
+    assert Envelope.placed(alone).session_id is None
+    assert Envelope.placed(an_entry(1, "")).session_id == REF.session_id
+
+
+def test_the_bytes_of_an_envelope_are_those_of_the_previous_release() -> None:
+    """7.1.1: also where the payload was encoded when it was stored."""
+    stored = an_entry(7, 'ö "quoted"\n')
+    expected = json_text(Envelope.placed(stored).to_dict()).encode()
+    encoded = replace(stored, payload_json=json_text(stored.payload))
+
+    assert [encode_frame(each) for each in (stored, encoded)] == [expected, expected]
+    assert encode_frame(a_chunk(1, "ö")) == json_text(a_chunk(1, "ö").envelope.to_dict()).encode()
 
 
 def test_a_writer_first_names_its_history() -> None:

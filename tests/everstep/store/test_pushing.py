@@ -1,8 +1,10 @@
 """The bus gets the committed envelopes, with the numbers that they have in the table."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,6 +19,7 @@ from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.agent_domain.stream.bus import TextChunk
+from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope
 from everstep.agent_domain.stream.session_messages import input_received_announcement
 from everstep.store.engine import create_engine
@@ -24,6 +27,8 @@ from everstep.store.postgres import PostgresStore
 from everstep.store.sessions import PostgresSessions
 from everstep.streams.memory_bus import MemoryBus
 from everstep.streams.ordering import OrderedBus
+from everstep.streams.publisher import DirectBus
+from tests.broadcast_gateway.gateways import SECRET, Table, open_gateway, open_viewer
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,
@@ -152,6 +157,55 @@ async def test_a_failing_bus_fails_nothing_else(database: str, caplog: pytest.Lo
     assert [e.payload["key"] for e in await store.envelopes(TENANT, ref.stream_id)] == ["a", "b"]
     assert "cannot push the stored envelopes" in caplog.text
     await store.engine.dispose()
+
+
+class LinkedGateway:
+    """The directory of one gateway."""
+
+    def __init__(self, port: int) -> None:
+        self.found = [(uuid4(), f"ws://127.0.0.1:{port}")]
+
+    async def active_gateways(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
+        del within_seconds
+        return Table.epoch, self.found
+
+    async def announce(self, gateway_id: UUID, url: str) -> None:
+        raise NotImplementedError
+
+    async def withdraw(self, gateway_id: UUID) -> None:
+        raise NotImplementedError
+
+
+async def test_an_envelope_is_encoded_once_from_its_record_to_the_frame_of_a_viewer(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Follows rule 7.1.1: its writer encodes it for the table, and pushes the same text."""
+    session, encoded, dumps = uuid4(), list[str](), json.dumps
+
+    def count(value: object, **options: Any) -> str:
+        encoded.append(dumps(value, **options))
+        return encoded[-1]
+
+    async with open_gateway(Table(streams={session: []})) as running, open_viewer(running) as viewer:
+        bus = DirectBus(LinkedGateway(running.link_port), SECRET, refresh=0.01, first_pause=0.01)
+        store = PostgresStore(create_engine(database), bus)
+        ref = await accept_execution(store, session_id=session)
+        await viewer.sub(f"agent.session.{session}")
+        bus.start()
+        async with asyncio.timeout(10):
+            while not bus.has_subscribers(session):  # noqa: ASYNC110 -- there is no event for it
+                await asyncio.sleep(0.001)
+        with monkeypatch.context() as patch:
+            patch.setattr(json, "dumps", count)
+            event = EventRecord("news", "agent.step.started", {"text": "ö mark"})
+            await store.begin_step(a_step_start(ref, events=publishing([event])))
+            frame = await viewer.next()
+        await bus.aclose()
+        (stored,) = await store.envelopes(TENANT, session)
+        await store.engine.dispose()
+
+    assert frame == Envelope.placed(stored).to_dict()
+    assert [text for text in encoded if "ö mark" in text] == [stored.payload_json]
 
 
 @pytest_asyncio.fixture

@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.stream import link
-from everstep.agent_domain.stream.bus import TextChunk
+from everstep.agent_domain.stream.bus import TextChunk, encode_frame
 from everstep.agent_domain.stream.envelopes import Attempt
 from everstep.agent_domain.stream.gateways import ANNOUNCE_SECONDS, GATEWAY_EXPIRY_SECONDS
 from everstep.agent_domain.stream.link import (
@@ -242,12 +242,11 @@ class TestDelivery:
         """And frames for both are encoded once."""
         other, written = uuid4(), list[int]()
 
-        def once(stream_id: UUID, frame: Any) -> bytes:
+        def once(frame: Any) -> bytes:
             written.append(frame.seq)
-            return as_ever(stream_id, frame)
+            return encode_frame(frame)
 
-        as_ever = link.encode_line
-        monkeypatch.setattr(link, "encode_line", once)
+        monkeypatch.setattr(publisher, "encode_frame", once)
         async with open_gateways(2) as (one, two), open_publisher(FakeRegistry(one, two)) as bus:
             await wait_until(lambda: bool(one.connections and two.connections))
             await one.want(STREAM)
