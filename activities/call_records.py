@@ -122,6 +122,8 @@ async def record_run(
         execution.seconds if run.seconds is None else run.seconds,
         success=execution.error is None and not run.is_denied,
         besides=run.besides,
+        note=execution.note,
+        own_text=execution.told,
     )
     command = RecordCall(
         place.ref,

@@ -92,7 +92,7 @@ class InferenceRunner:
             started = await self.store.begin_step(begin)
         else:
             started = await self.store.preview_step(request.ref, request.number)
-        begin = replace(begin, messages=started.material.messages)
+        begin = replace(begin, known=started.material)
         spec = started.material.spec
         definition = find_agent(self.agents, spec.agent)
         if started.recorded:

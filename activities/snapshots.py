@@ -6,7 +6,7 @@ from typing import Any
 
 from everstep.activities.call_records import now
 from everstep.activities.contracts import InferInput, SettleInput
-from everstep.activities.state_loading import recorded_state, state_in_progress, without_last_messages
+from everstep.activities.state_loading import recorded_state, state_in_progress
 from everstep.activities.step_state import evaluation, facts_with_results, failures, step_state
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.facts import StateInfo
@@ -96,10 +96,8 @@ def _slim_snapshot(request: SettleInput, material: StepInput, rows: Sequence[Ste
 def state_after_step(request: InferInput, material: StepInput, rows: Sequence[StepRow]) -> AgentState:
     """Build the state before a starting step, which may have read messages already."""
     done = [row for row in rows if row.number < request.number]
-    read_count = sum(row.heard for row in rows if row.number == request.number)
-    state = recorded_state(
-        request.ref, without_last_messages(material, read_count), _with_evaluation(done, request.outcome)
-    )
+    before = material.before_step(request.number)
+    state = recorded_state(request.ref, before, _with_evaluation(done, request.outcome))
     return _with_clocks(state, request.info) if request.info else state
 
 
@@ -155,7 +153,7 @@ def _close_calls(row: StepRow) -> StepRow:
     at = now()
 
     def close_call(call: CallRow) -> CallRow:
-        record = CallRecord(call.call.id, None, None, CANCELLED_CALL, at, at, 0.0, success=False)
+        record = CallRecord(call.call.id, None, None, CANCELLED_CALL, at, at, 0.0, success=False, note="")
         return replace(call, record=call.record or record)
 
     return replace(

@@ -10,7 +10,7 @@ from everstep.activities.step_state import bare_state
 from everstep.agent_domain.ids import ExecutionRef, call_id, step_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.step_facts import StepFacts
-from everstep.agent_domain.messages.messages import Message, Messages
+from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse, StepExecution
 from everstep.agent_domain.storage.calls import CallRecord
@@ -47,26 +47,10 @@ def state_in_progress(
     ref: ExecutionRef, material: StepInput, before: Sequence[StepRow], current: StepRow
 ) -> AgentState:
     """Build the state with these steps recorded and one more in progress or not yet evaluated."""
-    since = current.messages[current.heard :]
-    state = recorded_state(ref, _cut_before(material, since[0]) if since else material, before)
+    state = recorded_state(ref, material.before_reply(current.number), before)
     state = state.with_current_step(step_from(ref, current))
-    return state.heard(*since[len(since) - current.processed :]) if current.processed else state
-
-
-def _cut_before(material: StepInput, reply: Message) -> StepInput:
-    """Cut the conversation before a step's reply.
-
-    The number of messages to cut is unknown: results of other calls of the step may have been recorded after
-    the material was read.
-    """
-    places = (place for place, message in enumerate(material.messages) if message == reply)
-    # If the reply is not there yet, no message after it is either.
-    return replace(material, messages=material.messages[: max(places, default=len(material.messages))])
-
-
-def without_last_messages(material: StepInput, count: int) -> StepInput:
-    """Cut the last messages of the conversation."""
-    return replace(material, messages=material.messages[: len(material.messages) - count])
+    added = current.messages[len(current.messages) - current.processed :]
+    return state.heard(*added) if added else state
 
 
 def recorded_state(ref: ExecutionRef, material: StepInput, rows: Sequence[StepRow]) -> AgentState:
@@ -116,21 +100,32 @@ def _driver_messages(row: StepRow) -> Messages:
 def _reply_failures(ref: ExecutionRef, row: StepRow, response: InferenceResponse) -> Iterable[ToolExecution]:
     """Yield the failures recorded with the model's reply, such as a decision that cannot be parsed."""
     run_ids = {call.call.id for call in row.calls}
-    calls_by_name = {call.name: call for call in response.tool_calls if call.id not in run_ids}
+    failed = [call for call in response.tool_calls if call.id not in run_ids]
     for error in row.errors:
         name = error.tool_name or ""
-        placeholder = ToolCall(call_id(ref.execution_id, row.number, 0), name)
-        yield ToolExecution(calls_by_name.get(name, placeholder), error=error)
+        call = next((call for call in failed if call.name == name), None)
+        if call is None:
+            call = ToolCall(call_id(ref.execution_id, row.number, 0), name)
+        else:
+            failed.remove(call)
+        yield ToolExecution(call, error=error)
 
 
 def _execution_from(call: ToolCall, record: CallRecord) -> ToolExecution:
     execution = ToolExecution(call, record.result, record.error, record.started_at, record.completed_at)
-    if not record.text.endswith(execution.text):
-        # A shortened result: only the model's text is left. Otherwise the tool gives the model a different
-        # text.
-        text = {"result": record.text} if record.result is None else {"told": record.text}
-        return replace(execution, **text)
-    return replace(execution, note=record.text.removesuffix(execution.text))
+    if record.note is None:
+        return _with_derived_texts(execution, record.text)
+    if record.own_text is None:
+        # It was closed without a result.
+        return replace(execution, result=record.text)
+    return replace(execution, note=record.note, told=record.own_text)
+
+
+def _with_derived_texts(execution: ToolExecution, text: str) -> ToolExecution:
+    """Derive the parts of a text that release 0.1 recorded as a whole; that is not always possible."""
+    if text.endswith(execution.text):
+        return replace(execution, note=text.removesuffix(execution.text))
+    return replace(execution, **{"result" if execution.result is None else "told": text})
 
 
 def _work_seconds(records: Iterable[CallRecord]) -> float:

@@ -31,6 +31,16 @@ class CallRecord:
     seconds: float
     success: bool = True
     besides: Besides = NOTHING_BESIDES
+    note: str | None = None
+    """The beginning of the text, such as that a person edited the arguments.
+
+    None for a call that release 0.1 recorded.
+    """
+    own_text: str | None = None
+    """The text that the tool gave in place of its result, or an empty text.
+
+    None for a call that was closed without a result.
+    """
 
 
 @dataclass(frozen=True, slots=True)

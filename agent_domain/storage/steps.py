@@ -1,9 +1,11 @@
 """Steps in the store: their beginning, the model's reply, processing, and their rows."""
 
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
@@ -35,6 +37,13 @@ class PreviousStep:
         return len(self.facts.own_errors) or len(self.facts.pseudo_errors) + self.failed_calls
 
 
+MessagePlace: TypeAlias = tuple[int, int]
+"""The step of a message in its execution, and its index there, which is negative before the step's reply."""
+
+EARLIER_EXECUTION: Final = (-1, 0)
+"""The place of all messages of the executions that this one continues."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepInput:
     """The stored input of a step."""
@@ -54,6 +63,20 @@ class StepInput:
     """The text of the message that began the execution."""
     clocks: StateInfo = StateInfo()
     """The times with which the execution began: those of its session."""
+    places: tuple[MessagePlace, ...] = ()
+    """The place of each message, in order."""
+
+    def before_step(self, number: int) -> "StepInput":
+        """The input without the messages of this step, also without those that it reads."""
+        return self._before((number, -sys.maxsize))
+
+    def before_reply(self, number: int) -> "StepInput":
+        """The input without the reply of this step and everything after it."""
+        return self._before((number, 0))
+
+    def _before(self, place: MessagePlace) -> "StepInput":
+        count = bisect_left(self.places, place)
+        return replace(self, messages=self.messages[:count], places=self.places[:count])
 
     @property
     def max_steps(self) -> int | None:
@@ -84,8 +107,8 @@ class BeginStep:
     """How many steered messages enter the conversation before this step."""
     events: Callable[["BegunStep"], Sequence[EventRecord]] = no_event_records
     """Builds the envelopes to store, given the begun step."""
-    messages: Messages | None = None
-    """The conversation, if the caller has read it and no message is added; then it is not read again."""
+    known: StepInput | None = None
+    """The input, if the caller has read it and no message is added; its conversation is not read again."""
 
 
 @dataclass(frozen=True, slots=True)

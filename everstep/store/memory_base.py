@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -10,9 +10,9 @@ from uuid import UUID
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.messages.messages import Message, Messages
 from everstep.agent_domain.storage.metadata_changes import apply_changes
-from everstep.agent_domain.storage.steps import PreviousStep, StepInput
+from everstep.agent_domain.storage.steps import EARLIER_EXECUTION, MessagePlace, PreviousStep, StepInput
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY, FrozenDict
@@ -63,7 +63,12 @@ class MemoryBase:
         return execution, call
 
     def _conversation(self, execution: MemoryExecution) -> Messages:
-        said = [execution.messages[place] for place in sorted(execution.messages)]
+        own = (execution.messages[place] for place in sorted(execution.messages))
+        return (*self._earlier_messages(execution), *own)
+
+    def _earlier_messages(self, execution: MemoryExecution) -> Messages:
+        """Return the messages of the executions that this one continues."""
+        said = list[Message]()
         while execution.continues:
             until, execution = execution.continues_until, self._executions[execution.continues]
             places = sorted(
@@ -84,11 +89,17 @@ class MemoryBase:
         return apply_changes(began, execution.ordered_notes(before))
 
     def _step_inputs(
-        self, execution: MemoryExecution, heard: Messages = (), number: int | None = None
+        self,
+        execution: MemoryExecution,
+        number: int | None = None,
+        read: Mapping[MessagePlace, Message] | None = None,
     ) -> StepInput:
+        """Return the inputs of a step, with the messages that it is about to read."""
+        earlier, own = self._earlier_messages(execution), {**execution.messages, **(read or {})}
+        places = sorted(own)
         return StepInput(
             execution.spec.model_copy(update={"listed": execution.toolset_tools or execution.spec.listed}),
-            (*self._conversation(execution), *heard),
+            (*earlier, *(own[place] for place in places)),
             self._metadata(execution),
             execution.agent_id,
             execution.parent_agent_id,
@@ -97,6 +108,7 @@ class MemoryBase:
             remembered_rules(execution),
             self._task(execution),
             execution.clocks,
+            (*[EARLIER_EXECUTION] * len(earlier), *places),
         )
 
     def _task(self, execution: MemoryExecution) -> str | None:

@@ -47,7 +47,9 @@ class MemoryStatus(MemoryBase):
             step.next_index = step.after_seq = None
         for call, text, lines in closing:
             call.state, call.started_at = "done", call.started_at or now
-            call.record = CallRecord(call.call.id, None, None, text, call.started_at, now, 0.0, success=False)
+            call.record = CallRecord(
+                call.call.id, None, None, text, call.started_at, now, 0.0, success=False, note=""
+            )
             execution.add_lines(call.step, lines)
             close_request(execution, call)
         if settlement.outcome is not None or ends:

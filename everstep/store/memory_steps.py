@@ -63,7 +63,8 @@ class MemorySteps(MemoryBase):
         heard = _steering_for(execution, begin)
         said = transcripts.lines([steered.message for steered, _ in heard])
         placed = [replace(line, idx=idx) for line, (_, idx) in zip(said, heard, strict=True)]
-        material = self._step_inputs(execution, tuple(map(message_from, placed)), begin.number)
+        read = {(begin.number, line.idx): message_from(line) for line in placed}
+        material = self._step_inputs(execution, begin.number, read)
         begun = replace(known, material=material)
         news = bodies.envelopes_from(begin.ref.execution_id, begin.events(begun))
 

@@ -127,6 +127,8 @@ def result_values(given: RecordCall) -> dict[str, Any]:
         "completed_at": record.completed_at,
         "seconds": record.seconds,
         "besides": bodies.dump_side_results(record.besides),
+        "note": record.note,
+        "own_text": record.own_text,
         "attempt": given.attempt,
         **line_values(
             (

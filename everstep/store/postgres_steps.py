@@ -53,11 +53,12 @@ class PostgresSteps(PostgresWriter):
             locked, found, *said = await connection.together(
                 (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (step_statements.BEGIN_STEP, execution_key(ref) | parameters.step_values(begin)),
-                *([(transcript_statements.TRANSCRIPT, execution_key(ref))] if begin.messages is None else []),
+                *([(transcript_statements.TRANSCRIPT, execution_key(ref))] if begin.known is None else []),
             )
             begun = _begun_step_from(ref, locked, found, said[0] if said else None)
-            if begin.messages is not None:
-                begun = replace(begun, material=replace(begun.material, messages=begin.messages))
+            if begin.known is not None:
+                messages, places = begin.known.messages, begin.known.places
+                begun = replace(begun, material=replace(begun.material, messages=messages, places=places))
             if begun.recorded:
                 return begun
             stream_id: UUID = locked.one().stream_id

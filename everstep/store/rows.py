@@ -96,6 +96,7 @@ def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -
         bodies.parse_rules(row.allowed),
         transcripts.task_from_rows(said),
         clocks(row),
+        transcripts.message_places(said),
     )
 
 
@@ -118,6 +119,8 @@ def call_record(row: Row[Any]) -> CallRecord | None:
         row.seconds,
         row.success,
         bodies.parse_side_results(row.besides),
+        row.note,
+        row.own_text,
     )
 
 

@@ -30,7 +30,8 @@ CANCEL_COMES_FIRST = text(f"""
 CLOSE_CALLS = text("""
     WITH closed AS (
         UPDATE agent_tool_calls call
-           SET state = 'done', result = 'null', text = coalesce(told.text, :cancelled), success = false,
+           SET state = 'done', result = 'null', text = coalesce(told.text, :cancelled), note = '',
+               success = false,
                started_at = coalesce(call.started_at, clock_timestamp()),
                completed_at = clock_timestamp(), seconds = 0
           FROM agent_tool_calls open

@@ -312,6 +312,10 @@ tool_calls = Table(
     Column("seconds", Double),
     # Its results for the loop, apart from the result for the model.
     optional_json_column("besides"),
+    # The parts of the text: its beginning, and the tool's own text in place of the result. Both are null in
+    # rows of release 0.1.
+    Column("note", Text),
+    Column("own_text", Text),
     PrimaryKeyConstraint("execution_id", "call_id"),
     UniqueConstraint("execution_id", "step", "idx"),
     one_of("state", "told", "reserved", "done"),

@@ -13,7 +13,7 @@ from sqlalchemy import Row
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.messages import Message, Messages, Role
 from everstep.agent_domain.storage.metadata_changes import MetadataChanges, inherited_metadata
-from everstep.agent_domain.storage.steps import HookAdditions
+from everstep.agent_domain.storage.steps import EARLIER_EXECUTION, HookAdditions, MessagePlace
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, reading
 from everstep.store.bodies import document, encode
 
@@ -137,6 +137,17 @@ def parse_transcript(said: Iterable[Row[Any]]) -> tuple[Messages, FrozenDict]:
         else:
             metadata = parse_notes(row.content).apply_to(metadata)
     return tuple(messages), metadata
+
+
+def message_places(said: Iterable[Row[Any]]) -> tuple[MessagePlace, ...]:
+    """Return the place of each message of these rows."""
+    places = list[MessagePlace]()
+    for row in said:
+        if row.role != NOTE:
+            places.append((row.step, row.idx))
+        elif "begins" in row.content:
+            places = [EARLIER_EXECUTION] * len(places)
+    return tuple(places)
 
 
 def find_task(said: Iterable[tuple[tuple[int, int], Message]], earlier: str | None) -> str | None:

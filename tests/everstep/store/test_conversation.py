@@ -46,7 +46,16 @@ class TestSteering:
 
         said = ["Hello", "Look", "found", "Steered b", "Steered a"]
         assert texts(begun.material.messages) == said
-        assert texts(await store.transcript(ref)) == [*said, "Right"]
+        material = await store.material(ref)
+        assert texts(material.messages) == texts(await store.transcript(ref)) == [*said, "Right"]
+        assert texts(material.before_reply(2).messages) == said
+        assert (
+            texts(material.before_step(2).messages)
+            == texts(begun.material.before_step(2).messages)
+            == said[:3]
+        )
+        follow_up = await accept_execution(store, "More", continues=ref.execution_id)
+        assert texts((await store.material(follow_up)).before_step(1).messages) == [*said, "Right", "More"]
         assert texts((await store.steps(ref))[1].messages) == ["Steered b", "Steered a", "Right"]
         assert [step.heard for step in await store.steps(ref)] == [0, 2]
 

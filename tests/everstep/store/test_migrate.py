@@ -77,6 +77,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0007_commands",
         "0008_references",
         "0009_disclosure",
+        "0010_call_texts",
     ]
 
 
@@ -207,6 +208,11 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
     assert await run_in_database(database, limit) == "0"
 
 
+BEFORE_CALL_TEXTS = """
+    ALTER TABLE agent_tool_calls DROP COLUMN note, DROP COLUMN own_text;
+    UPDATE agent_schema_version SET version_num = '0009_disclosure';
+"""
+
 BEFORE_DISCLOSURE = """
     ALTER TABLE agent_executions DROP COLUMN error_told;
     UPDATE agent_schema_version SET version_num = '0008_references';
@@ -283,6 +289,7 @@ async def test_answers_stored_before_the_upgrade_are_deleted_with_their_subject(
         connection.execute(
             "".join(
                 (
+                    BEFORE_CALL_TEXTS,
                     BEFORE_DISCLOSURE,
                     BEFORE_REFERENCES,
                     BEFORE_COMMANDS,
@@ -352,7 +359,7 @@ async def test_old_rows_refer_to_existing_rows_after_the_upgrade(own_database: s
             wanted = f"SELECT {columns} FROM {table} ORDER BY id"  # noqa: S608 -- our own names
             return connection.execute(wanted.encode()).fetchall()
 
-        connection.execute((BEFORE_DISCLOSURE + BEFORE_REFERENCES + OLD_ROWS).encode())
+        connection.execute((BEFORE_CALL_TEXTS + BEFORE_DISCLOSURE + BEFORE_REFERENCES + OLD_ROWS).encode())
         await upgrade(own_database)
 
         assert select_rows("id, parent_snapshot_id, previous_snapshot_id", "agent_state_snapshots") == [
