@@ -5,11 +5,11 @@ running. The store applies the decision under the session's lock, so messages ar
 their arrival, and two executions of one session never run at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from everstep.agent_domain.errors import EverstepError, InvalidInput
@@ -227,6 +227,14 @@ class NewMessage:
             raise InvalidInput("content is empty; say something")
 
 
+CompleteMessage: TypeAlias = "Callable[[NewMessage, SessionRow], NewMessage]"
+
+
+def as_it_is(message: NewMessage, _session: SessionRow) -> NewMessage:
+    """Return the message: the default of callbacks that complete it."""
+    return message
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionLaunch:
     """The data needed to start the workflow of a pending execution."""
@@ -267,6 +275,8 @@ class MessageOutcome:
     """Set if the execution has just been released, so that its workflow must be started."""
     is_behind_running: bool = False
     """Whether it was just queued behind an execution that has begun, whose end releases it."""
+    was_untitled: bool = False
+    """Whether its session had no title before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,8 +394,13 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def post(self, message: NewMessage) -> MessageOutcome:
-        """Accept a user message; see `route`.
+    async def post(self, message: NewMessage, complete: CompleteMessage = as_it_is) -> MessageOutcome:
+        """Accept a user message; see `choose_route`.
+
+        Args:
+            message: The message.
+            complete: Completes a message that begins an execution, given its session. So the caller does not
+                have to read the session first.
 
         Raises:
             NotFound: There is no such session, or no such question in it.

@@ -26,6 +26,7 @@ from everstep.agent_domain.storage.commands import Command, CommandKind, Steerin
 from everstep.agent_domain.storage.contexts import ContextCaller
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.sessions import (
+    CompleteMessage,
     ExecutionLaunch,
     MessageOutcome,
     NewMessage,
@@ -36,11 +37,12 @@ from everstep.agent_domain.storage.sessions import (
     SessionRow,
     SessionStore,
     Settled,
+    as_it_is,
 )
 from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context
-from everstep.agent_domain.values import EMPTY, frozen_map, json_text, reading
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text, reading
 from everstep.client.client import Client
 from everstep.client.contexts import ContextRules
 from everstep.client.errors import Ended, Refused
@@ -139,14 +141,18 @@ class Sessions:
             SessionNotActive: It is closed or archived.
             Refused: The question was answered by another sender.
         """
-        session = await self.store.session(scope, session_id)
-        if session is None:
-            raise NotFound("session", session_id)
-        agent = user_message.agent or session.metadata.get(AGENT_KEY) or self.default_agent
         context, _ = await self._check_context(scope, user_message)
-        message = self._new_message(scope, session_id, user_message, agent, context)
-        sent = await self._post(message, user_message)
-        if session.title is None and sent.route is Route.START:
+        message = self._new_message(scope, session_id, user_message, user_message.agent, context)
+
+        def complete(message: NewMessage, session: SessionRow) -> NewMessage:
+            agent = session.metadata.get(AGENT_KEY)
+            if user_message.agent or not agent:
+                return message
+            definition = self._require_agent(agent)
+            return replace(message, spec=definition.spec(), plan=_plan_data(definition, user_message))
+
+        sent, was_untitled = await self._post(message, user_message, complete)
+        if was_untitled and sent.route is Route.START:
             self._request_title(message)
         return sent
 
@@ -154,9 +160,7 @@ class Sessions:
         """Create a session and send its first message."""
         session_id = self._derive_id(scope, user_message, "session")
         context, initial = await self._check_context(scope, user_message)
-        message = self._new_message(
-            scope, session_id, user_message, user_message.agent or self.default_agent, context
-        )
+        message = self._new_message(scope, session_id, user_message, user_message.agent, context)
         session_metadata = {AGENT_KEY: user_message.agent} if user_message.agent else EMPTY
         session_context = _session_context(context, initial)
         new = NewSession(
@@ -167,7 +171,7 @@ class Sessions:
             title,
             frozen_map(session_metadata),
         )
-        sent = await self._post(replace(message, session=new), user_message)
+        sent, _ = await self._post(replace(message, session=new), user_message)
         if title is None:
             self._request_title(message)
         return sent
@@ -329,18 +333,22 @@ class Sessions:
         if self.titles:
             self.titles.ask(message.scope, message.session_id, message.content)
 
-    async def _post(self, message: NewMessage, user_message: UserMessage) -> SendResult:
-        posted = await self.store.post(message)
+    async def _post(
+        self, message: NewMessage, user_message: UserMessage, complete: CompleteMessage = as_it_is
+    ) -> tuple[SendResult, bool]:
+        """Store a message and apply it; return also whether its session had no title."""
+        posted = await self.store.post(message, complete)
         for _ in range(MAX_ATTEMPTS):
             if posted.message is not None:
                 self.strike(Failpoint.API_AFTER_COMMIT)
                 posted = await self._apply_message(posted, message, user_message)
                 assert posted.message is not None  # noqa: S101 -- what is carried out keeps it
                 self.strike(Failpoint.API_BEFORE_ANSWER)
-                return SendResult(posted.message, posted.route, posted.execution.execution_id)
+                result = SendResult(posted.message, posted.route, posted.execution.execution_id)
+                return result, posted.was_untitled
             await self._submit_answer(posted, message, user_message)
             # Now the answer is stored, or another sender was faster and the question is closed.
-            posted = await self.store.post(message)
+            posted = await self.store.post(message, complete)
         raise Refused("Another user is answering the question; send the message again")
 
     async def _submit_answer(
@@ -402,11 +410,9 @@ class Sessions:
         return await self.contexts.check(user_message.context, caller, user_message.initial_context_url)
 
     def _new_message(
-        self, scope: Scope, session_id: UUID, user_message: UserMessage, agent: str, context: Context
+        self, scope: Scope, session_id: UUID, user_message: UserMessage, agent: str | None, context: Context
     ) -> NewMessage:
         definition = self._require_agent(agent)
-        plan = definition.plan().debugged(user_message.debug).told(user_message.broadcast)
-        plan.rules()
         return NewMessage(
             id=self._derive_id(scope, user_message, "message"),
             session_id=session_id,
@@ -415,7 +421,7 @@ class Sessions:
             content=user_message.content
             or (json_text(user_message.data) if user_message.data is not None else ""),
             spec=definition.spec(),
-            plan=frozen_map(plan.model_dump(mode="json")),
+            plan=_plan_data(definition, user_message),
             execution_id=self._derive_id(scope, user_message, "execution"),
             task_queue=self.client.task_queue,
             on_busy=user_message.on_busy,
@@ -434,6 +440,12 @@ class Sessions:
             # Names with a slash would be ambiguous.
             owner = json_text([scope.tenant_id, user_message.user_id])
         return uuid5(NAMESPACE, f"{owner}/{user_message.key}/{what}")
+
+
+def _plan_data(definition: AgentDefinition, user_message: UserMessage) -> FrozenDict:
+    plan = definition.plan().debugged(user_message.debug).told(user_message.broadcast)
+    plan.rules()
+    return frozen_map(plan.model_dump(mode="json"))
 
 
 def _session_context(context: Context, initial_url: str | None) -> Context:

@@ -21,6 +21,7 @@ from everstep.agent_domain.storage.commands import CommandKind, cancel_command_k
 from everstep.agent_domain.storage.executions import NewExecution
 from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.storage.sessions import (
+    CompleteMessage,
     ExecutionLaunch,
     MessageOutcome,
     NewMessage,
@@ -29,6 +30,7 @@ from everstep.agent_domain.storage.sessions import (
     Route,
     SessionNotActive,
     SessionStatus,
+    as_it_is,
     choose_route,
     title_from,
 )
@@ -46,7 +48,7 @@ from everstep.store import (
 from everstep.store.bodies import encode
 from everstep.store.parameters import execution_key
 from everstep.store.postgres import PostgresStore
-from everstep.store.session_rows import launch_row, message_row
+from everstep.store.session_rows import launch_row, message_row, session_row
 from everstep.store.tables import requests, steered
 from everstep.store.transaction import BoundStatement, QueryResult, Transaction
 
@@ -57,8 +59,8 @@ INTERRUPT_RANK = 0
 class SessionQueue(PostgresStore):
     """Messages to a session, and the queue of the executions that they begin."""
 
-    async def post(self, message: NewMessage) -> MessageOutcome:
-        """Accept a user message; see `route`."""
+    async def post(self, message: NewMessage, complete: CompleteMessage = as_it_is) -> MessageOutcome:
+        """Accept a user message; see `SessionStore.post`."""
         scope, session_id = message.scope, message.session_id
         values = session_scope(scope, session_id) | {
             "message_id": message.id,
@@ -98,7 +100,9 @@ class SessionQueue(PostgresStore):
                 return MessageOutcome(None, taken, asking, question=question.id)
             if current and taken is Route.STEER:
                 return await self._steer_execution(connection, message, _ref(message, current.id))
+            message = complete(message, session_row(session))
             posted = await self._begin_execution(connection, message, taken)
+            posted = replace(posted, was_untitled=session.title is None)
             if current is None or taken is not Route.INTERRUPT:
                 is_behind = current is not None and current.status != ExecutionStatus.PENDING
                 return replace(posted, is_behind_running=is_behind)

@@ -21,8 +21,8 @@ from tests.workflows.harness import HeldModel, an_agent
 
 WAITS: Final = {
     "a message that makes its session": 2,
-    "a message to an idle session": 4,
-    "a message to a busy session": 4,
+    "a message to an idle session": 3,
+    "a message to a busy session": 3,
     "the begin of a first step": 2,
     "the last reply, and the end": 1 + 4,
     "the last reply, the end, and the begin of the next execution": 1 + 4 + 2,
