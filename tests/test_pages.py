@@ -1,11 +1,14 @@
 """The pages of docs/ name files and tests that exist, and their Python runs."""
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.everstep.http_api.test_waits import WAITS
 
 ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
@@ -45,6 +48,35 @@ def test_a_page_names_files_that_exist(page: str) -> None:
 def test_a_page_names_code_that_exists(page: str) -> None:
     named = set(NAME.findall((DOCS / page).read_text(encoding="utf-8"))) - OF_TEMPORAL
     assert {name for name in named if name.rpartition(".")[2] not in words_of_the_code()} == set()
+
+
+def defines(path: Path, name: str) -> bool:
+    """Whether a module has this function, or its class this method."""
+    owner, _, own = name.rpartition(".")
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".js":
+        method = rf"^class {owner} {{(?:(?!^class ).)*?^  {own}\("
+        return bool(re.search(method, text, re.DOTALL | re.MULTILINE))
+    body = ast.parse(text).body
+    classes = {node.name: node.body for node in body if isinstance(node, ast.ClassDef)}
+    functions = classes.get(owner, []) if owner else body
+    return own in {
+        each.name for each in functions if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_the_way_of_a_message_names_functions_that_exist() -> None:
+    """And its waits add up to those that the test of waits counts."""
+    (section,) = re.findall(r"## One message.*?\n## ", (DOCS / "architecture.md").read_text(), re.DOTALL)
+    rows = re.findall(r"^\| (\d+) \| \*?`([^`]+)`: `([^`]+)`\*? \|[^|]*\| (\d*) ?\|$", section, re.MULTILINE)
+
+    numbered = re.findall(r"^\| (\d+) \|", section, re.MULTILINE)
+    assert [number for number, *_ in rows] == numbered == [str(place + 1) for place in range(len(rows))]
+    assert [f"{path}: {name}" for _, path, name, _ in rows if not defines(ROOT / path, name)] == []
+    operations = ("a message to an idle session", "the begin of a first step", "the last reply, and the end")
+    waits = sum(int(count or 0) for *_, count in rows)
+    assert waits == sum(WAITS[operation] for operation in operations)
+    assert f"In all {waits} waits" in section
 
 
 def test_the_page_about_security_names_tests_that_exist() -> None:

@@ -63,8 +63,6 @@ metadata = MetaData(
 )
 
 _NEWEST_FIRST = (text("created_at DESC"), text("id DESC"))
-
-
 _UNDER_WAY = f"status {IS_UNDER_WAY}"
 
 # The four public tables.
@@ -312,8 +310,7 @@ tool_calls = Table(
     Column("seconds", Double),
     # Its results for the loop, apart from the result for the model.
     optional_json_column("besides"),
-    # The parts of the text: its beginning, and the tool's own text in place of the result. Both are null in
-    # rows of release 0.1.
+    # The parts of the text: see `CallRecord`; null in rows of release 0.1.
     Column("note", Text),
     Column("own_text", Text),
     PrimaryKeyConstraint("execution_id", "call_id"),
