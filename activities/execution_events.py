@@ -6,7 +6,8 @@ from datetime import datetime
 
 from everstep.activities.contracts import InferInput, SettleInput
 from everstep.agent_domain.capabilities.questions import Question
-from everstep.agent_domain.loop.continuation import ContinuationOutcome, expand
+from everstep.agent_domain.loop.compact_outcomes import expand
+from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import ExecutionStatus, WireStatus, final_situation
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.calls import CallRecord, Reservation

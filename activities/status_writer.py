@@ -13,13 +13,13 @@ from everstep.activities.snapshots import STEPS_OF_SNAPSHOT, Snapshots, has_snap
 from everstep.activities.step_state import calls_in, errors_of, evaluation, failures
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.ids import request_id
-from everstep.agent_domain.loop.continuation import compact, expand
+from everstep.agent_domain.loop.compact_outcomes import compact, expand
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.disclosure import Disclosure, with_public_reasons
+from everstep.agent_domain.messages.leak_guard import final_response
 from everstep.agent_domain.messages.messages import Messages
-from everstep.agent_domain.state.state import final_response
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
 from everstep.agent_domain.storage.requests import RequestRow

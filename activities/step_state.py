@@ -6,7 +6,7 @@ from dataclasses import replace
 from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import SettleInput
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.loop.continuation import expand
+from everstep.agent_domain.loop.compact_outcomes import expand
 from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts

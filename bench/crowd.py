@@ -1,7 +1,8 @@
 """The load for the gateway's bench: many viewers and one writer, in a separate process.
 
-Frames are read and written by hand, on uvloop, so that one core handles as many as possible. Every envelope
-carries a mark: its number within its stream, and the time at which it should have been sent.
+Frames are read and written by hand (bench/client_frames.py), on uvloop, so that one core handles as many as
+possible. Every envelope carries a mark: its number within its stream, and the time at which it should have
+been sent.
 """
 
 import asyncio
@@ -9,7 +10,6 @@ import gc
 import os
 import time
 from array import array
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,10 +23,11 @@ from typing import Any, Final, cast
 from uuid import UUID, uuid4
 
 import uvloop
+from client_frames import PING, PONG, TEXT, frame, json_frame, request, span
 
 from everstep.agent_domain.stream import link
 from everstep.agent_domain.stream.envelopes import Envelope, EnvelopeType
-from everstep.agent_domain.values import frozen_map, json_text
+from everstep.agent_domain.values import frozen_map
 
 NUMBER: Final = 11
 """The length of a mark's number: `#` and ten digits. Nineteen digits with a time in nanoseconds follow."""
@@ -52,52 +53,6 @@ def cpu_of(pid: int) -> float:
 def memory_of(pid: int) -> int:
     """Bytes of memory that a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-# Frames, as clients send them.
-
-TEXT: Final = 0x81
-PING: Final = 0x89
-PONG: Final = 0x8A
-IN_TWO_BYTES: Final = 126
-IN_EIGHT_BYTES: Final = 127
-
-
-def frame(body: bytes, kind: int = TEXT) -> bytes:
-    """A frame; its mask changes nothing."""
-    size = len(body)
-    if size < IN_TWO_BYTES:
-        head = bytes((kind, 0x80 | size))
-    elif size < 1 << 16:
-        head = bytes((kind, 0x80 | IN_TWO_BYTES)) + size.to_bytes(2)
-    else:
-        head = bytes((kind, 0x80 | IN_EIGHT_BYTES)) + size.to_bytes(8)
-    return head + bytes(4) + body
-
-
-def span(data: bytes, at: int) -> tuple[int, int]:
-    """The start and end of the body of a server's frame; the end is beyond the data if more has to come."""
-    size = data[at + 1] if at + 1 < len(data) else 0
-    if size == IN_TWO_BYTES:
-        return at + 4, at + 4 + int.from_bytes(data[at + 2 : at + 4])
-    if size == IN_EIGHT_BYTES:
-        return at + 10, at + 10 + int.from_bytes(data[at + 2 : at + 10])
-    return at + 2, at + 2 + size
-
-
-def json_frame(**fields: Any) -> bytes:
-    """A frame of JSON."""
-    return frame(json_text(fields).encode())
-
-
-def request(path: str, **headers: str) -> bytes:
-    """The request of a handshake."""
-    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    key = b64encode(os.urandom(16)).decode()
-    return (
-        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n{more}\r\n"
-    ).encode()
 
 
 @dataclass(frozen=True)

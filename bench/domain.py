@@ -16,7 +16,7 @@ from uuid import UUID
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.facts import ExecutionFacts
-from everstep.agent_domain.loop.loop import Infer, decide
+from everstep.agent_domain.loop.loop import CriteriaView, Infer, decide, only_facts
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.state.state import AgentState
@@ -88,12 +88,17 @@ def state_after(steps: int) -> AgentState:
     return state
 
 
-def deciding(state: ExecutionFacts | AgentState) -> Callable[[], object]:
-    """The decision after the state's last step."""
+def deciding(facts: ExecutionFacts, view: CriteriaView = only_facts) -> Callable[[], object]:
+    """The decision after the last step."""
     now = NOW + timedelta(seconds=1)
-    if not isinstance(decide(state, RULES, now), Infer):
+    if not isinstance(decide(facts, RULES, now, view), Infer):
         raise SystemExit("the benchmark's states must lead to another step")
-    return lambda: decide(state, RULES, now)
+    return lambda: decide(facts, RULES, now, view)
+
+
+def deciding_in_process(state: AgentState) -> Callable[[], object]:
+    """The decision of an in-process run, whose criteria read the full state."""
+    return deciding(state.facts, state.with_facts)
 
 
 def folding(facts: ExecutionFacts) -> Callable[[], object]:
@@ -114,7 +119,12 @@ def ratios() -> list[Ratio]:
     short, long = state_after(10), state_after(1000)
     return [
         Ratio("decide on facts, 1,000 steps / 10 steps", deciding(many), deciding(few), 1.2),
-        Ratio("decide on a full state, 1,000 steps / 10 steps", deciding(long), deciding(short), 1.2),
+        Ratio(
+            "decide with a full state, 1,000 steps / 10 steps",
+            deciding_in_process(long),
+            deciding_in_process(short),
+            1.2,
+        ),
         Ratio("fold a step into facts, 1,000 steps / 10 steps", folding(many), folding(few), 1.2),
         Ratio(
             "import everstep.agent_domain / import pydantic",

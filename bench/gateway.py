@@ -14,12 +14,9 @@ import argparse
 import asyncio
 import multiprocessing
 import os
-import random
 import re
 import resource
-import statistics
 import sys
-import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -32,30 +29,21 @@ from uuid import UUID, uuid4
 
 import psycopg
 from crowd import Measured, Target, in_process, memory_of
+from gateway_table import EVERSTEP, RELAY, SIDES, Samples, line, print_ratios
 from psycopg import sql
+from typist import EVERY, TYPIST, Typist, typing, working
 
-from everstep.agent_domain.agents.builder import DefinitionBuilder
-from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
-from everstep.agent_domain.messages.cached_context import InferenceRequest
-from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.stream.gateways import GATEWAY_EXPIRY_SECONDS
-from everstep.agent_domain.testing import says
 from everstep.client.client import Client
 from everstep.http_api.callers import Grant
 from everstep.http_api.tokens import sign_token
-from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedConfig, open_services
 from everstep.runtime.installation import open_installation, upgrade
 from everstep.runtime.settings import Settings
-from everstep.runtime.worker import make_worker
 from everstep.store.engine import create_engine
 from everstep.store.gateways import PostgresGateways
 from everstep.store.tables import metadata
 
-RELAY: Final = "relay"
-EVERSTEP: Final = "everstep"
-SIDES: Final = (RELAY, EVERSTEP)
 HERE: Final = Path(__file__).parent
 
 VIEWERS, STREAMS = 1000, 100
@@ -71,85 +59,6 @@ SLOW, SLOW_AMONG, SLOW_STREAMS = 20, 100, 10
 SLOW_BYTES: Final = 2000
 
 EXECUTIONS, READERS = 100, 300
-EVERY: Final = 0.05
-"""Seconds between two words of a model."""
-TYPIST: Final = "typist"
-
-# Output.
-
-
-def line(name: str, *columns: str) -> None:
-    """Print one line of the table."""
-    print(f"{name:52}" + "".join(f"{column:>12}" for column in columns), flush=True)
-
-
-def misses(value: float, target: str) -> bool:
-    """Whether a value misses its target."""
-    if not target:
-        return False
-    relation, limit = target.split()
-    return value > float(limit) if relation == "<=" else value < float(limit)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the table: the values of both sides, and their ratio with an upper or a lower limit.
-
-    If the relay has no comparable value, the target is for our own value, in this unit.
-    """
-
-    name: str
-    unit: str = ""
-    scale: float = 1.0
-    target: str = ""
-    is_alone: bool = False
-
-
-ROWS: Final = (
-    Row("CPU of a delivery, 20,000/s", "us", 1e6),
-    Row("CPU of a delivery, 60,000/s", "us", 1e6),
-    Row("CPU of a delivery, without a pause", "us", 1e6),
-    Row("deliveries in a second of CPU, 20,000/s", "", 1, ">= 0.80"),
-    Row("deliveries in a second of CPU, 60,000/s", "", 1, ">= 0.80"),
-    Row("deliveries in a second of CPU, without a pause", "", 1, ">= 1.00"),
-    Row("deliveries in a second, without a pause", "/s"),
-    Row("core of the load, without a pause", "%", 100),
-    Row("latency, 20,000/s, p50", "ms", 1000),
-    Row("latency, 20,000/s, p99", "ms", 1000, "<= 2.00"),
-    Row("latency, 20,000/s, p99.9", "ms", 1000),
-    Row("idle: memory of a connection", "kB", 1e-3, "<= 0.60"),
-    Row("idle: CPU to connect and subscribe", "us", 1e6, "<= 2.00"),
-    Row("idle: CPU of all", "%", 100, "<= 2.00", is_alone=True),
-    Row("back: time until all is replayed", "s", 1),
-    Row("back: CPU until all is replayed", "s", 1, "<= 0.80"),
-    Row("slow readers: latency of the others, p50", "ms", 1000),
-    Row("slow readers: latency of the others, p99", "ms", 1000, "<= 2.00"),
-    Row("slow readers: memory for each", "kB", 1e-3, "<= 500", is_alone=True),
-)
-
-Samples: TypeAlias = dict[tuple[str, str], list[float]]
-"""The measured values, by the name of a row and the side."""
-
-
-def print_ratios(samples: Samples) -> bool:
-    """Print the comparison; return whether a target was missed."""
-    missed = False
-    line("", *SIDES, "ratio", "target")
-    for row in ROWS:
-        relay, ours = (samples.get((row.name, side), []) for side in SIDES)
-        if not ours:
-            continue
-        # Per round: other load on the machine changes from round to round.
-        ratio = statistics.median(our / max(their, 1e-9) for our, their in zip(ours, relay, strict=True))
-        values = [statistics.median(each) * row.scale for each in (relay, ours)]
-        wrong = misses(values[1] if row.is_alone else ratio, row.target)
-        missed |= wrong
-        shown = [f"{value:,.{bool(row.unit):d}f} {row.unit:2}" for value in values]
-        line(
-            row.name, *shown, "" if row.is_alone else f"{ratio:.2f}", row.target, "  MISSED" if wrong else ""
-        )
-    return missed
-
 
 # Processes.
 
@@ -204,63 +113,6 @@ async def open_crowd() -> AsyncGenerator[CrowdProcess]:
         yield CrowdProcess(ours)
     finally:
         ours.close()
-        await asyncio.to_thread(started.join)
-
-
-# A model that types, and its process.
-
-
-@dataclass(frozen=True)
-class Typist:
-    """A model whose every word contains the time of its writing. All begin once the file exists."""
-
-    words: int
-    go: Path
-
-    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
-        """Send one word after the other."""
-        del request
-        while not self.go.exists():  # noqa: ASYNC110 -- another process makes it
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(random.uniform(0, EVERY))  # noqa: S311 -- not all in the same moment
-        for number in range(1, self.words + 1):
-            await asyncio.sleep(EVERY)
-            on_text(f"#{number:010}{time.monotonic_ns():019} ")
-        # The stored answer is published as well, and has no marks.
-        return says("Typed.")
-
-
-def typing(model: Typist) -> AgentDefinition:
-    """The worker's only agent."""
-    return DefinitionBuilder.base().with_name(TYPIST).with_driver(ToolCallingDriver(model)).definition()
-
-
-async def work(settings: Settings, model: Typist) -> None:
-    """Run a worker, linked to the gateway, as long as the bench takes."""
-    async with open_installation(settings, is_linked=True) as installation:
-        book = AgentBook([typing(model)], installation.models)
-        async with make_worker(
-            installation.temporal, installation.store, book, settings, bus=installation.bus
-        ):
-            await asyncio.Event().wait()
-
-
-def work_in_process(settings: Settings, model: Typist) -> None:
-    """The worker process."""
-    asyncio.run(work(settings, model))
-
-
-@asynccontextmanager
-async def working(settings: Settings, model: Typist) -> AsyncGenerator[None]:
-    """Run a worker in its own process."""
-    started = multiprocessing.get_context("spawn").Process(
-        target=work_in_process, args=(settings, model), daemon=True
-    )
-    started.start()
-    try:
-        yield
-    finally:
-        started.terminate()
         await asyncio.to_thread(started.join)
 
 
@@ -365,7 +217,7 @@ class Bench:
             "EVERSTEP_GATEWAY_DRAIN_SECONDS": "0",
         }
         async with process("-m", "everstep.cli", "gateway", "--port", "0", **environment) as (pid, port):
-            token = sign_token(secret, "somebody", scope=Grant.ALL_SESSIONS)
+            token = sign_token(secret, "viewer", scope=Grant.ALL_SESSIONS)
             epoch, link_port = await self._find_gateway()
             yield Target(pid, port, link_port, token, self.settings.gateway_secret or "", epoch)
 
@@ -443,7 +295,7 @@ class Bench:
         else:
             streams = self.streams(STREAMS, STORED)
         came: Measured = await self.crowd.ask("join", target, streams, VIEWERS, is_back=True)
-        done: Measured = await self.crowd.ask("sent", STORED)
+        done: Measured = await self.crowd.ask("count_sent", STORED)
         self._note("back: time until all is replayed", side, came.seconds + done.seconds)
         self._note("back: CPU until all is replayed", side, came.cpu + done.cpu)
         return [done]
@@ -485,11 +337,11 @@ class Bench:
                 await asyncio.gather(*(client.start(TYPIST, "Type.", session_id=each) for each in streams))
                 await self._wait_for_begin()
             model.go.touch()
-            self._check("chunks, the first", await self.crowd.ask("sent", 10))
+            self._check("chunks, the first", await self.crowd.ask("count_sent", 10))
             before = self._rows(*metadata.tables)
             done: Measured = await self.crowd.ask("measure", seconds, is_timed=True)
             rows = self._rows(*metadata.tables) - before
-            self._check("chunks", await self.crowd.ask("sent", words))
+            self._check("chunks", await self.crowd.ask("count_sent", words))
             await self.crowd.ask("leave")
         tokens = done.deliveries / (READERS / EXECUTIONS)
         self._print_chunks(floor, done, rows / tokens, tokens / done.seconds)
@@ -506,7 +358,7 @@ class Bench:
         options = ("--every", str(EVERY), "--times", str(words))
         async with self.open_server(RELAY, *options) as target:
             await self.crowd.ask("join", target, [uuid4() for _ in range(EXECUTIONS)], READERS)
-            await self.crowd.ask("sent", 10)
+            await self.crowd.ask("count_sent", 10)
             done: Measured = await self.crowd.ask("measure", seconds, is_timed=True)
             await self.crowd.ask("leave")
             return done

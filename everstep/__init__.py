@@ -6,6 +6,7 @@ are in `__init__.pyi`, for type checkers and for this module: each is loaded on 
 """
 
 import ast
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ _MODULE_OF = _public_names()
 __all__ = list(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll] -- the stub says what they are
 
 
+_FORMER_NAMES = {"LoopState": "ExecutionFacts"}
+"""Names that a later release drops, and the present ones."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _FORMER_NAMES:
+        present = _FORMER_NAMES[name]
+        warnings.warn(f"write everstep.{present}, not {name}", DeprecationWarning, stacklevel=2)
+        name = present
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'everstep' has no attribute '{name}'")
     value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)

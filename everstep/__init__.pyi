@@ -123,6 +123,7 @@ from everstep.agent_domain.loop.loop import (
     AwaitApproval as AwaitApproval,
     AwaitInput as AwaitInput,
     AwaitResume as AwaitResume,
+    CriteriaView as CriteriaView,
     Infer as Infer,
     Process as Process,
     Rules as Rules,
@@ -149,7 +150,6 @@ from everstep.agent_domain.loop.stop_signal import StopSignal as StopSignal
 from everstep.agent_domain.loop.usage import Usage as Usage
 from everstep.agent_domain.loop.views import (
     ExecutionView as ExecutionView,
-    LoopState as LoopState,
     StepView as StepView,
 )
 from everstep.agent_domain.messages.cached_context import (

@@ -24,11 +24,11 @@ with workflow.unsafe.imports_passed_through():
     )
     from everstep.agent_domain.agents.plan import PlannedTool
     from everstep.agent_domain.errors import HookFailed
+    from everstep.agent_domain.loop.compact_outcomes import compact
     from everstep.agent_domain.loop.continuation import (
         ContinuationDecision,
         ContinuationEvaluation,
         ContinuationOutcome,
-        compact,
     )
     from everstep.agent_domain.loop.loop import (
         AwaitApproval,

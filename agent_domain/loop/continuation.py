@@ -8,10 +8,9 @@ the order of the criteria only determines which one is named as the deciding cri
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.loop.error_policy import NO_FAILURE
 from everstep.agent_domain.loop.status import StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.stop_signal import StopSignal
@@ -207,96 +206,6 @@ class ContinuationOutcome:
             read_key(data, "stopReason", StopReason),
             read_each(data, "evaluations", ContinuationEvaluation.from_dict),
         )
-
-
-def compact(outcome: ContinuationOutcome) -> FrozenDict:
-    """Serialize an outcome in few bytes for workflow history: common values are left out."""
-    fields = {
-        "decision": outcome.decision,
-        "by": outcome.resolved_by,
-        "stop": outcome.stop_reason,
-        "votes": [_compact_vote(vote) for vote in outcome.evaluations],
-    }
-    return frozen_map({key: value for key, value in fields.items() if value != _COMPACT_DEFAULTS.get(key)})
-
-
-_NO_FAILURE: Mapping[str, Any] = {
-    "errorType": "unknown",
-    "consecutiveFailures": 0,
-    "totalFailures": 0,
-    "maxRetries": 0,
-    "handling": "ignore",
-    "toolName": None,
-}
-
-_COMPACT_DEFAULTS: Mapping[str, Any] = {
-    "decision": ContinuationDecision.REQUEST,
-    "by": "ToolCallPresenceCheck",
-    "stop": StopReason.COMPLETED,
-    # The votes of the base set after a step that called tools.
-    "votes": [
-        "StepsLimit",
-        "TokenUsageLimit",
-        "ExecutionTimeLimit",
-        "FinishReasonCheck",
-        ["ErrorPolicyCriterion"],
-        ["ToolCallPresenceCheck", "request"],
-    ],
-}
-
-
-def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
-    """Shorten a vote; the name alone means `allow` with the default reason."""
-    entry: list[Any] = [vote.name, vote.decision]
-    if vote.reason == NO_FAILURE and vote.context.keys() == _NO_FAILURE.keys():
-        # The vote of an error policy after nearly every step.
-        changed = {key: value for key, value in vote.context.items() if value != _NO_FAILURE[key]}
-        return [vote.name, changed] if changed else [vote.name]
-    plain = ContinuationEvaluation.from_decision(vote.name, vote.decision)
-    if vote.reason == plain.reason and not (vote.stop_reason or vote.context or vote.source):
-        return vote.name if vote.decision is ContinuationDecision.ALLOW else entry
-    source = [vote.source] if vote.source else []
-    return [*entry, vote.reason, vote.stop_reason, vote.context, *source]
-
-
-def expand(data: Mapping[str, Any]) -> ContinuationOutcome:
-    """Read an outcome that `compact` serialized."""
-    fields = {**_COMPACT_DEFAULTS, **data}
-    decision = ContinuationDecision(fields["decision"])
-    votes = tuple(_expand_entry(entry) for entry in fields["votes"])
-    should_continue = decision is ContinuationDecision.REQUEST
-    return ContinuationOutcome(
-        decision, should_continue, str(fields["by"]), StopReason(fields["stop"]), votes
-    )
-
-
-def _expand_entry(entry: Any) -> ContinuationEvaluation:
-    if isinstance(entry, str):
-        return _expand_vote(entry)
-    name, detail = entry[0], entry[1] if len(entry) > 1 else EMPTY
-    if isinstance(detail, Mapping):
-        context = frozen_map({**_NO_FAILURE, **cast("Mapping[str, Any]", detail)})
-        return _expand_vote(name, reason=NO_FAILURE, context=context)
-    # Entries that a later version appends are ignored.
-    vote = _expand_vote(*entry[:5])
-    return replace(vote, source=str(entry[_SOURCE_AT])) if len(entry) > _SOURCE_AT else vote
-
-
-_SOURCE_AT = 5
-"""The index of a signal's source in a vote; most votes are shorter."""
-
-
-def _expand_vote(
-    name: str,
-    decision: str = ContinuationDecision.ALLOW,
-    reason: str | None = None,
-    stop_reason: str | None = None,
-    context: FrozenDict = EMPTY,
-) -> ContinuationEvaluation:
-    vote = ContinuationEvaluation.from_decision(name, ContinuationDecision(decision))
-    stop = StopReason(stop_reason) if stop_reason else None
-    text = vote.reason if reason is None else reason
-    return replace(vote, reason=text, stop_reason=stop, context=context)
 
 
 class Signalled(Protocol):

@@ -1,6 +1,6 @@
 """The agent loop, as a protocol without I/O.
 
-Call `decide` for the next action, carry it out, apply its result to the state with the transition
+Call `decide` for the next action, carry it out, apply its result to the facts with the transition
 on the right, and call `decide` again:
 
     Infer          start the step if it has not started, call the model     with_step
@@ -18,13 +18,16 @@ policy decides about it like about any other failure. A user's cancellation is a
 the step in progress with `abandoned`, then call `decide`.
 
 The driver (the workflow, the in-process runner, a what-if over recorded facts) adds no
-policy. Nothing here reads a clock or does I/O: `now` is an argument, and `state` is either the
-constant-size `ExecutionFacts` or a full `AgentState`; the same history gives the same decisions.
+policy. Nothing here reads a clock or does I/O: `now` is an argument, and `facts` have constant size. So the
+same history gives the same decisions. Criteria of in-process runs may read more than facts: `view` makes
+the state that they read.
 """
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from everstep.agent_domain.loop.continuation import (
     ContinuationCriteria,
@@ -32,9 +35,10 @@ from everstep.agent_domain.loop.continuation import (
     ContinuationOutcome,
 )
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.status import StopReason
 from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed
-from everstep.agent_domain.loop.views import LoopState
+from everstep.agent_domain.loop.views import ExecutionView
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +122,51 @@ class Rules:
     """Whether there are processors."""
 
 
-def decide(state: LoopState, rules: Rules, now: datetime) -> Decision:
+CriteriaView: TypeAlias = Callable[[ExecutionFacts], ExecutionView]
+"""Makes what criteria read from facts, such as the full state with these facts (`AgentState.with_facts`)."""
+
+
+def only_facts(facts: ExecutionFacts) -> ExecutionView:
+    """The view of durable executions: criteria read the facts themselves."""
+    return facts
+
+
+def decide(facts: ExecutionFacts, rules: Rules, now: datetime, view: CriteriaView = only_facts) -> Decision:
     """Decide the next action of an execution.
 
     Args:
-        state: Its facts, or its full state.
+        facts: Its progress.
         rules: Its policies.
         now: The current time.
+        view: What the criteria read.
     """
-    if state.status.is_terminal:
-        return Stop(state.last_outcome or _ENDED_BEFORE)
+    given = cast("object", facts)
+    if not isinstance(given, ExecutionFacts):
+        facts, view = _parts_of_state(given)
+    if facts.status.is_terminal:
+        return Stop(facts.last_outcome or _ENDED_BEFORE)
     # Work in progress is finished before the execution pauses.
-    if rules.processes and state.awaits_processing and not _is_cancelled(state):
-        return Process(state.next_step_number - 1)
-    if state.is_paused and not _is_cancelled(state):
+    if rules.processes and facts.awaits_processing and not _is_cancelled(facts):
+        return Process(facts.step_count)
+    if facts.is_paused and not _is_cancelled(facts):
         return AwaitResume()
-    if state.awaits_reply:
-        return Infer(state.next_step_number)
+    if facts.awaits_reply:
+        return Infer(facts.next_step_number)
     # Calls come before anything else: providers reject a conversation with an unanswered call.
-    if state.pending:
-        return _decide_calls(state.pending if rules.parallel_tools else state.pending[:1])
-    return _decide_boundary(state.at(now), rules.criteria)
+    if facts.pending:
+        return _decide_calls(facts.pending if rules.parallel_tools else facts.pending[:1])
+    return _decide_boundary(facts.at(now), rules.criteria, view)
+
+
+def _parts_of_state(state: Any) -> tuple[ExecutionFacts, CriteriaView]:
+    """The facts and the view of a full state, which `decide` took in earlier releases."""
+    warnings.warn(
+        "decide takes facts: write decide(state.facts, rules, now, state.with_facts); a later release "
+        "does not take a state",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return state.facts, state.with_facts
 
 
 def _decide_calls(calls: tuple[CallFacts, ...]) -> Decision:
@@ -156,20 +184,22 @@ def _calls_needing(need: CallNeed, calls: tuple[CallFacts, ...]) -> tuple[CallFa
     return tuple(call for call in calls if call.need is need)
 
 
-def _decide_boundary(state: LoopState, criteria: ContinuationCriteria) -> Infer | Stop:
+def _decide_boundary(
+    facts: ExecutionFacts, criteria: ContinuationCriteria, view: CriteriaView
+) -> Infer | Stop:
     """Decide between two steps: a steered message requests one more, unless a guard forbids it."""
-    if state.steered:
-        steered_outcome = criteria.evaluate(state.requested())
+    if facts.steered:
+        steered_outcome = criteria.evaluate(view(facts.requested()))
         if steered_outcome.should_continue:
-            return Infer(state.next_step_number, steered_outcome, hears=state.steered)
-    outcome = criteria.evaluate(state)
+            return Infer(facts.next_step_number, steered_outcome, hears=facts.steered)
+    outcome = criteria.evaluate(view(facts))
     if outcome.should_continue:
-        return Infer(state.next_step_number, outcome)
-    return Stop(outcome, unheard=state.steered)
+        return Infer(facts.next_step_number, outcome)
+    return Stop(outcome, unheard=facts.steered)
 
 
-def _is_cancelled(state: LoopState) -> bool:
-    signal = state.stop_signal
+def _is_cancelled(facts: ExecutionFacts) -> bool:
+    signal = facts.stop_signal
     return signal is not None and signal.reason is StopReason.USER_REQUESTED
 
 

@@ -1,17 +1,15 @@
-"""The attributes of an execution that decisions may read, in its facts and in its full state.
+"""The attributes of an execution that criteria read, in its facts and in its full state.
 
 `ExecutionFacts` and `AgentState` both implement these protocols. Criteria that read only
 `ExecutionView` work on either, so they can govern a durable execution.
 """
 
-from datetime import datetime
-from typing import Protocol, Self
+from typing import Protocol
 
-from everstep.agent_domain.loop.continuation import ContinuationOutcome, Signalled
+from everstep.agent_domain.loop.continuation import Signalled
 from everstep.agent_domain.loop.error_policy import ErrorContext
 from everstep.agent_domain.loop.facts import CritiqueFacts, StateInfo
-from everstep.agent_domain.loop.status import AgentStatus
-from everstep.agent_domain.loop.step_facts import CallFacts, StepType
+from everstep.agent_domain.loop.step_facts import StepType
 from everstep.agent_domain.loop.usage import Usage
 
 
@@ -85,56 +83,4 @@ class ExecutionView(Signalled, Protocol):
     @property
     def critique(self) -> CritiqueFacts | None:
         """The latest critique."""
-        ...
-
-
-class LoopState(Signalled, Protocol):
-    """The attributes that the loop itself reads; the criteria read more."""
-
-    @property
-    def status(self) -> AgentStatus:
-        """The agent's status."""
-        ...
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the execution is paused."""
-        ...
-
-    @property
-    def awaits_reply(self) -> bool:
-        """Whether a step has started and the model has not replied."""
-        ...
-
-    @property
-    def pending(self) -> tuple[CallFacts, ...]:
-        """The calls of the step in progress that have no result yet."""
-        ...
-
-    @property
-    def awaits_processing(self) -> bool:
-        """Whether the current step is complete, and processors have not seen it."""
-        ...
-
-    @property
-    def next_step_number(self) -> int:
-        """The number of the step in progress, or of the next one."""
-        ...
-
-    @property
-    def steered(self) -> int:
-        """The number of messages that wait for the next step boundary."""
-        ...
-
-    @property
-    def last_outcome(self) -> ContinuationOutcome | None:
-        """The outcome of the latest evaluation."""
-        ...
-
-    def at(self, now: datetime) -> Self:
-        """Update the clock to `now`."""
-        ...
-
-    def requested(self) -> Self:
-        """Request another step."""
         ...

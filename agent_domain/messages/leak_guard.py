@@ -5,10 +5,11 @@ contains no other text: prose that mentions arguments is kept.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, FrozenList, parse_json
 
@@ -24,6 +25,12 @@ def without_repeated_arguments(text: str, calls: Iterable[ToolCall]) -> str:
     """The text of a response, or an empty text if it only repeats the arguments of one of its calls."""
     calls = tuple(calls)
     return "" if calls and _is_arguments(text, calls) else text
+
+
+def final_response(messages: Messages, calls: Sequence[ToolCall]) -> str | None:
+    """The last answer of a conversation in which these calls were made."""
+    answers = (m.text for m in reversed(messages) if m.is_assistant and not m.calls)
+    return next((text for text in answers if without_repeated_arguments(text, calls).strip()), None)
 
 
 class TextGuard:

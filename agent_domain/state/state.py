@@ -1,6 +1,6 @@
 """The full state of an agent: the facts that decisions read, together with the bodies."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast, overload
@@ -14,11 +14,11 @@ from everstep.agent_domain.loop.error_policy import ErrorContext, ErrorPolicy
 from everstep.agent_domain.loop.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts, StateInfo
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.step_error import StepError
-from everstep.agent_domain.loop.step_facts import CallFacts, StepType
+from everstep.agent_domain.loop.step_facts import StepType
 from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import CachedContext
-from everstep.agent_domain.messages.leak_guard import without_repeated_arguments
+from everstep.agent_domain.messages.leak_guard import final_response
 from everstep.agent_domain.messages.messages import (
     Message,
     Messages,
@@ -26,8 +26,9 @@ from everstep.agent_domain.messages.messages import (
     as_message,
     as_messages,
 )
+from everstep.agent_domain.state.restored_facts import restore_facts
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
-from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
+from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
@@ -146,14 +147,11 @@ class AgentState:
         return self.facts.execution_started_at
 
     @property
-    def last_continuation_outcome(self) -> ContinuationOutcome | None:
-        """The outcome of the latest evaluation."""
+    def last_outcome(self) -> ContinuationOutcome | None:
+        """The outcome of the latest evaluation, also named `last_continuation_outcome`."""
         return self.facts.last_outcome
 
-    @property
-    def last_outcome(self) -> ContinuationOutcome | None:
-        """The outcome of the latest evaluation."""
-        return self.facts.last_outcome
+    last_continuation_outcome = last_outcome
 
     @property
     def final_response(self) -> str | None:
@@ -165,7 +163,7 @@ class AgentState:
         """The message that started the execution: the last user message before its first step."""
         return _last_user_text(self.messages) if self.execution.task is None else self.execution.task
 
-    # Attributes that decisions read.
+    # Attributes that criteria read.
 
     @property
     def is_paused(self) -> bool:
@@ -173,39 +171,9 @@ class AgentState:
         return self.facts.is_paused
 
     @property
-    def awaits_reply(self) -> bool:
-        """Whether a step has started and the model has not replied."""
-        return self.facts.awaits_reply
-
-    @property
-    def is_applied(self) -> bool:
-        """Whether the current step was added to the conversation and is not yet recorded."""
-        return self.facts.is_applied
-
-    @property
-    def awaits_processing(self) -> bool:
-        """Whether the current step is complete, and processors have not seen it."""
-        return self.facts.awaits_processing
-
-    @property
     def tokens(self) -> int:
         """All tokens used, including those of child executions."""
         return self.facts.tokens
-
-    @property
-    def pending(self) -> tuple[CallFacts, ...]:
-        """The calls of the step in progress that have no result yet."""
-        return self.facts.pending
-
-    @property
-    def next_step_number(self) -> int:
-        """The number of the step in progress, or of the next one."""
-        return self.facts.next_step_number
-
-    @property
-    def steered(self) -> int:
-        """The number of messages that wait for the next step boundary."""
-        return self.facts.steered
 
     @property
     def stop_signal(self) -> StopSignal | None:
@@ -242,6 +210,10 @@ class AgentState:
         return CritiqueFacts(verdict, critique.iteration_of(self.metadata))
 
     # Copies with changed contents.
+
+    def with_facts(self, facts: ExecutionFacts) -> "AgentState":
+        """A copy with other facts; `decide` shows it to the criteria of an in-process run."""
+        return replace(self, facts=facts)
 
     def with_messages(
         self, messages: "str | Message | Iterable[Message | Mapping[str, Any] | str]"
@@ -344,10 +316,6 @@ class AgentState:
         """Request another step."""
         return replace(self, facts=self.facts.requested())
 
-    def requested(self) -> "AgentState":
-        """Request another step; the name that the loop's protocol uses."""
-        return self.with_continuation_requested()
-
     def worked(self, seconds: float) -> "AgentState":
         """Add working time outside of calls, such as a processor's."""
         step = self.current_step
@@ -370,7 +338,7 @@ class AgentState:
 
     def failed(self, error: StepError, at: datetime, seconds: float = 0.0) -> "AgentState":
         """Turn an exception into a failure step: the step in progress, or the one after a complete step."""
-        state = self.recorded(None, at) if self.is_applied else self
+        state = self.recorded(None, at) if self.facts.is_applied else self
         failure = AgentStep(
             id=state.new_step_id(),
             created_at=at,
@@ -501,12 +469,6 @@ class AgentState:
             return _state_from_data(frozen_document(data, "the state"))
 
 
-def final_response(messages: Messages, calls: Sequence[ToolCall]) -> str | None:
-    """The last answer of a conversation in which these calls were made."""
-    answers = (m.text for m in reversed(messages) if m.is_assistant and not m.calls)
-    return next((text for text in answers if without_repeated_arguments(text, calls).strip()), None)
-
-
 def _last_user_text(messages: Messages) -> str:
     return next((message.text for message in reversed(messages) if message.is_user), "")
 
@@ -517,7 +479,7 @@ def _state_from_data(data: FrozenDict) -> AgentState:
     return AgentState(
         agent_id=parse_optional_uuid(data.get("agentId"), "agentId"),
         parent_agent_id=parse_optional_uuid(data.get("parentAgentId"), "parentAgentId"),
-        facts=_read_facts(data, records, current),
+        facts=restore_facts(data, records, current),
         message_store=read_optional(data, "messageStore", MessageStore.from_dict)
         or MessageStore.from_dict(data),
         metadata=frozen_map(data.get("metadata") or {}, "metadata"),
@@ -531,34 +493,3 @@ def _state_from_data(data: FrozenDict) -> AgentState:
             task=data.get("task"),
         ),
     )
-
-
-def _read_facts(
-    data: FrozenDict, records: tuple[StepExecution, ...], current: AgentStep | None
-) -> ExecutionFacts:
-    """Restore the facts: counters are computed from the steps; the start of the run is not restored."""
-    trailing, unevaluated = _failures_in_a_row(records)
-    step = current or (records[-1].step if records else None)
-    return ExecutionFacts(
-        status=read_optional(data, "status", AgentStatus) or AgentStatus.IN_PROGRESS,
-        state_info=read_optional(data, "stateInfo", StateInfo.from_dict) or StateInfo(),
-        usage=Usage.from_dict(data.get("usage")),
-        recorded_steps=len(records),
-        recorded_failures=sum(record.step.has_errors for record in records),
-        trailing_recorded_failures=trailing,
-        unevaluated_failures=unevaluated,
-        current_step=step and step.facts(len(records) + (current is not None)),
-        is_recorded=current is None,
-        is_paused=bool(data.get("isPaused")),
-        last_outcome=read_optional(data, "lastContinuationOutcome", ContinuationOutcome.from_dict),
-    )
-
-
-def _failures_in_a_row(records: tuple[StepExecution, ...]) -> tuple[int, int]:
-    """Compute `trailing_recorded_failures` and `unevaluated_failures`, as if recording step by step."""
-    trailing = unevaluated = 0
-    for record in records:
-        before = max(trailing, unevaluated if record.step.is_failure else 0)
-        trailing = before + 1 if record.step.has_errors else 0
-        unevaluated = 0 if record.outcome else before
-    return trailing, unevaluated

@@ -1,7 +1,7 @@
 """Sessions: conversations of people with agents, as one execution after another.
 
-A session processes one message at a time. `route` decides how a message is handled while an execution is
-running. The store applies the decision under the session's lock, so messages are accepted in the order of
+A session processes one message at a time. `choose_route` decides how a message is handled while an execution
+is running. The store applies the decision under the session's lock, so messages are accepted in the order of
 their arrival, and two executions of one session never run at once.
 """
 
@@ -9,16 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.storage.commands import Command
-from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, Page
-from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context, MessageRole, limited_text
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
@@ -330,182 +328,6 @@ class RepairCandidates:
     """Running or paused executions; the reconciler checks whether their workflow exists."""
     cursor: str | None = None
     """The `after` of the next query; None: start from the beginning."""
-
-
-class SessionStore(Protocol):
-    """Stores sessions. Every method is one transaction."""
-
-    async def create_session(self, new: NewSession) -> SessionRow:
-        """Create a session; an existing one with the same id is returned unchanged."""
-        ...
-
-    async def session(self, scope: Scope, session_id: UUID) -> SessionRow | None:
-        """One session, if it exists and the scope covers it."""
-        ...
-
-    async def sessions(
-        self,
-        scope: Scope,
-        wanted: SessionFilter = ALL_SESSIONS,
-        *,
-        cursor: str | None = None,
-        limit: int = 50,
-    ) -> Page[SessionRow]:
-        """Sessions, newest first."""
-        ...
-
-    async def change_session(self, scope: Scope, session_id: UUID, changes: SessionChanges) -> SessionRow:
-        """Change a session.
-
-        Raises:
-            NotFound: There is no such session in the scope.
-        """
-        ...
-
-    async def retitle(self, scope: Scope, session_id: UUID, old: str, new: str) -> bool:
-        """Replace the title `old` with `new`; False if the title is no longer `old`."""
-        ...
-
-    async def delete_session(
-        self, scope: Scope, session_id: UUID, *, unchanged_since: datetime | None = None
-    ) -> bool:
-        """Delete a session and everything in it.
-
-        Args:
-            scope: The caller's scope.
-            session_id: The session.
-            unchanged_since: Delete only if the session has not changed since this moment.
-
-        Returns:
-            False if there is no such session, or if it has changed.
-
-        Raises:
-            SessionBusy: An execution of the session is running.
-        """
-        ...
-
-    async def messages(
-        self, scope: Scope, session_id: UUID, *, cursor: str | None = None, limit: int = 50
-    ) -> Page[SessionMessageRow]:
-        """Messages of a session, newest first.
-
-        Raises:
-            NotFound: There is no such session in the scope.
-        """
-        ...
-
-    async def post(self, message: NewMessage, complete: CompleteMessage = as_it_is) -> MessageOutcome:
-        """Accept a user message; see `choose_route`.
-
-        Args:
-            message: The message.
-            complete: Completes a message that begins an execution, given its session. So the caller does not
-                have to read the session first.
-
-        Raises:
-            NotFound: There is no such session, or no such question in it.
-            QuestionClosed: The named question is no longer open.
-            SessionNotActive: The session accepts no messages.
-            SessionBusy: An execution is running, and `on_busy` is `REJECT`.
-        """
-        ...
-
-    async def launch(self, ref: ExecutionRef) -> ExecutionLaunch | None:
-        """The data to start this execution, if it is pending and released from the queue."""
-        ...
-
-    async def release(self, tenant_id: str, session_id: UUID) -> ExecutionRef | None:
-        """Release the next queued execution, if none is running; return the released one."""
-        ...
-
-    async def cancel_pending(self, ref: ExecutionRef) -> bool:
-        """Cancel an execution that has not begun; False if it has begun or ended."""
-        ...
-
-    async def inbox(self, scope: Scope, *, cursor: str | None = None, limit: int = 50) -> Page[RequestRow]:
-        """Open questions and approvals of all executions in the scope, oldest first."""
-        ...
-
-    async def repair_candidates(
-        self,
-        task_queue: str,
-        older_than: float,
-        after: str | None = None,
-        limit: int = 100,
-        *,
-        pending_only: bool = True,
-    ) -> RepairCandidates:
-        """Executions of all tenants that may need repair, those without a change for the longest time first.
-
-        Args:
-            task_queue: Only executions of this task queue.
-            older_than: Only executions that have not changed for this many seconds.
-            after: The cursor of the previous result.
-            limit: The maximum number of executions.
-            pending_only: Whether to leave out executions that run or are paused.
-        """
-        ...
-
-    async def commands(
-        self, task_queue: str, older_than: float, after: int = 0, limit: int = 100
-    ) -> tuple[Sequence[Command], int | None]:
-        """Commands of all tenants that have been undelivered for this many seconds, oldest first.
-
-        Returns:
-            The commands, and the `after` of the next page, which is None on the last page.
-        """
-        ...
-
-    async def with_undelivered_messages(
-        self, task_queue: str, older_than: float, limit: int = 100
-    ) -> Sequence[ExecutionRef]:
-        """Executions that ended this many seconds ago and still have undelivered messages."""
-        ...
-
-    async def hand_over(self, ref: ExecutionRef) -> Handover | None:
-        """Pass the undelivered messages of an ended execution on to another one; None if there are none.
-
-        This is for executions without a session and for subagents; in a session, `release` does it.
-        """
-        ...
-
-    async def owner(self, execution_id: UUID) -> ExecutionRef | None:
-        """The full reference of an execution of any tenant, for operators."""
-        ...
-
-    async def executions_of(
-        self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
-    ) -> Page[ExecutionRow]:
-        """Executions that match a filter, newest first."""
-        ...
-
-    async def snapshots(
-        self, ref: ExecutionRef, *, cursor: str | None = None, limit: int = 50
-    ) -> Page[SnapshotRow]:
-        """Snapshots of an execution, newest first."""
-        ...
-
-    async def fork(
-        self, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None = None
-    ) -> ExecutionLaunch | None:
-        """Create an execution that shares the conversation of another one up to a step.
-
-        Args:
-            ref: The execution to fork.
-            step: The last shared step.
-            new: The new execution; repeating its id creates nothing new.
-            content: A new user message. It follows the shared conversation; at step 0 it replaces the message
-                that began the execution.
-
-        Returns:
-            The data to start the new execution; None if it has begun already.
-
-        Raises:
-            NotFound: There is no such execution.
-            InvalidInput: The step is not complete, or a subagent's execution cannot be forked in its session.
-            SessionBusy: An execution of the session is running or queued.
-        """
-        ...
 
 
 def title_from(content: str) -> str:

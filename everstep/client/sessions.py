@@ -25,6 +25,7 @@ from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering, cancel_command_key
 from everstep.agent_domain.storage.contexts import ContextCaller
 from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.agent_domain.storage.session_store import SessionStore
 from everstep.agent_domain.storage.sessions import (
     CompleteMessage,
     ExecutionLaunch,
@@ -35,7 +36,6 @@ from everstep.agent_domain.storage.sessions import (
     Route,
     SessionMessageRow,
     SessionRow,
-    SessionStore,
     Settled,
     as_it_is,
 )

@@ -12,7 +12,11 @@ from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import system, user
-from everstep.agent_domain.storage.sessions import MAX_TITLE, SessionStore, title_from
+from everstep.agent_domain.storage.session_store import SessionStore
+from everstep.agent_domain.storage.sessions import (
+    MAX_TITLE,
+    title_from,
+)
 
 log = logging.getLogger(__name__)
 

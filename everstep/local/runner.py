@@ -141,7 +141,7 @@ class LocalRunner:
 
     def has_next_step(self, state: AgentState) -> bool:
         """Whether `next_step` would run a step; emits nothing."""
-        return not isinstance(decide(self._prepare_manual(state), self.rules, self.clock.now()), Stop)
+        return not isinstance(self._next_decision(self._prepare_manual(state)), Stop)
 
     async def next_step(self, state: AgentState) -> AgentState:
         """Run one more step; a state that has ended is returned unchanged."""
@@ -170,8 +170,11 @@ class LocalRunner:
             raise InvalidInput("the execution is paused; resume it first: state.resumed(now)")
         return state.identified(self.new_id(), self.new_id()).at(self.clock.now())
 
+    def _next_decision(self, state: AgentState) -> Decision:
+        return decide(state.facts, self.rules, self.clock.now(), state.with_facts)
+
     def _decide(self, state: AgentState) -> Decision:
-        decision = decide(state, self.rules, self.clock.now())
+        decision = self._next_decision(state)
         if self.on_decision:
             self.on_decision(decision)
         return decision
@@ -208,7 +211,7 @@ class LocalRunner:
         try:
             with error_boundary():
                 state = await self._run_phases(state)
-                if state.pending:
+                if state.facts.pending:
                     return [state], AwaitResume()
                 decision = self._decide(state)
                 if isinstance(decision, Process):
@@ -217,7 +220,7 @@ class LocalRunner:
             raise
         except Exception as error:  # noqa: BLE001 -- the error policy handles it
             seconds, decision = self.clock.seconds() - began, None
-            if state.is_applied:
+            if state.facts.is_applied:
                 state = self._record(state.spent(ask.usage), None)
                 seconds -= state.execution.step_executions[-1].processing_seconds
                 complete.append(state)
@@ -229,7 +232,7 @@ class LocalRunner:
 
     def _start_step(self, state: AgentState, hears: int) -> AgentState:
         """Start the step, or continue it where it was paused among its calls."""
-        is_continued = bool(state.pending)
+        is_continued = bool(state.facts.pending)
         if not is_continued:
             state = state.with_step_started(self.clock.now(), hears)
         elif state.execution.hook_context is None:
@@ -243,16 +246,16 @@ class LocalRunner:
     async def _run_phases(self, state: AgentState) -> AgentState:
         """Ask the model, then run tools until every call has a result or a hook paused the run."""
         await self._list_tools()
-        if state.awaits_reply:
+        if state.facts.awaits_reply:
             for hook in self.definition.hooks:
                 state = require_continued_state(hook.before_step(state), hook, state)
             state = await self._infer(state)
-        while state.pending:
+        while state.facts.pending:
             decision = self._decide(state)
             if isinstance(decision, AwaitResume):
                 return state
             state = await self._run_calls(state, decision)
-        if not state.is_applied:
+        if not state.facts.is_applied:
             raise InvalidInput(
                 f"{type(self.driver).__name__}.use_tools returned a state without a new step; "
                 "return state.with_current_step(step)"

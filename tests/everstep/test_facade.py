@@ -54,6 +54,12 @@ def test_a_name_is_looked_up_once() -> None:
     assert vars(everstep)["AgentState"] is AgentState
 
 
+def test_a_former_name_still_works_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match=r"write everstep.ExecutionFacts, not LoopState"):
+        former = everstep.LoopState  # type: ignore[attr-defined]
+    assert former is everstep.ExecutionFacts
+
+
 def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'everstep' has no attribute 'AgentBilder'"):
         everstep.AgentBilder  # type: ignore[attr-defined]  # noqa: B018 -- that is the point

@@ -119,7 +119,7 @@ async def test_the_slim_snapshot_of_an_in_process_pause_counts_the_same_way() ->
     step = paused.current_step
     assert step
     info, written = paused.state_info, SLIM.serialize(paused)["execution"]
-    under_way = step.seconds if paused.pending else 0.0
+    under_way = step.seconds if paused.facts.pending else 0.0
     assert written["cumulative_seconds"] == info.cumulative_execution_seconds + under_way
     assert written["session_seconds"] == info.session_execution_seconds + under_way
 

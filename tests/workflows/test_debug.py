@@ -324,7 +324,7 @@ class TestWhen:
             ["Go", "", found, "", "Friday"],
             ["Go", "", found, "", "Friday", "Done"],
         ]
-        assert [call.name for call in paused.pending] == ["user_input"]
+        assert [call.name for call in paused.facts.pending] == ["user_input"]
         assert not paused.is_paused
         assert [state.status for state in (first, paused, second)] == [AgentStatus.IN_PROGRESS] * 3
         assert (final.status, final.usage, final.step_count) == (result.status, result.usage, result.steps)
@@ -396,7 +396,7 @@ class TestWhen:
         paused, first, final = states(kept)
         assert [each.step_number for each in kept] == [1, 1, 2]
         assert (paused.is_paused, first.is_paused, final.is_paused) == (True, False, False)
-        assert (paused.step_count, paused.is_applied, first.is_applied) == (1, True, False)
+        assert (paused.step_count, paused.facts.is_applied, first.facts.is_applied) == (1, True, False)
         assert texts(paused) == texts(first) == ["Go", "", "null"]
         assert paused.last_outcome is None
 
@@ -434,7 +434,7 @@ class TestWhen:
             assert texts(final) == await office.conversation(execution) == ["Go", "", CANCELLED_CALL]
         (step,) = final.steps
         assert [made.result for made in step.tool_executions] == [CANCELLED_CALL]
-        assert (final.status, final.pending) == (AgentStatus.COMPLETED, ())
+        assert (final.status, final.facts.pending) == (AgentStatus.COMPLETED, ())
         assert final.last_outcome
         assert final.last_outcome.stop_reason is StopReason.USER_REQUESTED
 
@@ -454,7 +454,7 @@ class TestWhen:
             kept, of_child = await debugging.snapshots(execution), await debugging.snapshots(child)
 
         paused, first, final = states(kept)
-        assert [call.name for call in paused.pending] == ["hire"]
+        assert [call.name for call in paused.facts.pending] == ["hire"]
         assert (paused.is_paused, paused.step_count, texts(paused)) == (False, 0, ["Go"])
         assert texts(first) == ["Go", "", "[Subagent: clerk] Friday it is"]
         assert final.steps[0].tool_executions == first.steps[0].tool_executions

@@ -121,7 +121,7 @@ class Asking:
 
 
 def speaks(state: AgentState) -> AgentState:
-    return state.heard(user(f"A word before the end of step {state.next_step_number}"))
+    return state.heard(user(f"A word before the end of step {state.facts.next_step_number}"))
 
 
 def opens(state: AgentState) -> AgentState:

@@ -432,8 +432,8 @@ def test_a_step_joins_the_conversation_when_its_last_call_has_its_result() -> No
         driver, once, [ToolExecution(SECOND, "snow"), ToolExecution(FIRST, "sun")], seconds=0.25
     )
 
-    assert [call.id for call in asked.pending] == ["c1", "c2"]
-    assert [call.id for call in once.pending] == ["c1"]
+    assert [call.id for call in asked.facts.pending] == ["c1", "c2"]
+    assert [call.id for call in once.facts.pending] == ["c1"]
     assert asked.messages == once.messages == (user("Hello"),)
     assert twice.messages == (
         user("Hello"),
@@ -453,7 +453,7 @@ def test_a_call_waits_for_its_need() -> None:
         need_of=lambda call: CallNeed.APPROVAL if call.args["city"] == "Rome" else CallNeed.RUN,
     )
 
-    assert [call.need for call in state.pending] == [CallNeed.RUN, CallNeed.APPROVAL]
+    assert [call.need for call in state.facts.pending] == [CallNeed.RUN, CallNeed.APPROVAL]
 
 
 def test_a_step_holds_the_request_and_the_reply() -> None:

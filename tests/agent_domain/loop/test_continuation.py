@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from everstep.agent_domain.loop.compact_outcomes import (
+    compact,
+    expand,
+)
 from everstep.agent_domain.loop.continuation import (
     CanProvideStopReason,
     ContinuationCriteria,
@@ -14,8 +18,6 @@ from everstep.agent_domain.loop.continuation import (
     ContinuationEvaluation,
     ContinuationOutcome,
     Criterion,
-    compact,
-    expand,
 )
 from everstep.agent_domain.loop.criteria import (
     CumulativeExecutionTimeLimit,

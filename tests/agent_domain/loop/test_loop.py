@@ -1,8 +1,9 @@
-"""The next decision in every phase of an execution, for bare facts and for full states alike."""
+"""The next decision in every phase of an execution, for criteria that read facts or full states alike."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -584,7 +585,7 @@ def test_facts_and_state_of_the_same_history_are_decided_alike(rules: Rules, dat
     for _ in range(25):
         decision = decide(twins.facts, rules, NOON)
         assert decide(twins.facts, rules, NOON) == decision
-        assert decide(twins.state, rules, NOON) == decision
+        assert decide(twins.state.facts, rules, NOON, twins.state.with_facts) == decision
         assert open_call_ids(twins.state) == []
         if isinstance(decision, Stop):
             twins.ends(decision, rules.error_policy)
@@ -593,6 +594,33 @@ def test_facts_and_state_of_the_same_history_are_decided_alike(rules: Rules, dat
         is_disturbed(twins, data.draw)
     assert without_bodies(twins.facts) == without_bodies(twins.state.facts)
     assert twins.state.step_count == len(twins.state.steps) == twins.facts.step_count
+
+
+def test_criteria_read_what_the_view_makes_of_the_facts() -> None:
+    """2.1.1: in-process a criterion reads texts, and the clock and the requests of the moment."""
+    read = list[tuple[str, bool, datetime | None]]()
+
+    def stops(state: AgentState) -> ContinuationDecision:
+        read.append((state.task, state.continuation_requested, state.state_info.updated_at))
+        return ContinuationDecision.STOP
+
+    state = AgentState.empty().with_messages("Go").with_facts(an_execution(a_step()).steered_by())
+    rules = Rules(ContinuationCriteria(ContinuationCriteria.when(stops)))
+
+    decision = decide(state.facts, rules, after(1), state.with_facts)
+
+    assert isinstance(decision, Infer)
+    assert read == [("Go", True, after(1))]
+
+
+def test_a_state_is_decided_with_a_warning() -> None:
+    """1.1.2: earlier releases took a full state."""
+    state = AgentState.empty().with_messages("Go").with_facts(an_execution(a_step()))
+
+    with pytest.warns(DeprecationWarning, match=r"decide\(state.facts, rules, now, state.with_facts\)"):
+        decision = decide(cast("Any", state), RULES, NOON)
+
+    assert decision == decide(state.facts, RULES, NOON)
 
 
 def without_bodies(facts: ExecutionFacts) -> ExecutionFacts:

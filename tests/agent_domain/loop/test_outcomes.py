@@ -10,6 +10,10 @@ from hypothesis import given, strategies as st
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.compact_outcomes import (
+    compact,
+    expand,
+)
 from everstep.agent_domain.loop.continuation import (
     CallableCriterion,
     CanExplainContinuation,
@@ -18,8 +22,6 @@ from everstep.agent_domain.loop.continuation import (
     ContinuationDecision,
     ContinuationEvaluation,
     ContinuationOutcome,
-    compact,
-    expand,
 )
 from everstep.agent_domain.loop.criteria import (
     CumulativeExecutionTimeLimit,

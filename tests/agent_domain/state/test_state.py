@@ -259,13 +259,12 @@ def test_a_step_start_stamps_clears_the_signals_and_opens_the_hook_context() -> 
     state = a_state().with_stop_signal(SIGNAL).with_continuation_requested()
     assert state.stop_signal == SIGNAL
     assert state.continuation_requested
-    assert a_state().requested() == a_state().with_continuation_requested()
     begun = state.with_step_started(AT)
     assert (begun.stop_signal, begun.continuation_requested) == (None, False)
     assert begun.current_step_started_at == begun.execution_started_at == begun.execution.started_at == AT
     assert begun.execution.hook_context == {}
     assert begun.with_hook_context({"note": 1}).execution.hook_context == {"note": 1}
-    assert begun.awaits_reply
+    assert begun.facts.awaits_reply
 
 
 def test_recording_appends_and_clears_what_belonged_to_the_step() -> None:
@@ -284,9 +283,9 @@ def test_recording_appends_and_clears_what_belonged_to_the_step() -> None:
 def test_the_number_of_a_step_follows_from_the_recorded_ones() -> None:
     """4.4.1: count + 1, also while the step is under way."""
     state = after_steps(a_step("one"))
-    assert state.next_step_number == 2
+    assert state.facts.next_step_number == 2
     under_way = state.with_step_started(AT).with_current_step(a_step("", calls=(CALL,), number=2))
-    assert (under_way.next_step_number, under_way.step_count) == (2, 1)
+    assert (under_way.facts.next_step_number, under_way.step_count) == (2, 1)
     assert [
         record.number for record in after_steps(a_step("one"), a_step("two")).execution.step_executions
     ] == [
@@ -298,13 +297,13 @@ def test_the_number_of_a_step_follows_from_the_recorded_ones() -> None:
 def test_a_step_joins_the_conversation_once_its_last_call_is_answered() -> None:
     """4.5.2, 4.2.1: its messages, its usage and its seconds, each once."""
     waiting = a_state("Hello").with_step_started(AT).with_current_step(a_step("Hi", calls=(CALL,), tokens=5))
-    assert [call.id for call in waiting.pending] == ["c1"]
-    assert not waiting.is_applied
+    assert [call.id for call in waiting.facts.pending] == ["c1"]
+    assert not waiting.facts.is_applied
     assert (waiting.messages, waiting.usage, waiting.steps) == ((user("Hello"),), Usage(), ())
     done = a_step("Hi", a_success(CALL), tokens=5, seconds=2.0)
     state = waiting.with_current_step(done)
     state = state.with_current_step(done)
-    assert state.is_applied
+    assert state.facts.is_applied
     assert (state.messages, state.usage) == ((user("Hello"), assistant("Hi")), Usage(input=5))
     assert state.state_info.cumulative_execution_seconds == 2.0
     assert (state.step_count, state.steps) == (1, (done,))
@@ -365,7 +364,7 @@ def test_a_step_that_is_cut_short_leaves_no_call_without_a_result() -> None:
         "Error: Cancelled before it finished",
     ]
     assert [message.answers for message in state.messages if message.is_tool] == ["c1", "c2"]
-    assert (state.pending, state.step_count) == ((), 1)
+    assert (state.facts.pending, state.step_count) == ((), 1)
 
 
 def test_failures_in_a_step_that_is_cut_short_are_no_errors_of_the_run() -> None:
@@ -395,7 +394,7 @@ def test_without_waiting_calls_no_result_is_added(state: AgentState) -> None:
 def test_a_step_that_is_given_up_before_the_reply_leaves_nothing() -> None:
     """1.1.5, 8.2.1."""
     abandoned = a_state("Hello").with_step_started(AT).abandoned(later(1), results)
-    assert (abandoned.awaits_reply, abandoned.current_step_started_at) == (False, None)
+    assert (abandoned.facts.awaits_reply, abandoned.current_step_started_at) == (False, None)
     assert (abandoned.step_count, abandoned.messages) == (0, (user("Hello"),))
 
 
@@ -475,7 +474,7 @@ def test_a_hand_made_step_counts_although_its_calls_have_no_results() -> None:
     step = a_step("", calls=(CALL,), tokens=5)
     state = a_state().record_step(step)
     assert (state.step_count, state.steps, state.current_step) == (1, (step,), step)
-    assert (state.pending, state.usage) == ((), Usage(input=5))
+    assert (state.facts.pending, state.usage) == ((), Usage(input=5))
     assert AgentState.from_dict(state.to_dict()).step_count == 1
 
 
@@ -517,11 +516,6 @@ def test_resuming_ends_a_pause_and_restarts_the_wall_clock() -> None:
     resumed = paused.resumed(later(1000))
     assert (paused.is_paused, resumed.is_paused) == (True, False)
     assert resumed.at(later(1001)).elapsed_seconds == 1.0
-
-
-def test_steered_messages_are_visible() -> None:
-    """8.3.1."""
-    assert replace(a_state(), facts=a_state().facts.steered_by(2)).steered == 2
 
 
 def test_both_sums_of_working_time_grow() -> None:

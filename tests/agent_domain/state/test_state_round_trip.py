@@ -137,8 +137,8 @@ def test_a_step_that_waits_is_written_separately() -> None:
     waiting = a_state().with_step_started(AT).with_current_step(a_step("", calls=(CALL,)))
     assert stored_json(waiting)["currentStep"]["inferenceResponse"]["toolCalls"][0]["id"] == "c1"
     read = AgentState.from_dict(stored_json(waiting))
-    assert [call.id for call in read.pending] == ["c1"]
-    assert (read.step_count, read.next_step_number) == (0, 1)
+    assert [call.id for call in read.facts.pending] == ["c1"]
+    assert (read.step_count, read.facts.next_step_number) == (0, 1)
     assert stored_json(after_steps(a_step("one")))["currentStep"] is None
 
 

@@ -14,11 +14,11 @@ from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.session_store import SessionStore
 from everstep.agent_domain.storage.sessions import (
     ExecutionFilter,
     NewSession,
     SessionMessageRow,
-    SessionStore,
 )
 from everstep.client.client import Client, Execution
 from everstep.client.reconciler import Reconciler

@@ -193,7 +193,7 @@ async def test_an_interrupted_step_is_completed_without_another_model_call() -> 
     call = ToolCall("c1", "look")
     step = AgentStep(UUID(int=7), AT, inference_response=a_call_response("look"))
     waiting = AgentState.from_dict(begun.with_current_step(step).to_dict())
-    assert [each.id for each in waiting.pending] == ["c1"]
+    assert [each.id for each in waiting.facts.pending] == ["c1"]
     after = await runner.next_step(waiting)
     assert [(e.call, e.result) for e in after.steps[0].tool_executions] == [(call, "seen")]
     assert after.step_count == 1
@@ -256,7 +256,7 @@ async def test_a_run_that_is_paused_within_a_step_returns_its_state(how: str) ->
     assert (state.is_paused, state.status, state.step_count) == (True, AgentStatus.IN_PROGRESS, 0)
     assert state.messages == (user("Hello"),)
     stored = AgentState.from_dict(state.to_dict())
-    assert (stored.is_paused, [call.id for call in stored.pending]) == (True, ["c1"])
+    assert (stored.is_paused, [call.id for call in stored.facts.pending]) == (True, ["c1"])
     done = await within_timeout(runner.run(stored.resumed(AT)))
     assert (done.status, done.step_count, model.turn) == (AgentStatus.COMPLETED, 2, 2)
     assert [message.text for message in done.messages if message.is_tool] == ["seen"]
@@ -266,7 +266,7 @@ class SpeakingHook(AgentHook):
     """Adds a message before each step, and requests a stop and a pause before the first call."""
 
     def before_step(self, state: AgentState) -> AgentState:
-        return state.heard(user(f"Step {state.next_step_number}"))
+        return state.heard(user(f"Step {state.facts.next_step_number}"))
 
     def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
         signal = StopSignal(StopReason.GUARD, "Enough", source="a hook")
@@ -455,7 +455,7 @@ async def test_steered_messages_are_processed_once() -> None:
 
     driver = a_scripted_driver(FINAL("Before"), FINAL("After"))
     state = await within_timeout(a_runner(driver, lambda b: b.add_processor(steers)).run(a_conversation()))
-    assert (state.status, state.step_count, state.steered) == (AgentStatus.COMPLETED, 2, 0)
+    assert (state.status, state.step_count, state.facts.steered) == (AgentStatus.COMPLETED, 2, 0)
     assert state.final_response == "After"
 
 
