@@ -7,11 +7,15 @@ default are left out, which halves their size: so no default may ever change.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import model_validator
 
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.loop.facts import CritiqueFacts, StateInfo
+from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.marks import former_marks
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import (
@@ -24,7 +28,7 @@ from everstep.agent_domain.loop.step_facts import (
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.tools import Effect
-from everstep.agent_domain.values import FrozenDict
+from everstep.agent_domain.values import EMPTY, FrozenDict
 
 INFER, RUN_TOOL, PROCESS, SETTLE = "infer", "run_tool", "process", "settle"
 SPAWN, REPORT, CLOSE = "spawn", "report", "close"
@@ -44,6 +48,8 @@ class InferInput:
     """The clocks at the start of the step, in debug mode, which keeps the state before each step."""
     retry_seconds: float | None = None
     """How long model calls are retried; None for the value of the model's preset."""
+    marks: FrozenDict = EMPTY
+    """The marks of the execution so far, for hooks."""
 
     def __post_init__(self) -> None:
         require_integer_at_least("number", self.number, 1)
@@ -59,6 +65,8 @@ class ToolInput:
     call_id: str
     effect: Effect = Effect.IDEMPOTENT
     need: CallNeed = CallNeed.RUN
+    marks: FrozenDict = EMPTY
+    """The marks of the execution so far, for hooks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,8 @@ class ProcessInput:
     agent: str
     number: int
     usage: Usage = Usage()
+    marks: FrozenDict = EMPTY
+    """The marks of the execution so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +96,19 @@ class ProcessOutput:
 
     seconds: float = 0.0
     besides: Besides = NOTHING_BESIDES
-    critique: CritiqueFacts | None = None
     error: StepError | None = None
     """The error of a processor, without its message; the failed step itself is recorded."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_marks(cls, data: Any) -> Any:
+        """Read results of histories and rows in which the critique was a field of its own."""
+        former = former_marks(data)
+        if not former:
+            return data
+        besides: dict[str, Any] = data.get("besides") or {}
+        wishes: dict[str, Any] = {**(besides.get("wishes") or {}), "marks": former}
+        return {**data, "besides": {**besides, "wishes": wishes}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +188,8 @@ class SettleInput:
     """The execution's clocks."""
     seconds_under_way: float = 0.0
     """Seconds of the current step, which the clocks do not include yet."""
+    marks: FrozenDict = EMPTY
+    """The marks of the execution, for snapshots."""
 
 
 def step_with_outputs(step: StepFacts, outputs: Sequence[ToolOutput]) -> StepFacts:

@@ -153,9 +153,10 @@ class InferenceRunner:
         self, request: InferInput, material: StepInput, definition: AgentDefinition
     ) -> AgentState:
         """Load the state in which the step starts; the steps before it only if hooks read them."""
-        if find_hooks(definition, "before_step"):
-            return await load_state_before(self.store, request.ref, request.number, material)
-        return step_state(request.ref, request.number, material)
+        if not find_hooks(definition, "before_step"):
+            return step_state(request.ref, request.number, material)
+        state = await load_state_before(self.store, request.ref, request.number, material)
+        return state.with_facts(replace(state.facts, marks=request.marks))
 
     async def _ask_model(
         self,

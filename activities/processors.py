@@ -63,7 +63,7 @@ class ProcessorRunner:
     async def _process(self, request: ProcessInput, definition: AgentDefinition) -> RecordProcessing:
         material = await self.store.material(request.ref)
         state = await load_state_within(self.store, request.ref, request.number, material)
-        initial = replace(state, facts=replace(state.facts, usage=request.usage))
+        initial = state.with_facts(replace(state.facts, usage=request.usage, marks=request.marks))
         key = f"processing/{request.number}"
         ask = RecordedInquiry(self.store, self.agents, request, key, plan=definition.base_plan)
         self.strike(Failpoint.PROCESS_BEFORE)
@@ -82,7 +82,6 @@ class ProcessorRunner:
         facts = ProcessOutput(
             round(monotonic() - since, 6),
             Besides(ask.usage, wishes=Wishes.between(initial, state)),
-            state.critique,
             failure and replace(failure, message=""),
         )
         return RecordProcessing(request.ref, request.number, _record_form(facts, failure), added)

@@ -65,9 +65,9 @@ def _full_snapshot(state: AgentState) -> FrozenDict:
     return frozen_document(state.to_dict(), "the snapshot")
 
 
-def _with_clocks(state: AgentState, info: StateInfo) -> AgentState:
-    """Set the execution's clocks, which cannot be derived from rows alone."""
-    return replace(state, facts=replace(state.facts, state_info=replace(info, id=state.agent_id)))
+def _with_clocks(state: AgentState, info: StateInfo, marks: FrozenDict) -> AgentState:
+    """Set the execution's clocks and marks, which cannot be derived from rows alone."""
+    return state.with_facts(replace(state.facts, state_info=replace(info, id=state.agent_id), marks=marks))
 
 
 def _slim_snapshot(request: SettleInput, material: StepInput, rows: Sequence[StepRow]) -> FrozenDict:
@@ -86,7 +86,7 @@ def _slim_snapshot(request: SettleInput, material: StepInput, rows: Sequence[Ste
     state = step_state(request.ref, request.step_count + 1, material)
     info = request.info.add_execution_time(request.seconds_under_way)
     facts = replace(state.facts, status=request.agent_status, usage=request.usage)
-    state = _with_clocks(replace(state, facts=facts), info)
+    state = _with_clocks(state.with_facts(facts), info, request.marks)
     return frozen_map(SlimAgentStateSerializer().serialize(state, steps[-SLIM_STEPS:], current))
 
 
@@ -98,7 +98,7 @@ def state_after_step(request: InferInput, material: StepInput, rows: Sequence[St
     done = [row for row in rows if row.number < request.number]
     before = material.before_step(request.number)
     state = recorded_state(request.ref, before, _with_evaluation(done, request.outcome))
-    return _with_clocks(state, request.info) if request.info else state
+    return _with_clocks(state, request.info, request.marks) if request.info else state
 
 
 def state_after_settlement(request: SettleInput, material: StepInput, rows: Sequence[StepRow]) -> AgentState:
@@ -107,7 +107,7 @@ def state_after_settlement(request: SettleInput, material: StepInput, rows: Sequ
     is_final = request.stop_reason is not None
     state = _final_state(request, material, shown) if is_final else _paused_state(request, material, shown)
     state = replace(state, facts=replace(state.facts, status=request.agent_status))
-    return _with_clocks(state, request.info)
+    return _with_clocks(state, request.info, request.marks)
 
 
 def _paused_state(request: SettleInput, material: StepInput, rows: Sequence[StepRow]) -> AgentState:

@@ -13,7 +13,8 @@ from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.messages.cached_context import CachedContext
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.messages.messages import Messages
-from everstep.agent_domain.state.state import AgentState, ExecutionData
+from everstep.agent_domain.state.execution_data import ExecutionData
+from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map

@@ -21,6 +21,7 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import PlannedTool
 from everstep.agent_domain.errors import HookFailed
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.marks import changed_marks
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.loop.step_facts import Besides, CallFacts, CallNeed, StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
@@ -168,6 +169,7 @@ class ToolRunner:
             return None
         material = await self.store.material(request.ref)
         state = await load_state_within(self.store, request.ref, request.number, material)
+        state = state.with_facts(replace(state.facts, marks=request.marks))
         is_quick = options_of(definition.tools.get(tool)).quick
         return CallHooks(hooks, state, state, is_quick)
 
@@ -187,7 +189,13 @@ class ToolRunner:
         async def run_one(call: CallFacts) -> ToolOutput:
             tool = planned[call.name]
             needed = ToolInput(
-                request.ref, material.spec.agent, request.number, call.id, tool.effect, tool.need
+                request.ref,
+                material.spec.agent,
+                request.number,
+                call.id,
+                tool.effect,
+                tool.need,
+                changed_marks(request.marks, facts.besides.wishes.marks),
             )
             return await self.run_call(needed, reservations.get(call.id))
 

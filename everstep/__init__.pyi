@@ -41,6 +41,11 @@ from everstep.agent_domain.capabilities.bash import (
     BashPolicy as BashPolicy,
     ExecutionPolicy as ExecutionPolicy,
 )
+from everstep.agent_domain.capabilities.critique import (
+    CritiqueFacts as CritiqueFacts,
+    CritiqueVerdict as CritiqueVerdict,
+    SelfCriticContinuationCheck as SelfCriticContinuationCheck,
+)
 from everstep.agent_domain.capabilities.extraction import (
     Nothing as Nothing,
     SchemaDefinition as SchemaDefinition,
@@ -100,7 +105,6 @@ from everstep.agent_domain.loop.criteria import (
     ResolvesErrorContext as ResolvesErrorContext,
     ResponseContentCheck as ResponseContentCheck,
     RetryLimit as RetryLimit,
-    SelfCriticContinuationCheck as SelfCriticContinuationCheck,
     StepsLimit as StepsLimit,
     StopOnFinalDecision as StopOnFinalDecision,
     TokenUsageLimit as TokenUsageLimit,
@@ -113,8 +117,6 @@ from everstep.agent_domain.loop.error_policy import (
     FailingStep as FailingStep,
 )
 from everstep.agent_domain.loop.facts import (
-    CritiqueFacts as CritiqueFacts,
-    CritiqueVerdict as CritiqueVerdict,
     ExecutionFacts as ExecutionFacts,
     StateInfo as StateInfo,
 )
@@ -185,12 +187,13 @@ from everstep.agent_domain.state.events import (
     ToolCallCompleted as ToolCallCompleted,
     ToolCallStarted as ToolCallStarted,
 )
+from everstep.agent_domain.state.execution_data import ExecutionData as ExecutionData
 from everstep.agent_domain.state.snapshots import (
     ContinuationAgentStateSerializer as ContinuationAgentStateSerializer,
     SlimAgentStateSerializer as SlimAgentStateSerializer,
     SlimSerializationConfig as SlimSerializationConfig,
 )
-from everstep.agent_domain.state.state import AgentState as AgentState, ExecutionData as ExecutionData
+from everstep.agent_domain.state.state import AgentState as AgentState
 from everstep.agent_domain.state.steps import (
     AgentStep as AgentStep,
     InferenceResponse as InferenceResponse,

@@ -131,6 +131,7 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
             model_attempts=self.plan.model_attempts,
             info=self.facts.state_info if self.plan.debug else None,
             retry_seconds=self.plan.retry_seconds,
+            marks=self.facts.marks,
         )
         self.describe(f"asking the model for step {decision.number}")
         step = await workflow.execute_activity_method(
@@ -168,6 +169,7 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
             call_id=call.id,
             effect=tool.effect,
             need=tool.need,
+            marks=self.facts.marks,
         )
         summary = f"step {number} · {call.name}"
         if tool.quick:
@@ -180,13 +182,12 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
 
     async def process(self, number: int) -> None:
         """Run the processors on the completed step."""
-        request = ProcessInput(self.start.ref, self.plan.agent, number, self.facts.usage)
+        request = ProcessInput(self.start.ref, self.plan.agent, number, self.facts.usage, self.facts.marks)
         self.describe(f"processing step {number}")
         output = await workflow.execute_activity_method(
             AgentActivities.process, request, summary=f"step {number} · processors", **MODEL
         )
         facts = self.facts.processed().spent(output.besides.usage).wished(output.besides.wishes)
-        facts = facts.criticised(output.critique)
         self.facts = (
             facts.failed(output.error, output.seconds) if output.error else facts.worked(output.seconds)
         )

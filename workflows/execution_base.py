@@ -75,6 +75,7 @@ class ExecutionBase:
             usage=self.facts.usage,
             info=self.facts.at(workflow.now()).state_info,
             seconds_under_way=self.facts.seconds_under_way,
+            marks=self.facts.marks,
             **details,
         )
         is_cancel_first = await workflow.execute_local_activity_method(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from everstep.agent_domain.capabilities.critique import SelfCriticContinuationCheck
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, ContinuationDecision, Criterion
 from everstep.agent_domain.loop.criteria import (
@@ -21,7 +22,6 @@ from everstep.agent_domain.loop.criteria import (
     ExecutionTimeLimit,
     FinishReasonCheck,
     RetryLimit,
-    SelfCriticContinuationCheck,
     StepsLimit,
     StopOnFinalDecision,
     TokenUsageLimit,

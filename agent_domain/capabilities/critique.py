@@ -1,17 +1,26 @@
-"""Self-critique: the review of the final answer, and the message that requests a revision."""
+"""Self-critique: the review of the final answer, the message that requests a revision, and the criterion.
+
+It uses what every capability can use: the review is metadata, its verdict is a mark, and a registered
+criterion reads the mark.
+"""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, ClassVar, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from everstep.agent_domain.checks import faults, require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.values import json_text, parse_json
+from everstep.agent_domain.loop.continuation import ContinuationDecision, ContinuationEvaluation
+from everstep.agent_domain.loop.status import StopReason
+from everstep.agent_domain.loop.views import ExecutionView
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text, parse_json
 
 RESULT_KEY = "self_critic_result"
 ITERATION_KEY = "self_critic_iteration"
+MARK = "critique"
 
 CRITIC_RETRIES = 2
 MAX_EVIDENCE = 6000
@@ -43,6 +52,58 @@ class CritiquePolicy:
         return step_type == "final" and bool(text.strip()) and iteration < self.max_iterations
 
 
+class CritiqueVerdict(StrEnum):
+    """A critic's verdict on the answer."""
+
+    APPROVED = "approved"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class CritiqueFacts:
+    """The latest critique, without its text."""
+
+    verdict: CritiqueVerdict
+    iteration: int
+
+    @classmethod
+    def from_marks(cls, marks: Mapping[str, Any]) -> "CritiqueFacts | None":
+        """The critique among the marks of an execution, if there is one."""
+        mark = marks.get(MARK)
+        return cls(CritiqueVerdict(mark["verdict"]), int(mark["iteration"])) if mark else None
+
+    def to_mark(self) -> dict[str, Any]:
+        """The value of the mark."""
+        return {"verdict": self.verdict, "iteration": self.iteration}
+
+
+@dataclass(frozen=True)
+class SelfCriticContinuationCheck:
+    """Requests another step while a critic rejects the answer, up to `max_iterations` critiques."""
+
+    criterion_class: ClassVar[str] = "agent_domain.criteria.SelfCriticContinuationCheck"
+    """The original path, as qualified names are sent to clients and stored."""
+
+    max_iterations: int = 2
+
+    def decide(self, state: ExecutionView) -> ContinuationDecision:
+        """Vote on another step."""
+        critique = CritiqueFacts.from_marks(state.marks)
+        if critique is None or critique.verdict is CritiqueVerdict.APPROVED:
+            return ContinuationDecision.STOP
+        is_last = critique.iteration >= self.max_iterations
+        return ContinuationDecision.FORBID if is_last else ContinuationDecision.REQUEST
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote with its reasons."""
+        critique = CritiqueFacts.from_marks(state.marks)
+        vote = ContinuationEvaluation.from_decision(self.criterion_class, self.decide(state))
+        if vote.decision is not ContinuationDecision.FORBID or critique is None:
+            return vote
+        reason = f"Answer still rejected after {critique.iteration} of {self.max_iterations} critiques"
+        return replace(vote, reason=reason, stop_reason=StopReason.RETRY_LIMIT)
+
+
 class Critique(BaseModel):
     """The critic's verdict."""
 
@@ -63,6 +124,11 @@ class Critique(BaseModel):
     def to_metadata(self, iteration: int) -> dict[str, Any]:
         """The metadata that stores this review and its number."""
         return {RESULT_KEY: self.model_dump(mode="json"), ITERATION_KEY: iteration}
+
+    def facts(self, iteration: int) -> CritiqueFacts:
+        """The verdict, for the mark that the criterion reads."""
+        verdict = CritiqueVerdict.APPROVED if self.approved else CritiqueVerdict.REJECTED
+        return CritiqueFacts(verdict, iteration)
 
     def revision(self, iteration: int, policy: CritiquePolicy) -> str | None:
         """The user message that requests a revision; None if the answer stays."""
@@ -106,6 +172,15 @@ def iteration_of(metadata: Mapping[str, Any]) -> int:
     """The number of reviews that this execution has had."""
     value = metadata.get(ITERATION_KEY)
     return value if isinstance(value, int) and value > 0 else 0
+
+
+def former_marks_of(metadata: Mapping[str, Any]) -> FrozenDict:
+    """The mark of a state that was stored before marks existed; its verdict is in the metadata only."""
+    result = metadata.get(RESULT_KEY)
+    if not isinstance(result, FrozenDict):
+        return EMPTY
+    verdict = CritiqueVerdict.APPROVED if result.get("approved") else CritiqueVerdict.REJECTED
+    return frozen_map({MARK: CritiqueFacts(verdict, iteration_of(metadata)).to_mark()})
 
 
 # --- The critic's prompt ---

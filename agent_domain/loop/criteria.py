@@ -23,7 +23,6 @@ from everstep.agent_domain.loop.error_policy import (
     handling_context,
     handling_reason,
 )
-from everstep.agent_domain.loop.facts import CritiqueVerdict
 from everstep.agent_domain.loop.status import StopReason
 from everstep.agent_domain.loop.step_facts import StepType
 from everstep.agent_domain.loop.views import ExecutionView
@@ -223,28 +222,6 @@ class ToolCallPresenceCheck:
         called = step is not None and step.has_tool_calls
         retry = self.policy.evaluate(state.error_context) is ErrorHandlingDecision.RETRY
         return REQUEST if state.step_count == 0 or called or retry else STOP
-
-
-@dataclass(frozen=True)
-class SelfCriticContinuationCheck:
-    """Requests another step while a critic rejects the answer, up to `max_iterations` critiques."""
-
-    max_iterations: int = 2
-
-    def decide(self, state: ExecutionView) -> ContinuationDecision:
-        """Vote on another step."""
-        critique = state.critique
-        if critique is None or critique.verdict is CritiqueVerdict.APPROVED:
-            return STOP
-        return FORBID if critique.iteration >= self.max_iterations else REQUEST
-
-    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
-        """The vote with its reasons."""
-        vote = ContinuationEvaluation.from_decision(class_name(self), self.decide(state))
-        if vote.decision is not FORBID or state.critique is None:
-            return vote
-        reason = f"Answer still rejected after {state.critique.iteration} of {self.max_iterations} critiques"
-        return replace(vote, reason=reason, stop_reason=StopReason.RETRY_LIMIT)
 
 
 @dataclass(frozen=True)

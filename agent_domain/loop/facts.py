@@ -9,9 +9,10 @@ with the outcome of the evaluation that follows.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
+
+from pydantic import model_validator
 
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import (
@@ -22,12 +23,15 @@ from everstep.agent_domain.loop.error_policy import (
     resolve_error_context,
 )
 from everstep.agent_domain.loop.hook_requests import Wishes
+from everstep.agent_domain.loop.marks import changed_marks, former_marks, with_mark
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.values import (
+    EMPTY,
+    FrozenDict,
     format_optional_moment,
     parse_optional_moment,
     parse_optional_uuid,
@@ -81,21 +85,6 @@ class StateInfo:
         )
 
 
-class CritiqueVerdict(StrEnum):
-    """A critic's verdict on the answer."""
-
-    APPROVED = "approved"
-    REJECTED = "rejected"
-
-
-@dataclass(frozen=True, slots=True)
-class CritiqueFacts:
-    """The latest critique, without its text."""
-
-    verdict: CritiqueVerdict
-    iteration: int
-
-
 @dataclass(frozen=True, slots=True)
 class ExecutionFacts:
     """The progress of an execution, as a frozen value. Transitions return new facts."""
@@ -124,10 +113,18 @@ class ExecutionFacts:
     is_paused: bool = False
     steered: int = 0
     """The number of steered messages that wait for the next step boundary."""
-    critique: CritiqueFacts | None = None
+    marks: FrozenDict = EMPTY
+    """Small values that processors and hooks set for criteria; see the module `marks`."""
     last_outcome: ContinuationOutcome | None = None
     unknown_effects_apart: bool = False
     """The rule for unknown effects under which the execution runs; see the module `error_policy`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_marks(cls, data: Any) -> Any:
+        """Read facts of histories in which the critique was a field of its own."""
+        former = former_marks(data)
+        return {**data, "marks": former} if former else data
 
     # Read by criteria.
 
@@ -276,13 +273,18 @@ class ExecutionFacts:
         )
 
     def wished(self, wishes: Wishes) -> "ExecutionFacts":
-        """Apply the requests of hooks; an existing stop signal is kept."""
+        """Apply the requests and marks of hooks; an existing stop signal is kept."""
         return replace(
             self,
             stop_signal=self.stop_signal or wishes.stop,
             continuation_requested=self.continuation_requested or wishes.another_step,
             is_paused=self.is_paused or wishes.pause,
+            marks=changed_marks(self.marks, wishes.marks),
         )
+
+    def marked(self, name: str, value: object) -> "ExecutionFacts":
+        """Set a mark, or remove it with None."""
+        return replace(self, marks=with_mark(self.marks, name, value))
 
     def worked(self, seconds: float) -> "ExecutionFacts":
         """Add working time outside of calls, such as a critic's."""
@@ -349,10 +351,6 @@ class ExecutionFacts:
     def resumed(self, now: datetime) -> "ExecutionFacts":
         """Resume in the same step; the wall clock restarts."""
         return replace(self.entered(now), is_paused=False)
-
-    def criticised(self, critique: CritiqueFacts | None) -> "ExecutionFacts":
-        """Set or clear the latest critique."""
-        return replace(self, critique=critique)
 
     def ended(self, outcome: ContinuationOutcome, policy: ErrorPolicy) -> "ExecutionFacts":
         """End the execution; an exception of a criterion becomes a failure step."""

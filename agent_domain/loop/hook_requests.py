@@ -1,10 +1,11 @@
-"""Requests of hooks and processors to the loop."""
+"""Requests of hooks and processors to the loop, and the marks that they set for criteria."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from everstep.agent_domain.loop.marks import mark_changes
 from everstep.agent_domain.loop.stop_signal import StopSignal
-from everstep.agent_domain.values import EMPTY
+from everstep.agent_domain.values import EMPTY, FrozenDict
 
 
 class _HasRequests(Protocol):
@@ -14,6 +15,8 @@ class _HasRequests(Protocol):
     def continuation_requested(self) -> bool: ...
     @property
     def is_paused(self) -> bool: ...
+    @property
+    def marks(self) -> FrozenDict: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +26,11 @@ class Wishes:
     stop: StopSignal | None = None
     another_step: bool = False
     pause: bool = False
+    marks: FrozenDict = EMPTY
+    """The marks that were set; None for one that was removed."""
 
     def __bool__(self) -> bool:
-        return bool(self.stop or self.another_step or self.pause)
+        return bool(self.stop or self.another_step or self.pause or self.marks)
 
     @classmethod
     def between(cls, before: _HasRequests, after: _HasRequests) -> "Wishes":
@@ -35,12 +40,16 @@ class Wishes:
             stop and replace(stop, message="", context=EMPTY),
             after.continuation_requested and not before.continuation_requested,
             after.is_paused and not before.is_paused,
+            mark_changes(before.marks, after.marks),
         )
 
     def __or__(self, other: "Wishes") -> "Wishes":
-        """Combine the requests; the first stop signal wins."""
+        """Combine the requests; the first stop signal wins, and the last value of a mark."""
         return Wishes(
-            self.stop or other.stop, self.another_step or other.another_step, self.pause or other.pause
+            self.stop or other.stop,
+            self.another_step or other.another_step,
+            self.pause or other.pause,
+            self.marks.merged(other.marks),
         )
 
 

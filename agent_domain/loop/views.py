@@ -8,9 +8,10 @@ from typing import Protocol
 
 from everstep.agent_domain.loop.continuation import Signalled
 from everstep.agent_domain.loop.error_policy import ErrorContext
-from everstep.agent_domain.loop.facts import CritiqueFacts, StateInfo
+from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.step_facts import StepType
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.values import FrozenDict
 
 
 class StepView(Protocol):
@@ -81,6 +82,6 @@ class ExecutionView(Signalled, Protocol):
         ...
 
     @property
-    def critique(self) -> CritiqueFacts | None:
-        """The latest critique."""
+    def marks(self) -> FrozenDict:
+        """Small values that processors and hooks set."""
         ...

@@ -1,11 +1,12 @@
 """The facts of a state that is read from JSON: counters are computed from its steps."""
 
+from everstep.agent_domain.capabilities.critique import former_marks_of
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
-from everstep.agent_domain.values import FrozenDict, read_optional
+from everstep.agent_domain.values import FrozenDict, frozen_map, read_optional
 
 
 def restore_facts(
@@ -25,8 +26,14 @@ def restore_facts(
         current_step=step and step.facts(len(records) + (current is not None)),
         is_recorded=current is None,
         is_paused=bool(data.get("isPaused")),
+        marks=_restore_marks(data),
         last_outcome=read_optional(data, "lastContinuationOutcome", ContinuationOutcome.from_dict),
     )
+
+
+def _restore_marks(data: FrozenDict) -> FrozenDict:
+    metadata = frozen_map(data.get("metadata") or {}, "metadata")
+    return frozen_map(data["marks"], "marks") if "marks" in data else former_marks_of(metadata)
 
 
 def _failures_in_a_row(records: tuple[StepExecution, ...]) -> tuple[int, int]:

@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 from typing import Any, cast, overload
 from uuid import UUID
 
-from everstep.agent_domain.capabilities import critique
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import step_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import ErrorContext, ErrorPolicy
-from everstep.agent_domain.loop.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepType
@@ -26,8 +25,10 @@ from everstep.agent_domain.messages.messages import (
     as_message,
     as_messages,
 )
+from everstep.agent_domain.state.execution_data import ExecutionData
 from everstep.agent_domain.state.restored_facts import restore_facts
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
+from everstep.agent_domain.storage.metadata_changes import inherited_metadata
 from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.agent_domain.values import (
     EMPTY,
@@ -46,24 +47,6 @@ CANCELLED_CALL = "Error: Cancelled before it finished"
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _NO_ID = UUID(int=0)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class ExecutionData:
-    """The data of one execution of the agent, discarded when the next one begins."""
-
-    execution_id: UUID | None = None
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
-    step_executions: tuple[StepExecution, ...] = ()
-    current_step: AgentStep | None = None
-    hook_context: FrozenDict | None = None
-    """Data that hooks pass from the beginning of a step to its end; None outside of steps."""
-    task: str | None = None
-    """The message that started it; None until it starts."""
-
-    def __repr__(self) -> str:
-        return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -201,13 +184,9 @@ class AgentState:
         return self.facts.elapsed_seconds
 
     @property
-    def critique(self) -> CritiqueFacts | None:
-        """The latest critique, from the metadata."""
-        result = self.metadata.get(critique.RESULT_KEY)
-        if not isinstance(result, FrozenDict):
-            return None
-        verdict = CritiqueVerdict.APPROVED if result.get("approved") else CritiqueVerdict.REJECTED
-        return CritiqueFacts(verdict, critique.iteration_of(self.metadata))
+    def marks(self) -> FrozenDict:
+        """Small values that processors and hooks set for criteria."""
+        return self.facts.marks
 
     # Copies with changed contents.
 
@@ -244,6 +223,18 @@ class AgentState:
         kept = {key: value for key, value in self.metadata.items() if key not in keys}
         return replace(self, metadata=FrozenDict(kept))
 
+    def with_mark(self, name: str, value: object) -> "AgentState":
+        """A copy with a mark, which criteria read in `marks`; None removes it.
+
+        Args:
+            name: The name of the mark.
+            value: Small JSON, such as a number or a verdict; workflow history contains it.
+
+        Raises:
+            InvalidInput: The value is not JSON, or the marks are too long.
+        """
+        return replace(self, facts=self.facts.marked(name, value))
+
     def with_cached_context(self, context: CachedContext) -> "AgentState":
         """A copy with another cached context."""
         return replace(self, cached_context=context)
@@ -258,9 +249,13 @@ class AgentState:
 
     def for_continuation(self) -> "AgentState":
         """Start a new execution of the same agent in the same conversation."""
-        state = self.without_metadata(critique.RESULT_KEY, critique.ITERATION_KEY)
-        facts = self.facts.renewed()
-        return replace(state, facts=facts, cached_context=CachedContext(), execution=ExecutionData())
+        return replace(
+            self,
+            facts=self.facts.renewed(),
+            metadata=inherited_metadata(self.metadata),
+            cached_context=CachedContext(),
+            execution=ExecutionData(),
+        )
 
     def with_continuation_outcome(self, outcome: ContinuationOutcome) -> "AgentState":
         """A copy with this as the latest evaluation."""
@@ -460,6 +455,7 @@ class AgentState:
             "currentStep": current.to_dict() if current else None,
             "lastContinuationOutcome": outcome.to_dict() if outcome else None,
             **({} if execution.task is None else {"task": execution.task}),
+            **({"marks": self.marks} if self.marks else {}),
         }
 
     @classmethod

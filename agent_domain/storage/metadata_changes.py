@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everstep.agent_domain.capabilities import critique
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
 
-EXECUTION_KEYS = (critique.RESULT_KEY, critique.ITERATION_KEY)
-"""Keys that the next execution of a conversation does not inherit."""
+EXECUTION_KEYS = ("self_critic_result", "self_critic_iteration")
+"""Keys that the next execution of a conversation does not inherit; marks end with their execution anyway."""
 
 
 @dataclass(frozen=True, slots=True)

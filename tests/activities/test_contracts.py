@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from everstep.activities.contracts import (
@@ -24,7 +25,7 @@ from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.loop.step_facts import Besides, CallFacts, CallNeed, StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.tools.tools import Effect
-from everstep.agent_domain.values import frozen_map
+from everstep.agent_domain.values import EMPTY, frozen_map
 from everstep.runtime.temporal import data_converter
 
 REF = ExecutionRef(UUID(int=1))
@@ -86,15 +87,15 @@ async def test_a_field_of_a_later_version_is_ignored(value: Any, text: str) -> N
 
 
 DEFAULTS: dict[type, dict[str, Any]] = {
-    InferInput: {"outcome": None, "hears": 0, "model_attempts": 3},
-    ToolInput: {"effect": Effect.IDEMPOTENT, "need": CallNeed.RUN},
+    InferInput: {"outcome": None, "hears": 0, "model_attempts": 3, "marks": EMPTY},
+    ToolInput: {"effect": Effect.IDEMPOTENT, "need": CallNeed.RUN, "marks": EMPTY},
     ToolOutput: {"besides": Besides()},
-    ProcessInput: {"usage": Usage()},
-    ProcessOutput: {"seconds": 0.0, "besides": Besides(), "critique": None, "error": None},
+    ProcessInput: {"usage": Usage(), "marks": EMPTY},
+    ProcessOutput: {"seconds": 0.0, "besides": Besides(), "error": None},
     SpawnInput: {"tokens_left": None},
     ReportInput: {"seconds": 0.0, "tokens": 0},
     Besides: {"usage": Usage(), "child_tokens": 0, "wishes": Wishes()},
-    Wishes: {"stop": None, "another_step": False, "pause": False},
+    Wishes: {"stop": None, "another_step": False, "pause": False, "marks": EMPTY},
     StepFacts: {
         "calls": (),
         "finish_reason": None,
@@ -122,6 +123,19 @@ def test_no_default_of_an_omitted_field_ever_changes(kind: type) -> None:
 
     assert known.items() >= DEFAULTS[kind].items()
     assert set(WRITTEN_WITHOUT_DEFAULTS) <= DEFAULTS.keys()
+
+
+@pytest.mark.parametrize("other", ["", ',"besides":{"usage":{"input":7},"wishes":{"pause":true}}'])
+async def test_the_critique_of_a_former_result_is_a_mark(other: str) -> None:
+    """9.7.3, 1.1.1: of processors that ran when it was a field of its own."""
+    written = f'{{"seconds":0.5{other},"critique":{{"verdict":"rejected","iteration":1}}}}'
+    payload = Payload(metadata={"encoding": b"json/plain"}, data=written.encode())
+
+    (output,) = await data_converter().decode([payload], [ProcessOutput])
+
+    marks = frozen_map({"critique": {"verdict": "rejected", "iteration": 1}})
+    usage = Usage(7) if other else Usage()
+    assert output == ProcessOutput(0.5, Besides(usage, wishes=Wishes(pause=bool(other), marks=marks)))
 
 
 def test_steps_are_counted_from_one() -> None:

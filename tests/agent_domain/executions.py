@@ -5,12 +5,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from everstep.agent_domain.capabilities.critique import MARK, CritiqueFacts, CritiqueVerdict
 from everstep.agent_domain.loop.continuation import (
     ContinuationDecision,
     ContinuationEvaluation,
     ContinuationOutcome,
 )
-from everstep.agent_domain.loop.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts
+from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.status import StopReason
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts
@@ -62,7 +63,7 @@ def an_execution(*steps: StepFacts) -> ExecutionFacts:
 
 def a_critique(verdict: CritiqueVerdict, iteration: int) -> ExecutionFacts:
     """An answer after this many critiques."""
-    return an_execution(a_step()).criticised(CritiqueFacts(verdict, iteration))
+    return an_execution(a_step()).marked(MARK, CritiqueFacts(verdict, iteration).to_mark())
 
 
 def an_outcome(

@@ -49,6 +49,7 @@ from tests.workflows.harness import (
     connect_temporal,
     final_result,
 )
+from tests.workflows.reviewing import UseReview
 from tests.workflows.test_scenarios import agent_of
 from tests.workflows.test_subagents import Hire, child_of, hires
 
@@ -204,11 +205,18 @@ def busy() -> DefinitionBuilder:
     return an_agent(RateLimited("slow down"), ModelUnavailable("503"), "Done").with_name("busy")
 
 
+def reviewed() -> DefinitionBuilder:
+    """An agent whose hooks and processors set marks."""
+    agent = an_agent(calls(("add", {"a": 1, "b": 2})), "3", "It is 3", tools=[add]).with_name("reviewed")
+    return agent.with_capability(UseReview())
+
+
 DEFINITIONS: dict[str, Callable[[], AgentDefinition]] = {
     **{scenario.name: lambda scenario=scenario: agent_of(scenario) for scenario in SCENARIOS},
     "reacting": lambda: reacting().definition(),
     "quick": lambda: quick().definition(),
     "busy": lambda: busy().definition(),
+    "reviewed": lambda: reviewed().definition(),
 }
 
 
@@ -264,6 +272,7 @@ class TestBothRunners:
         for count in ("step_count", "usage", "trailing_failures", "status", "last_outcome", "final_response"):
             assert getattr(last, count) == getattr(here, count), count
         assert last.facts.total_failures == here.facts.total_failures
+        assert last.marks == here.marks
 
 
 async def test_a_provider_that_recovers_leaves_no_trace_in_the_steps_of_either_runner(

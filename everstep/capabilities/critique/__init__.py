@@ -6,15 +6,16 @@ from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.capabilities.critique import (
     CRITIC_PROMPT,
     CRITIC_RETRIES,
+    MARK,
     Critique,
     CritiquePolicy,
+    SelfCriticContinuationCheck,
     approval,
     iteration_of,
     parse_critique,
     review_text,
 )
 from everstep.agent_domain.errors import InvalidInput, ModelError
-from everstep.agent_domain.loop.criteria import SelfCriticContinuationCheck
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import Message, assistant, system, user
 from everstep.agent_domain.state.state import AgentState
@@ -42,7 +43,8 @@ class SelfCritic:
         if self.policy.verbose:
             verdict = "approved" if critique.approved else "rejected"
             LOGGER.info("critique %d: %s", iteration + 1, verdict)
-        state = state.with_metadata(critique.to_metadata(iteration + 1))
+        facts = critique.facts(iteration + 1)
+        state = state.with_metadata(critique.to_metadata(iteration + 1)).with_mark(MARK, facts.to_mark())
         revision = critique.revision(iteration + 1, self.policy)
         return state.heard(user(revision)) if revision else state
 

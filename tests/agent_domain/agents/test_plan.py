@@ -18,6 +18,7 @@ from everstep.agent_domain.agents.plan import (
     ExecutionPlan,
     PlannedTool,
 )
+from everstep.agent_domain.capabilities.critique import SelfCriticContinuationCheck
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, ContinuationDecision
 from everstep.agent_domain.loop.criteria import (
@@ -27,7 +28,6 @@ from everstep.agent_domain.loop.criteria import (
     ExecutionTimeLimit,
     FinishReasonCheck,
     RetryLimit,
-    SelfCriticContinuationCheck,
     StepsLimit,
     StopOnFinalDecision,
     TokenUsageLimit,

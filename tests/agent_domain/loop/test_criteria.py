@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from everstep.agent_domain.capabilities.critique import CritiqueVerdict, SelfCriticContinuationCheck
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.continuation import (
     ContinuationCriteria,
@@ -23,14 +24,13 @@ from everstep.agent_domain.loop.criteria import (
     FinishReasonCheck,
     ResponseContentCheck,
     RetryLimit,
-    SelfCriticContinuationCheck,
     StepsLimit,
     StopOnFinalDecision,
     TokenUsageLimit,
     ToolCallPresenceCheck,
 )
 from everstep.agent_domain.loop.error_policy import ErrorHandlingDecision, ErrorPolicy
-from everstep.agent_domain.loop.facts import CritiqueVerdict, ExecutionFacts
+from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.finish_reason import FinishReason
 from everstep.agent_domain.loop.status import StopReason
 from everstep.agent_domain.loop.step_error import ErrorType

@@ -6,16 +6,19 @@ from uuid import UUID
 
 import pytest
 from hypothesis import given, strategies as st
+from pydantic import TypeAdapter
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.criteria import CumulativeExecutionTimeLimit, ExecutionTimeLimit
 from everstep.agent_domain.loop.error_policy import ErrorContext, ErrorHandlingDecision, ErrorPolicy
-from everstep.agent_domain.loop.facts import CritiqueFacts, CritiqueVerdict, ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
-from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts, StepType
+from everstep.agent_domain.loop.step_facts import Besides, CallNeed, StepFacts, StepType
 from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.values import frozen_map
 from tests.agent_domain.executions import (
     CANCEL,
     DONE,
@@ -341,14 +344,33 @@ def test_messages_wait_together() -> None:
     assert NEW.steered_by().steered_by(2).steered == 3
 
 
-def test_a_critique_is_kept_until_the_next_execution() -> None:
-    """9.7.2: removed when a new execution begins."""
-    critique = CritiqueFacts(CritiqueVerdict.REJECTED, 1)
-    facts = an_execution(a_step()).criticised(critique)
+def test_marks_are_kept_until_they_are_removed_or_the_execution_ends() -> None:
+    """4.5.6"""
+    facts = an_execution(a_step()).marked("verdict", "rejected").marked("round", 1)
 
-    assert facts.recorded(GO_ON).step_started(NOON).critique == critique
-    assert facts.criticised(None).critique is None
-    assert facts.renewed().critique is None
+    assert facts.recorded(GO_ON).step_started(NOON).marks == {"verdict": "rejected", "round": 1}
+    assert facts.marked("verdict", None).marks == {"round": 1}
+    assert facts.renewed().marks == {}
+
+
+def test_the_marks_of_a_steps_hooks_are_applied_once() -> None:
+    """4.5.6: what a processor sets later is not undone by another result of the step."""
+    step = a_step(besides=Besides(wishes=Wishes(marks=frozen_map({"checked": 1}))))
+    facts = an_execution(step)
+    assert facts.marks == {"checked": 1}
+    assert facts.marked("checked", 2).abandoned().marks == {"checked": 2}
+
+
+def test_the_critique_of_former_facts_is_a_mark() -> None:
+    """9.7.3, 1.1.1: histories were written when it was a field of its own."""
+    reader = TypeAdapter(ExecutionFacts)
+    facts = an_execution(a_step())
+    written = reader.dump_python(facts, mode="json", exclude={"marks"})
+
+    critique = {"verdict": "rejected", "iteration": 1}
+    assert reader.validate_python({**written, "critique": critique}) == facts.marked("critique", critique)
+    assert reader.validate_python({**written, "critique": None}) == facts
+    assert reader.validate_json(reader.dump_json(facts.marked("round", 1))) == facts.marked("round", 1)
 
 
 def test_a_new_execution_keeps_identity_age_and_session_time_only() -> None:
@@ -508,7 +530,9 @@ def test_facts_do_not_grow_with_the_execution() -> None:
     few, many = an_execution(*[a_step()] * 3), an_execution(*[a_step()] * 300)
 
     assert replace(many, recorded_steps=2, current_step=few.current_step) == few
-    assert not [f.name for f in fields(many) if isinstance(getattr(many, f.name), tuple | list | dict)]
+    grown = [f.name for f in fields(many) if isinstance(getattr(many, f.name), tuple | list | dict)]
+    # Marks are limited (4.5.6).
+    assert grown == ["marks"]
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(ExecutionFacts)])

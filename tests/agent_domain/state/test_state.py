@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from everstep.agent_domain.capabilities.critique import CritiqueFacts, CritiqueVerdict
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import step_id
 from everstep.agent_domain.loop.continuation import (
@@ -14,7 +15,7 @@ from everstep.agent_domain.loop.continuation import (
     ContinuationOutcome,
 )
 from everstep.agent_domain.loop.error_policy import ErrorContext, ErrorPolicy
-from everstep.agent_domain.loop.facts import CritiqueFacts, CritiqueVerdict, StateInfo
+from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.loop.step_facts import StepType
@@ -174,6 +175,12 @@ def test_the_final_response_is_the_last_text_for_people(conversation: Messages, 
     ("state", "critique"),
     [
         (AgentState.empty(), None),
+        (
+            a_state_with_critique(False, self_critic_iteration=1).with_mark(
+                "critique", {"verdict": "approved", "iteration": 2}
+            ),
+            CritiqueFacts(CritiqueVerdict.APPROVED, 2),
+        ),
         (AgentState.empty().with_metadata("self_critic_result", "odd"), None),
         (a_state_with_critique(True, self_critic_iteration=1), CritiqueFacts(CritiqueVerdict.APPROVED, 1)),
         (a_state_with_critique(False), CritiqueFacts(CritiqueVerdict.REJECTED, 0)),
@@ -184,11 +191,32 @@ def test_the_final_response_is_the_last_text_for_people(conversation: Messages, 
         ),
     ],
 )
-def test_the_latest_critique_is_read_from_the_metadata(
+def test_a_state_without_marks_has_the_mark_that_its_critique_implies(
     state: AgentState, critique: CritiqueFacts | None
 ) -> None:
-    """9.7.2: kept under `self_critic_result` and `self_critic_iteration`."""
-    assert state.critique == critique
+    """9.7.2: states were stored when the verdict was in the metadata only."""
+    read = AgentState.from_dict(state.to_dict())
+    assert CritiqueFacts.from_marks(read.marks) == critique
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({1, 2}, "the marks.verdict is of type set"),
+        ("long" * 500, "with 'verdict' the marks have 2014 characters of JSON, more than 2000; keep numbers"),
+    ],
+)
+def test_a_mark_is_small_json(value: object, problem: str) -> None:
+    """4.5.6"""
+    with pytest.raises(InvalidInput, match=problem):
+        AgentState.empty().with_mark("verdict", value)
+
+
+def test_marks_survive_storage() -> None:
+    """4.5.6: and a state without any is written as before."""
+    state = a_state("Hello").with_mark("verdict", {"score": 3})
+    assert AgentState.from_dict(state.to_dict()).marks == {"verdict": {"score": 3}}
+    assert "marks" not in state.with_mark("verdict", None).to_dict()
 
 
 def test_a_failure_is_reported_with_its_message() -> None:
@@ -208,6 +236,7 @@ def an_ended_execution() -> AgentState:
     state = replace(a_state("Hello"), parent_agent_id=PARENT).with_metadata(
         {"kept": 1, "self_critic_result": {}}
     )
+    state = state.with_mark("critique", {"verdict": "approved", "iteration": 1})
     state = state.with_cached_context(CachedContext((system("Be brief"),))).entered(AT)
     step = a_step("Hi", a_success(CALL), tokens=9, seconds=4.0)
     state = after_steps(step, state=state).with_stop_signal(SIGNAL).with_continuation_requested()
@@ -239,7 +268,7 @@ def test_a_new_execution_clears_its_data_and_the_critique() -> None:
     assert before.execution.execution_id == EXECUTION
     assert (before.execution.started_at, before.execution.completed_at) == (AT, later(5))
     assert state.execution == AgentState.empty().execution
-    assert state.metadata == {"kept": 1}
+    assert (state.metadata, state.marks) == ({"kept": 1}, {})
 
 
 def test_without_a_reset_the_execution_continues() -> None:

@@ -1,0 +1,26 @@
+"""The part of a state that belongs to one execution."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from everstep.agent_domain.state.steps import AgentStep, StepExecution
+from everstep.agent_domain.values import FrozenDict
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ExecutionData:
+    """The data of one execution of the agent, discarded when the next one begins."""
+
+    execution_id: UUID | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    step_executions: tuple[StepExecution, ...] = ()
+    current_step: AgentStep | None = None
+    hook_context: FrozenDict | None = None
+    """Data that hooks pass from the beginning of a step to its end; None outside of steps."""
+    task: str | None = None
+    """The message that started it; None until it starts."""
+
+    def __repr__(self) -> str:
+        return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"
