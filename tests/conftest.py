@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage among modules and tests, which stay: that took half of the time of the collection."""
+    """Look for no garbage among modules and tests, which stay; it took half of the collection's time."""
     gc.disable()
     try:
         return (yield)

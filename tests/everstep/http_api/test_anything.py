@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote
@@ -115,6 +116,7 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
     }
 
 
+@cache
 def kinds() -> list[tuple[str, GenerationMode]]:
     """Every address, with valid requests and, where a request can be invalid, with invalid ones."""
     nobody: Any = SimpleNamespace(allowed_origins=(), allowed_hosts=(), metrics=Metrics())
