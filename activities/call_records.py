@@ -13,17 +13,16 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.errors import ToolFailed
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.loop.step_error import StepError
-from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides, CallFacts
+from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed
 from everstep.agent_domain.messages.disclosure import Disclosure, with_public_content
 from everstep.agent_domain.storage.calls import CallRecord, RecordCall, Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.inquiry import AskModel
 from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolExecution
 from everstep.agent_domain.values import frozen_map, json_text
+from everstep.steps.tool_runs import ToolRun, result_without_run
 
 DEFAULT_DISCLOSURE = Disclosure()
 
@@ -54,23 +53,16 @@ def apply_decision(
             return call, "", None
 
 
-def result_without_run(
-    definition: AgentDefinition, reserved: Reservation, started: datetime
-) -> ToolExecution | None:
+def result_of_decision(definition: AgentDefinition, reserved: Reservation) -> ToolExecution | None:
     """Return the result of a call that does not run its tool: answered, denied, malformed or not allowed."""
     call, note, answer = apply_decision(reserved.call, reserved.resolution, reserved.answer)
     if answer is not None:
-        return ToolExecution(call, answer.value, None, started, now(), note)
-    explained = definition.tools.explained(call)
-    if explained is not None:
-        return ToolExecution(call, explained, None, started, now())
-    refusal = definition.tools.refusal(call)
-    if refusal is None and reserved.resolution is None and definition.needs_approval(call, reserved.allowed):
-        # The workflow asked for this run, but the store has no decision about the call.
-        refusal = NOT_ALLOWED
-    if refusal is None:
-        return None
-    return ToolExecution(call, None, StepError(refusal, tool_name=call.name), started, now())
+        return ToolExecution(call, answer.value, None, now(), now(), note)
+    # The workflow asked for this run; the store may have no decision about the call.
+    is_undecided = reserved.resolution is None and (
+        definition.need_of(call, reserved.allowed) is CallNeed.APPROVAL
+    )
+    return result_without_run(definition.tools, call, now, NOT_ALLOWED if is_undecided else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +74,11 @@ class CallPlace:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRun:
-    """The result of running a call."""
-
-    execution: ToolExecution
-    notes: MetadataChanges = NO_METADATA_CHANGES
-    besides: Besides = NOTHING_BESIDES
-    is_denied: bool = False
-    """Whether a person denied it: such a call has neither failed nor succeeded."""
-    seconds: float | None = None
-    """Seconds of work, where that is not the time from start to end."""
-    is_default: bool = False
-    """Whether the result is the default for a question that was not answered in time."""
-    exception: Exception | None = None
-    """The exception that the tool raised, for the log."""
-
-
 async def record_run(
     store: ExecutionStore,
     driver: StepDriver,
     place: CallPlace,
-    run: "ToolRun",
+    run: ToolRun,
     *,
     start_events: Sequence[EventRecord] = (),
     attempt: int = 1,
@@ -152,7 +127,9 @@ def _redact_error(execution: ToolExecution, place: CallPlace, disclosure: Disclo
     if execution.error is None:
         return execution
     error = disclosure.of(execution.error, place.ref.execution_id, execution.call.id)
-    return replace(execution, error=error)
+    # The text without secrets is the error's own now.
+    told = "" if execution.told == error.message else execution.told
+    return replace(execution, error=error, told=told)
 
 
 def output_from(call: ToolCall, record: CallRecord) -> ToolOutput:

@@ -1,9 +1,8 @@
 """Asks the model for a step: the reply is recorded once and paid for once."""
 
-import copy
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -25,13 +24,11 @@ from everstep.activities.store_retry import write_with_retry
 from everstep.activities.text_checkpoints import TextCheckpoints
 from everstep.activities.tool_runner import ToolRunner
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.drivers import StepDriver, state_with_reply
-from everstep.agent_domain.agents.processors import additions_between
+from everstep.agent_domain.agents.drivers import Reply, StepDriver
 from everstep.agent_domain.capabilities.approvals import ApprovalRule, args_digest
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.errors import RETRYABLE
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.retries import DURABLE_SECONDS, GiveUp, budget_of, delay_text
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides, CallNeed, StepFacts
@@ -41,7 +38,6 @@ from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
 from everstep.agent_domain.storage.calls import Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import (
-    NO_ADDITIONS,
     BeginStep,
     BegunStep,
     CallToRecord,
@@ -53,8 +49,8 @@ from everstep.agent_domain.storage.steps import (
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
-from everstep.steps.hooks import find_hooks, run_before_step
-from everstep.steps.isolation import error_boundary
+from everstep.steps.hooks import find_hooks
+from everstep.steps.model_calls import ModelCall
 from everstep.steps.provider_retry import add_reason
 from everstep.steps.toolsets import available_tool_names
 
@@ -167,27 +163,26 @@ class InferenceRunner:
         initial: AgentState,
         *,
         allowed: Sequence[ApprovalRule],
-    ) -> "_InferenceResult":
+    ) -> ModelCall:
         """Return the state after the model replied, or after it failed for good."""
-        text, since = TextCheckpoints(self.store, live, self.strike), monotonic()
-        state, added = initial, NO_ADDITIONS
-        try:
-            definition, driver, state = await self._add_listed_tools(
-                live.begin.ref, definition, driver, state
-            )
-            hooked = await run_before_step(find_hooks(definition, "before_step"), state)
-            added, state = additions_between(state, hooked), hooked
+        text, call = TextCheckpoints(self.store, live, self.strike), ModelCall(initial, monotonic)
+
+        async def infer(state: AgentState) -> Reply:
             async with text.checkpoints():
-                with error_boundary():
-                    reply = await driver.infer(state, text.add_text)
-            need_of = partial(definition.need_of, allowed=allowed)
-            state = state_with_reply(driver, state, reply, _seconds_since(since), need_of)
-        except RETRYABLE as error:
-            await self._raise_for_retry(live, request, driver.model, error)
-            state = state.failed(StepError.of(error), now(), _seconds_since(since))
+                return await driver.infer(state, text.add_text)
+
+        try:
+            definition, driver, call.state = await self._add_listed_tools(
+                live.begin.ref, definition, driver, initial
+            )
+            await call.run_hooks(definition)
+            await call.ask(definition, driver, infer, allowed)
         except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
-            state = state.failed(StepError.of(error), now(), _seconds_since(since))
-        return _InferenceResult(state, added, Wishes.between(initial, state))
+            # Hooks and toolsets may raise the same errors, but only the model call is retried.
+            if call.is_waiting and isinstance(error, RETRYABLE):
+                await self._raise_for_retry(live, request, driver.model, error)
+            call.fail(error, now())
+        return call
 
     async def _add_listed_tools(
         self, ref: ExecutionRef, definition: AgentDefinition, driver: StepDriver, state: AgentState
@@ -196,10 +191,8 @@ class InferenceRunner:
         if not definition.toolsets:
             return definition, driver, state
         listed = await self.tool_runner.tool_lists.load_definition(ref, definition)
-        driver = copy.copy(driver)
-        driver.equip(listed.tools, parallel_tools=definition.base_plan.parallel_tools)
         cached = state.cached_context.with_tools(listed.tools.schemas)
-        return listed, driver, state.with_cached_context(cached)
+        return listed, listed.equipped_driver(driver), state.with_cached_context(cached)
 
     async def _raise_for_retry(
         self, live: LiveText, request: InferInput, model: object, error: Exception
@@ -241,18 +234,8 @@ def _call_to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
     return CallToRecord(call, need, digest, request_data(call.args) if need is CallNeed.INPUT else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _InferenceResult:
-    """The result of asking the model."""
-
-    state: AgentState
-    added: HookAdditions
-    """The additions of hooks before the model was asked."""
-    wishes: Wishes
-
-
 def _reply_to_record(
-    begin: BeginStep, driver: StepDriver, result: _InferenceResult, disclosure: Disclosure
+    begin: BeginStep, driver: StepDriver, result: ModelCall, disclosure: Disclosure
 ) -> RecordReply:
     """Build the record of the model's reply or failure."""
     step = _current_step(result.state)
@@ -296,7 +279,3 @@ def _current_step(state: AgentState) -> AgentStep:
     if state.current_step is None:
         raise ApplicationError("the driver returned no step", non_retryable=True)
     return state.current_step
-
-
-def _seconds_since(start: float) -> float:
-    return round(monotonic() - start, 6)

@@ -1,6 +1,5 @@
 """Model calls that tools and processors make during a step; each one is paid for once."""
 
-import asyncio
 import hashlib
 from functools import partial
 from itertools import count
@@ -11,7 +10,7 @@ from everstep.activities.store_retry import write_with_retry
 from everstep.agent_domain.agents.drivers import ignore_text
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.loop.retries import DURABLE_SECONDS, budget_of
+from everstep.agent_domain.loop.retries import DURABLE_SECONDS
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
@@ -19,7 +18,7 @@ from everstep.agent_domain.storage.calls import InnerReply
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import frozen_map, json_text, thaw
-from everstep.steps.provider_retry import Sleep, log_pause, retry_within
+from everstep.steps.provider_retry import ModelRetry, log_pause
 
 
 class InquiryInput(Protocol):
@@ -47,15 +46,13 @@ class RecordedInquiry:
         key: str,
         *,
         plan: ExecutionPlan | None = None,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.store = store
         self.agents = agents
         self.ref = request.ref
         self.agent = request.agent
         self.key = key
-        self.plan = plan or ExecutionPlan(model_attempts=None)
-        self.sleep = sleep
+        self.model_retry = ModelRetry(plan or ExecutionPlan(model_attempts=None), DURABLE_SECONDS)
         self.usage = Usage()
         self._count = 0
 
@@ -88,9 +85,8 @@ class RecordedInquiry:
 
     async def _ask_model(self, request: InferenceRequest, model: ModelChoice) -> InferenceResponse:
         asked_model = self.agents.model(self.agent, model)
-        budget = budget_of(self.plan.retry_seconds, asked_model, DURABLE_SECONDS, self.plan.model_attempts)
-        return await retry_within(
-            budget, lambda: asked_model.respond(request, ignore_text), self.sleep, log_pause
+        return await self.model_retry.retry(
+            asked_model, lambda: asked_model.respond(request, ignore_text), log_pause
         )
 
 

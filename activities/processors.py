@@ -16,16 +16,15 @@ from everstep.activities.inner_calls import RecordedInquiry
 from everstep.activities.state_loading import load_state_within
 from everstep.activities.store_retry import write_with_retry
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.processors import additions_between, run_processor
+from everstep.agent_domain.agents.processors import additions_between
 from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides, StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
-from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import BeginStep, RecordProcessing, RecordReply
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
-from everstep.steps.hooks import find_hooks, run_after_step, threaded_processor, time_limit
+from everstep.steps.hooks import process_step
 from everstep.steps.toolsets import available_tool_names
 
 _OUTPUT = TypeAdapter(ProcessOutput)
@@ -69,8 +68,7 @@ class ProcessorRunner:
         self.strike(Failpoint.PROCESS_BEFORE)
         since, failure = monotonic(), None
         try:
-            async with time_limit("processors and hooks"):
-                state = await self._run_all(definition, initial, ask)
+            state = await process_step(definition, initial, ask)
             added = additions_between(initial, state)
         except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
             error_key = f"step/{request.number + 1}"
@@ -85,13 +83,6 @@ class ProcessorRunner:
             failure and replace(failure, message=""),
         )
         return RecordProcessing(request.ref, request.number, _record_form(facts, failure), added)
-
-    async def _run_all(
-        self, definition: AgentDefinition, state: AgentState, ask: RecordedInquiry
-    ) -> AgentState:
-        for processor in definition.processors:
-            state = await run_processor(threaded_processor(processor), state, ask)
-        return await run_after_step(find_hooks(definition, "after_step"), state)
 
     async def _record_failure(
         self, request: ProcessInput, definition: AgentDefinition, error: StepError, seconds: float

@@ -10,7 +10,7 @@ from temporalio import activity
 
 from everstep.activities import call_records, execution_events
 from everstep.activities.agents import AgentProvider, find_agent
-from everstep.activities.call_records import ToolRun, now
+from everstep.activities.call_records import now
 from everstep.activities.contracts import (
     CLOSE,
     REPORT,
@@ -31,8 +31,6 @@ from everstep.agent_domain.agents.spawning import (
     child_execution,
     child_plan,
     child_ref,
-    find_private_agent,
-    private_agent_name,
 )
 from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import request_id
@@ -46,7 +44,9 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.tools.inquiry import refuse_model_call
 from everstep.agent_domain.tools.tools import ToolExecution
-from everstep.steps.tool_calls import Outcome, report_child, spawn_child
+from everstep.steps.subagents import find_child, report_child, spawn_child
+from everstep.steps.tool_calls import Outcome
+from everstep.steps.tool_runs import ToolRun
 
 FROM_OUTSIDE = "Its workflow was ended from outside"
 
@@ -82,7 +82,7 @@ class SubagentActivities:
         if reserved.recorded:
             return SpawnOutput(answered=call_records.output_from(reserved.call, reserved.recorded))
         self.strike(Failpoint.SPAWN_AFTER_RESERVE)
-        execution = call_records.result_without_run(definition, reserved, now())
+        execution = call_records.result_of_decision(definition, reserved)
         if execution is None:
             result = await self._call_spawn(request, definition, reserved)
             if isinstance(result, SpawnOutput):
@@ -102,16 +102,16 @@ class SubagentActivities:
         )
         spawn = await spawn_child(definition.tools, call, context)
         if isinstance(spawn, Outcome):
-            return ToolExecution(call, spawn.result, spawn.error, started, now(), note)
+            return spawn.execution(call, started, now(), note)
         try:
             return await self._accept(request, definition, spawn)
         except InvalidInput as error:
             return ToolExecution(call, None, StepError.of(error, call.name), started, now(), note)
 
     async def _accept(self, request: SpawnInput, definition: AgentDefinition, spawn: Spawn) -> SpawnOutput:
-        bundled = find_private_agent(definition, spawn.agent)
-        agent = private_agent_name(request.agent, spawn.agent) if bundled else spawn.agent
-        child = bundled or find_agent(self.agents, agent)
+        agent, child = find_child(
+            definition, request.agent, spawn.agent, lambda name: find_agent(self.agents, name)
+        )
         plan = child_plan(spawn, child, agent, request.tokens_left).told(request.broadcast)
         plan.rules()
         ref = child_ref(request.ref, request.call_id)
@@ -139,7 +139,7 @@ class SubagentActivities:
         child = await self.store.execution(child_ref(request.ref, request.call_id))
         reported_at, report = now(), await report_child(definition.tools, call, child_end(child))
         started = child.created_at if child else reported_at
-        execution = ToolExecution(call, report.result, report.error, started, now(), note)
+        execution = report.execution(call, started, now(), note)
         seconds, tokens = request.seconds, request.tokens
         if request.is_lost:
             seconds, tokens = await self._load_usage(child)

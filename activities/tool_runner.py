@@ -11,7 +11,7 @@ from temporalio import activity
 
 from everstep.activities import call_records, execution_events
 from everstep.activities.agents import AgentProvider, find_agent
-from everstep.activities.call_records import DEFAULT_DISCLOSURE, ToolRun, now
+from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import InferInput, ToolInput, ToolOutput, step_with_outputs
 from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
@@ -19,7 +19,6 @@ from everstep.activities.inner_calls import RecordedInquiry
 from everstep.activities.state_loading import load_state_within
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import PlannedTool
-from everstep.agent_domain.errors import HookFailed
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.marks import changed_marks
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
@@ -27,14 +26,13 @@ from everstep.agent_domain.loop.step_facts import Besides, CallFacts, CallNeed, 
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.calls import Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.metadata_changes import MetadataChanges
 from everstep.agent_domain.storage.steps import StepInput
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import Effect, ToolExecution, options_of
 from everstep.agent_domain.tools.toolsets import Asker
 from everstep.agent_domain.values import FrozenDict
-from everstep.steps.hooks import CallHooks, find_hooks
-from everstep.steps.tool_calls import call_tool
+from everstep.steps.hooks import ToolHooks, find_hooks
+from everstep.steps.tool_runs import ToolRun, run_tool
 from everstep.steps.toolsets import ask_toolsets
 
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
@@ -115,42 +113,28 @@ class ToolRunner:
     async def _execute(
         self, request: ToolInput, definition: AgentDefinition, reserved: Reservation
     ) -> ToolRun:
-        started, key = now(), f"call/{reserved.call.id}"
+        key = f"call/{reserved.call.id}"
         ask = RecordedInquiry(self.store, self.agents, request, key, plan=definition.base_plan)
         if reserved.is_uncertain and request.effect is Effect.AT_MOST_ONCE:
             error = StepError(EFFECT_UNKNOWN, ErrorType.UNKNOWN, reserved.call.name)
-            unknown = ToolExecution(reserved.call, None, error, started, now())
+            unknown = ToolExecution(reserved.call, None, error, now(), now())
             return ToolRun(unknown, besides=Besides(await ask.load_crashed_usage()))
-        early_result = call_records.result_without_run(definition, reserved, started)
+        early_result = call_records.result_of_decision(definition, reserved)
         if early_result:
             return ToolRun(early_result)
         call, note, _ = call_records.apply_decision(reserved.call, reserved.resolution)
         context = call_records.build_context(request.ref, replace(reserved, call=call), ask)
-        call_hooks = await self._load_hooks(request, definition, call.name)
-        try:
-            if call_hooks:
-                await call_hooks.run_before(call)
-            tool_outcome = await call_tool(definition.tools.get(call.name), call, context)
-            execution = ToolExecution(
-                call, tool_outcome.result, tool_outcome.error, started, now(), note, tool_outcome.model_text
-            )
-            if call_hooks:
-                await call_hooks.run_after(execution)
-        except HookFailed as error:
-            failed = replace(StepError.of(error, call.name), type=StepError.of(error.__cause__ or error).type)
-            failed_execution = ToolExecution(call, None, failed, started, now(), note)
-            return ToolRun(failed_execution, besides=Besides(ask.usage), exception=error)
-        notes, is_default = (
-            MetadataChanges(tool_outcome.metadata),
-            request.need is CallNeed.INPUT and tool_outcome.error is None,
+        run = await run_tool(
+            definition.tools.get(call.name),
+            call,
+            context,
+            ask=ask,
+            hooks=await self._load_hooks(request, definition),
+            redaction=self.disclosure.redaction,
+            now=now,
+            note=note,
         )
-        if call_hooks is None:
-            return ToolRun(
-                execution, notes, Besides(ask.usage), is_default=is_default, exception=tool_outcome.exception
-            )
-        extras = Besides(ask.usage, wishes=call_hooks.wishes)
-        notes = call_hooks.notes.followed_by(notes)
-        return ToolRun(execution, notes, extras, is_default=is_default, exception=tool_outcome.exception)
+        return replace(run, is_default=request.need is CallNeed.INPUT and run.execution.error is None)
 
     async def _load_default_events(self, request: ToolInput, run: ToolRun) -> Sequence[EventRecord]:
         """Return the events of a question that was answered by its default."""
@@ -160,18 +144,14 @@ class ToolRunner:
         questions = [row for row in requests if row.call_id == request.call_id and row.kind is CallNeed.INPUT]
         return [execution_events.default_answer_event(row) for row in questions]
 
-    async def _load_hooks(
-        self, request: ToolInput, definition: AgentDefinition, tool: str
-    ) -> CallHooks | None:
+    async def _load_hooks(self, request: ToolInput, definition: AgentDefinition) -> ToolHooks | None:
         """Load the hooks of the call and the state they need; None without hooks, which saves the read."""
         hooks = find_hooks(definition, "before_tool", "after_tool")
         if not hooks:
             return None
         material = await self.store.material(request.ref)
         state = await load_state_within(self.store, request.ref, request.number, material)
-        state = state.with_facts(replace(state.facts, marks=request.marks))
-        is_quick = options_of(definition.tools.get(tool)).quick
-        return CallHooks(hooks, state, state, is_quick)
+        return ToolHooks(hooks, state.with_facts(replace(state.facts, marks=request.marks)))
 
     async def run_quick_calls(
         self,

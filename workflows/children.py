@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from everstep.activities.subagents import SubagentActivities
     from everstep.agent_domain.agents.plan import ExecutionPlan
-    from everstep.agent_domain.agents.spawning import child_ref
+    from everstep.agent_domain.agents.spawning import child_ref, tokens_left
     from everstep.agent_domain.ids import ExecutionRef
     from everstep.agent_domain.loop.facts import StateInfo
     from everstep.agent_domain.loop.status import ExecutionStatus
@@ -232,11 +232,9 @@ class ChildExecutions(ExecutionBase):
     @property
     def remaining_tokens(self) -> int | None:
         """Tokens that this execution may still use; None if unlimited."""
-        if self.plan.max_tokens is None:
-            return None
         extras = self.step.besides
         in_progress = (self.step.usage + extras.usage).total + extras.child_tokens
-        return max(1, self.plan.max_tokens - self.facts.tokens - in_progress)
+        return tokens_left(self.plan.max_tokens, self.facts.tokens + in_progress)
 
     @property
     def session_seconds(self) -> float:

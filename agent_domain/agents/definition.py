@@ -146,12 +146,18 @@ class AgentDefinition:
     def equipped(self) -> "AgentDefinition":
         """A copy whose tools and driver are bound to this agent."""
         bound = [tool.of(self) for tool in self.tools if isinstance(tool, BindsToAgent)]
-        tools, driver = self.tools.merged(bound), self.driver
-        if isinstance(driver, StepDriver):
-            # A copy, so that two agents never share a driver's position or tools.
-            driver = copy.copy(driver)
-            driver.equip(tools, parallel_tools=self.base_plan.parallel_tools)
-        return replace(self, tools=tools, driver=driver)
+        agent = replace(self, tools=self.tools.merged(bound))
+        driver = agent.driver
+        return (
+            replace(agent, driver=agent.equipped_driver(driver)) if isinstance(driver, StepDriver) else agent
+        )
+
+    def equipped_driver(self, driver: StepDriver) -> StepDriver:
+        """A copy of a driver with this agent's tools."""
+        # A copy, so that two agents never share a driver's position or tools.
+        driver = copy.copy(driver)
+        driver.equip(self.tools, parallel_tools=self.base_plan.parallel_tools)
+        return driver
 
     def need_of(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> CallNeed:
         """What a call waits for before it has a result.

@@ -105,6 +105,11 @@ def child_ref(parent: ExecutionRef, call_id: str) -> ExecutionRef:
     return ExecutionRef(subagent_id(parent.execution_id, call_id), parent.tenant_id, parent.session_id)
 
 
+def tokens_left(limit: int | None, used: int) -> int | None:
+    """The tokens that a parent leaves to a child, at least one; None without a limit."""
+    return None if limit is None else max(1, limit - used)
+
+
 def child_plan(
     spawn: Spawn, definition: AgentDefinition, agent: str, tokens_left: int | None = None
 ) -> ExecutionPlan:

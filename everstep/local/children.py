@@ -4,13 +4,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.spawning import Spawn, child_plan, find_private_agent, private_agent_name
+from everstep.agent_domain.agents.spawning import Spawn, child_plan, tokens_left
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed
 from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, final_situation
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.values import EMPTY
+from everstep.steps.subagents import find_child
 
 RunChild = Callable[[AgentDefinition, AgentState], Awaitable[AgentState]]
 """Runs an agent to its end."""
@@ -39,14 +41,13 @@ class SubagentParent:
 
     def _child_start(self, spawn: Spawn) -> tuple[AgentDefinition, AgentState]:
         """Return the child's definition and its initial state."""
-        child = find_private_agent(self.definition, spawn.agent)
-        if child is None:
-            raise InvalidInput(
-                f"there is no agent '{spawn.agent}' in-process; let the tool bring it (`subagents`), "
-                "or run the agent on a worker"
-            )
-        agent = private_agent_name(self.definition.descriptor.name, spawn.agent)
+        agent, child = find_child(
+            self.definition, self.definition.base_plan.agent, spawn.agent, _refuse_agent
+        )
         plan = child_plan(spawn, replace(child, criteria=()), agent, self._remaining_tokens())
+        plan.rules()
+        if spawn.llm_preset:
+            child = replace(child, llm_preset=spawn.llm_preset, model_settings=EMPTY)
         state = AgentState.empty().with_messages(spawn.messages).with_metadata(spawn.metadata)
         facts = self.state.facts
         worked = facts.state_info.session_execution_seconds + facts.seconds_under_way
@@ -58,10 +59,16 @@ class SubagentParent:
         return replace(child, base_plan=plan), state
 
     def _remaining_tokens(self) -> int | None:
-        limit = self.definition.base_plan.max_tokens
         step = self.state.current_step
         used = self.state.tokens + (step.usage.total if step else 0)
-        return None if limit is None else max(1, limit - used)
+        return tokens_left(self.definition.base_plan.max_tokens, used)
+
+
+def _refuse_agent(name: str) -> AgentDefinition:
+    raise InvalidInput(
+        f"there is no agent '{name}' in-process; let the tool bring it (`subagents`), "
+        "or run the agent on a worker"
+    )
 
 
 def _end_of(child: AgentState) -> ChildEnd:

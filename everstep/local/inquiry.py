@@ -1,15 +1,18 @@
-"""Model calls that tools and processors make during a step, in this process."""
+"""Model calls of a run in this process: of its steps, and of tools and processors during a step."""
 
 from collections.abc import Callable
+from functools import partial
 
 from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver, ignore_text
+from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.retries import LOCAL_SECONDS
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
-from everstep.local.patience import ModelRetry
-from everstep.steps.provider_retry import OnPause, log_pause
+from everstep.local.clock import Clock, sleep_on_clock
+from everstep.steps.provider_retry import ModelRetry, OnPause, log_pause
 
 
 class LocalInquiry:
@@ -18,24 +21,27 @@ class LocalInquiry:
     def __init__(
         self,
         model_of: Callable[[ModelChoice], Model],
-        patience: ModelRetry,
+        model_retry: ModelRetry,
         on_pause: OnPause = log_pause,
     ) -> None:
         self.model_of = model_of
-        self.patience = patience
+        self.model_retry = model_retry
         self.on_pause = on_pause
         self.usage = Usage()
-        self.child_tokens = 0
-        """Tokens of a subagent that the call started."""
 
     async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
         """Return the model's reply."""
         asked_model = self.model_of(model)
-        response = await self.patience.retry(
+        response = await self.model_retry.retry(
             asked_model, lambda: asked_model.respond(request, ignore_text), self.on_pause
         )
         self.usage += response.usage
         return response
+
+
+def local_model_retry(plan: ExecutionPlan, clock: Clock) -> ModelRetry:
+    """Return the retries of model calls for a caller who waits for the run."""
+    return ModelRetry(plan, LOCAL_SECONDS, sleep=partial(sleep_on_clock, clock), clock=clock.seconds)
 
 
 def model_lookup(

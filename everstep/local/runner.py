@@ -5,7 +5,8 @@ and concurrency, but no policy. Waiting for people needs the durable runtime: he
 text that explains it.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid4
 
@@ -13,12 +14,12 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import (
     CanUseTools,
     Model,
+    Reply,
     StepDriver,
     ToolCallingDriver,
-    state_with_reply,
     state_with_results,
 )
-from everstep.agent_domain.agents.processors import require_continued_state, run_processor
+from everstep.agent_domain.agents.processors import require_continued_state
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
@@ -34,18 +35,21 @@ from everstep.agent_domain.loop.loop import (
     Stop,
     decide,
 )
-from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.state.events import EventBus
-from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.storage.metadata_changes import MetadataChanges, apply_changes
 from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.agent_domain.tools.toolsets import Asker
-from everstep.agent_domain.values import EMPTY
+from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.local.clock import Clock, SystemClock
 from everstep.local.executor import LocalExecutor
-from everstep.local.inquiry import LocalInquiry, model_lookup
+from everstep.local.inquiry import LocalInquiry, local_model_retry, model_lookup
 from everstep.local.narrator import EventNarrator
-from everstep.local.patience import ModelRetry
+from everstep.steps.hooks import failure_of, process_step
 from everstep.steps.isolation import error_boundary
+from everstep.steps.model_calls import ModelCall
+from everstep.steps.tool_runs import ToolRun
 from everstep.steps.toolsets import ask_toolsets
 
 
@@ -71,7 +75,7 @@ class LocalRunner:
         self.new_id = new_id
         self.events = events or definition.events
         self.on_decision = on_decision
-        self.patience = ModelRetry(definition.base_plan, self.clock)
+        self.model_retry = local_model_retry(definition.base_plan, self.clock)
         self.model_of = model_lookup(self.driver, models)
         self.executor = LocalExecutor(definition, self.clock, self.events, self.model_of, self._run_subagent)
         self.narrator = EventNarrator(definition.tools.names, self.clock, self.events)
@@ -82,8 +86,9 @@ class LocalRunner:
         """The agent's driver, with a preset's model if it needs one."""
         driver, choice = definition.driver, definition.model_settings or definition.llm_preset
         if self.models and (driver is None or (isinstance(driver, StepDriver) and driver.wants_model)):
-            driver = (driver or ToolCallingDriver()).with_model(self.models(choice))
-            driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
+            driver = definition.equipped_driver(
+                (driver or ToolCallingDriver()).with_model(self.models(choice))
+            )
         if driver is None:
             raise InvalidInput(
                 "the agent has no driver; give it one: AgentBuilder.with_driver(...), "
@@ -112,7 +117,7 @@ class LocalRunner:
         self.executor.definition = self.definition
         self.narrator.tools = self.definition.tools.names
         if isinstance(self.driver, StepDriver):
-            self.driver.equip(self.definition.tools, parallel_tools=self.rules.parallel_tools)
+            self.driver = self.definition.equipped_driver(self.driver)
         self._has_listed = True
 
     async def run(self, state: AgentState) -> AgentState:
@@ -205,27 +210,28 @@ class LocalRunner:
         Returns the states and the decision. There are two states if an exception came after the step was
         complete, because the exception is recorded as another step.
         """
-        state = self._start_step(state, opening.hears if isinstance(opening, Infer) else 0)
+        step = _StepProgress(self._start_step(state, opening.hears if isinstance(opening, Infer) else 0))
         began, complete, decision = self.clock.seconds(), list[AgentState](), None
-        ask = LocalInquiry(self.model_of, self.patience)
+        ask = LocalInquiry(self.model_of, self.model_retry)
         try:
             with error_boundary():
-                state = await self._run_phases(state)
-                if state.facts.pending:
-                    return [state], AwaitResume()
-                decision = self._decide(state)
+                await self._run_phases(step)
+                if step.state.facts.pending:
+                    return [step.state], AwaitResume()
+                decision = self._decide(step.state)
                 if isinstance(decision, Process):
-                    state, decision = await self._process(state, ask), None
+                    step.state, decision = await self._process(step.state, ask), None
+            state = step.state
         except ListenerFailed:
             raise
         except Exception as error:  # noqa: BLE001 -- the error policy handles it
-            seconds, decision = self.clock.seconds() - began, None
+            state, seconds, decision = step.state, self.clock.seconds() - began, None
             if state.facts.is_applied:
                 state = self._record(state.spent(ask.usage), None)
                 seconds -= state.execution.step_executions[-1].processing_seconds
                 complete.append(state)
                 self.narrator.emit_step_start(state)
-            state = state.failed(StepError.of(error), self.clock.now(), max(0.0, seconds))
+            state = state.failed(failure_of(error), self.clock.now(), max(0.0, seconds))
         decision = decision or self._decide(state)
         outcome = decision.outcome if isinstance(decision, Infer | Stop) else None
         return [*complete, self._record(state, outcome)], decision
@@ -243,47 +249,52 @@ class LocalRunner:
             self.narrator.emit_step_start(state)
         return state
 
-    async def _run_phases(self, state: AgentState) -> AgentState:
+    async def _run_phases(self, step: "_StepProgress") -> None:
         """Ask the model, then run tools until every call has a result or a hook paused the run."""
         await self._list_tools()
-        if state.facts.awaits_reply:
-            for hook in self.definition.hooks:
-                state = require_continued_state(hook.before_step(state), hook, state)
-            state = await self._infer(state)
-        while state.facts.pending:
-            decision = self._decide(state)
+        if step.state.facts.awaits_reply:
+            await self._infer(step)
+        metadata = step.state.metadata
+        while step.state.facts.pending:
+            decision = self._decide(step.state)
             if isinstance(decision, AwaitResume):
-                return state
-            state = await self._run_calls(state, decision)
-        if not state.facts.is_applied:
+                return
+            await self._run_calls(step, decision, metadata)
+        if not step.state.facts.is_applied:
             raise InvalidInput(
                 f"{type(self.driver).__name__}.use_tools returned a state without a new step; "
                 "return state.with_current_step(step)"
             )
-        return state
 
-    async def _infer(self, state: AgentState) -> AgentState:
-        began = self.clock.seconds()
+    async def _infer(self, step: "_StepProgress") -> None:
+        """Run the hooks before the step, and ask the model; what the hooks changed is kept if it fails."""
+        call = ModelCall(step.state, self.clock.seconds, is_free=True)
+        await call.run_hooks(self.definition)
+        step.state = call.state
         if not isinstance(self.driver, StepDriver):
-            state = require_continued_state(await self.driver.use_tools(state), self.driver, state)
-            return state.worked(self.clock.seconds() - began)
-        driver, text = self.driver, self.narrator.open_text(state)
-        # Not retried once listeners have received text, as they cannot take it back.
-        reply = await self.patience.retry(
-            driver.model,
-            lambda: driver.infer(state, text.write),
-            partial(self.narrator.emit_model_delay, state),
-            may_repeat=lambda: not text.wrote,
-        )
-        text.close()
-        return state_with_reply(
-            self.driver, state, reply, self.clock.seconds() - began, self.definition.need_of
-        )
+            state = require_continued_state(await self.driver.use_tools(step.state), self.driver, step.state)
+            step.state = state.worked(call.elapsed)
+            return
+        driver, text = self.driver, self.narrator.open_text(step.state)
 
-    async def _run_calls(self, state: AgentState, decision: Decision) -> AgentState:
-        """Run the calls that the decision names."""
-        if not isinstance(self.driver, StepDriver) or state.current_step is None:
-            raise InvalidInput(f"{type(self.driver).__name__}.use_tools left tool calls without a result")
+        async def infer(state: AgentState) -> Reply:
+            # Not retried once listeners have received text, as they cannot take it back.
+            return await self.model_retry.retry(
+                driver.model,
+                lambda: driver.infer(state, text.write),
+                partial(self.narrator.emit_model_delay, state),
+                may_repeat=lambda: not text.wrote,
+            )
+
+        await call.ask(self.definition, driver, infer)
+        text.close()
+        step.state = call.state
+
+    async def _run_calls(self, step: "_StepProgress", decision: Decision, metadata: FrozenDict) -> None:
+        """Run the calls that the decision names; the tools receive this metadata."""
+        state, driver = step.state, self.driver
+        if not isinstance(driver, StepDriver) or state.current_step is None:
+            raise InvalidInput(f"{type(driver).__name__}.use_tools left tool calls without a result")
         match decision:
             case RunTools(named) | RunSubagents(named) | AwaitApproval(named):
                 """The executor refuses calls that need a person."""
@@ -293,15 +304,34 @@ class LocalRunner:
                 raise InvalidInput(f"a step with unanswered calls cannot be followed by {decision}")
         calls = {call.id: call for call in state.current_step.pending_calls}
         began = self.clock.seconds()
-        state, executions = await self.executor.execute_tools([calls[each.id] for each in named], state)
-        return state_with_results(self.driver, state, executions, self.clock.seconds() - began)
+        after, runs = await self.executor.run_calls([calls[each.id] for each in named], state, metadata)
+        failure = next((run.hook_failure for run in runs if run.hook_failure), None)
+        if failure:
+            step.state = self._with_kept_results(driver, state, runs)
+            raise failure
+        executions = (run.execution for run in runs)
+        step.state = state_with_results(driver, after, executions, self.clock.seconds() - began)
+
+    def _with_kept_results(
+        self, driver: StepDriver, state: AgentState, runs: Sequence[ToolRun]
+    ) -> AgentState:
+        """Add the reply and its results to the conversation of a step that a hook ends.
+
+        The tools have had their effects, so the model has to read of them.
+        """
+        if state.current_step is None:
+            return state
+        now, step = self.clock.now(), state.current_step.observed(run.execution for run in runs)
+        earlier = (MetadataChanges(each.metadata) for each in state.current_step.tool_executions)
+        step = step.observed(
+            ToolExecution(call, CANCELLED_CALL, None, now, now) for call in step.pending_calls
+        )
+        metadata = apply_changes(state.metadata, (*earlier, *(run.notes for run in runs)))
+        return replace(state, metadata=metadata).heard(*driver.outputs(step))
 
     async def _process(self, state: AgentState, ask: LocalInquiry) -> AgentState:
         began = self.clock.seconds()
-        for processor in self.definition.processors:
-            state = await run_processor(processor, state, ask)
-        for hook in self.definition.hooks:
-            state = require_continued_state(hook.after_step(state), hook, state)
+        state = await process_step(self.definition, state, ask)
         return state.worked(self.clock.seconds() - began).spent(ask.usage).processed()
 
     def _record(self, state: AgentState, outcome: ContinuationOutcome | None) -> AgentState:
@@ -312,3 +342,10 @@ class LocalRunner:
             self.narrator.emit_evaluation(state, outcome, self.rules.error_policy)
         self.narrator.emit_state(state, record)
         return state
+
+
+@dataclass
+class _StepProgress:
+    """The state of a step under way: what was done before an exception is kept."""
+
+    state: AgentState

@@ -78,8 +78,7 @@ class AgentBook:
             return driver
         wanted = preset or definition.model_settings or definition.llm_preset
         driver = (driver or ToolCallingDriver()).with_model(self._model_or_unusable(wanted))
-        driver.equip(definition.tools, parallel_tools=definition.base_plan.parallel_tools)
-        return driver
+        return definition.equipped_driver(driver)
 
     def model(self, name: str, choice: ModelChoice = None) -> Model:
         """Return the model for the agent's tools and processors: the one they name, or the agent's own."""

@@ -1,32 +1,29 @@
-"""Runs the hooks of durable executions and collects the changes that they make."""
+"""Runs hooks and processors: isolated, with a time limit, and each with the state of the one before."""
 
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.processors import (
     AgentHook,
     Processor,
     ProcessorWithModel,
-    additions_between,
     overrides,
     require_continued_state,
+    run_processor,
 )
 from everstep.agent_domain.errors import Escaped, HookFailed, InvalidInput
-from everstep.agent_domain.loop.hook_requests import Wishes
+from everstep.agent_domain.loop.hook_requests import NO_WISHES, Wishes
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import Besides
 from everstep.agent_domain.state.state import AgentState
-from everstep.agent_domain.storage.metadata_changes import MetadataChanges
+from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
+from everstep.agent_domain.tools.inquiry import AskModel
 from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
 from everstep.steps.isolation import error_boundary, run_in_thread
-
-
-def find_hooks(definition: AgentDefinition, *methods: str) -> Sequence[AgentHook]:
-    """Return the agent's hooks that override one of these methods."""
-    return [hook for hook in definition.hooks if any(overrides(hook, method) for method in methods)]
-
 
 HOOK_SECONDS = 15 * 60.0
 """Time limit of hooks and processors at one place. Their activities have a longer timeout (`MODEL`, `TOOL`);
@@ -37,8 +34,13 @@ QUICK_HOOK_SECONDS = 2.0
 """The limit before the call of a quick tool, and again after it: all of it runs in one local activity."""
 
 
+def find_hooks(definition: AgentDefinition, *methods: str) -> Sequence[AgentHook]:
+    """Return the agent's hooks that override one of these methods."""
+    return [hook for hook in definition.hooks if any(overrides(hook, method) for method in methods)]
+
+
 @asynccontextmanager
-async def time_limit(subject: str, *, is_quick: bool = False) -> AsyncGenerator[None]:
+async def _time_limit(subject: str, *, is_quick: bool = False) -> AsyncGenerator[None]:
     """Run user code in the body with a time limit; raises `TimeoutError` when it is over."""
     limit = QUICK_HOOK_SECONDS if is_quick else HOOK_SECONDS
     deadline = asyncio.timeout(limit)
@@ -52,26 +54,31 @@ async def time_limit(subject: str, *, is_quick: bool = False) -> AsyncGenerator[
         raise
 
 
-async def run_before_step(hooks: Sequence[AgentHook], state: AgentState) -> AgentState:
-    """Return the state with which the model is asked."""
+async def run_before_step(definition: AgentDefinition, state: AgentState) -> AgentState:
+    """Run `before_step` of every hook; returns the state with which the model is asked."""
+    hooks = find_hooks(definition, "before_step")
     if not hooks:
         return state
-    async with time_limit("the hooks before the step"):
+    async with _time_limit("the hooks before the step"):
         return await run_in_thread(lambda: _run_hooks(hooks, "before_step", state))
 
 
-async def run_after_step(hooks: Sequence[AgentHook], state: AgentState) -> AgentState:
-    """Return the state that is evaluated."""
-    return await run_in_thread(lambda: _run_hooks(hooks, "after_step", state)) if hooks else state
+async def process_step(definition: AgentDefinition, state: AgentState, ask: AskModel) -> AgentState:
+    """Run the processors and the `after_step` hooks; returns the state that is evaluated."""
+    hooks = find_hooks(definition, "after_step")
+    async with _time_limit("processors and hooks"):
+        for processor in definition.processors:
+            state = await run_processor(_threaded_processor(processor), state, ask)
+        return await run_in_thread(lambda: _run_hooks(hooks, "after_step", state)) if hooks else state
 
 
-def _run_hooks(hooks: Sequence[AgentHook], method: str, state: AgentState, *told: object) -> AgentState:
+def _run_hooks(hooks: Sequence[AgentHook], method: str, state: AgentState, *arguments: object) -> AgentState:
     for hook in hooks:
-        state = require_continued_state(getattr(hook, method)(state, *told), hook, state)
+        state = require_continued_state(getattr(hook, method)(state, *arguments), hook, state)
     return state
 
 
-def threaded_processor(processor: Processor) -> Processor:
+def _threaded_processor(processor: Processor) -> Processor:
     """Wrap a processor so that its synchronous part runs in a thread."""
     if isinstance(processor, ProcessorWithModel) or inspect.iscoroutinefunction(processor):
         return processor
@@ -84,45 +91,84 @@ def threaded_processor(processor: Processor) -> Processor:
     return run
 
 
-@dataclass
-class CallHooks:
-    """Runs the hooks of one call and passes the state from one to the next. An exception ends the step."""
+class ToolHooks:
+    """Runs the hooks around tool calls, of one call after the other, and passes the state on.
 
-    hooks: Sequence[AgentHook]
-    initial_state: AgentState
-    state: AgentState
-    is_quick: bool = False
-    """Whether the tool is quick; then its hooks have the short time limit."""
+    An exception ends the step.
 
-    async def run_before(self, call: ToolCall) -> None:
-        """Run `before_tool` of every hook."""
-        await self._run("before_tool", "before the call", call)
+    Args:
+        hooks: The hooks that override `before_tool` or `after_tool`.
+        state: The state in which the calls run.
+        is_free: Whether the hooks may also change messages, which a durable execution could not record.
+    """
 
-    async def run_after(self, execution: ToolExecution) -> None:
-        """Run `after_tool` of every hook."""
-        await self._run("after_tool", "after the call", execution)
+    def __init__(self, hooks: Sequence[AgentHook], state: AgentState, *, is_free: bool = False) -> None:
+        self.hooks = hooks
+        self.state = state
+        self.is_free = is_free
+        self._turn = asyncio.Lock()
+        self._changes: dict[str, list[tuple[AgentState, AgentState]]] = {}
+        """The states before and after the hooks of each call."""
 
-    async def _run(self, method: str, place: str, argument: object) -> None:
-        try:
-            async with time_limit("the hooks", is_quick=self.is_quick):
-                self.state = await run_in_thread(lambda: _run_hooks(self.hooks, method, self.state, argument))
-            self._refuse_messages()
-        except Exception as error:  # noqa: BLE001 -- every exception of a hook ends the step
-            cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
-            raise HookFailed(f"{type(cause).__name__} in a hook {place}: {cause}") from cause
+    async def run_before(self, call: ToolCall, *, is_quick: bool = False) -> None:
+        """Run `before_tool` of every hook.
 
-    def _refuse_messages(self) -> None:
-        if self.state.messages != self.initial_state.messages:
+        Args:
+            call: The call.
+            is_quick: Whether the tool is declared quick; then its hooks have the short time limit.
+
+        Raises:
+            HookFailed: A hook raised, or returned a state that is refused.
+        """
+        await self._run(call.id, "before_tool", call, is_quick=is_quick)
+
+    async def run_after(self, execution: ToolExecution, *, is_quick: bool = False) -> None:
+        """Run `after_tool` of every hook; see `run_before`."""
+        await self._run(execution.call.id, "after_tool", execution, is_quick=is_quick)
+
+    async def _run(self, call_id: str, method: str, argument: object, *, is_quick: bool) -> None:
+        if not self.hooks:
+            return
+        async with self._turn:
+            before = self.state
+            try:
+                async with _time_limit("the hooks", is_quick=is_quick):
+                    after = await run_in_thread(lambda: _run_hooks(self.hooks, method, before, argument))
+                self._refuse_messages(before, after)
+            except Exception as error:  # noqa: BLE001 -- every exception of a hook ends the step
+                cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
+                place = "before the call" if method == "before_tool" else "after the call"
+                raise HookFailed(f"{type(cause).__name__} in a hook {place}: {cause}") from cause
+            self.state = after
+            self._changes.setdefault(call_id, []).append((before, after))
+
+    def _refuse_messages(self, before: AgentState, after: AgentState) -> None:
+        if not self.is_free and after.messages != before.messages:
             raise InvalidInput(
                 "hooks of tool calls cannot add messages; add them in before_step or after_step"
             )
 
-    @property
-    def notes(self) -> MetadataChanges:
-        """The changes that the hooks made to the metadata."""
-        return additions_between(self.initial_state, self.state).notes
+    async def charge(self, besides: Besides) -> None:
+        """Add what a call used to the state that the next hooks receive."""
+        async with self._turn:
+            self.state = self.state.spent(besides.usage).charged(besides.child_tokens)
 
-    @property
-    def wishes(self) -> Wishes:
-        """The requests that the hooks made, such as a pause."""
-        return Wishes.between(self.initial_state, self.state)
+    def notes(self, call_id: str) -> MetadataChanges:
+        """The changes that the hooks of a call made to the metadata."""
+        notes = NO_METADATA_CHANGES
+        for before, after in self._changes.get(call_id, ()):
+            notes = notes.followed_by(MetadataChanges.between(before.metadata, after.metadata))
+        return notes
+
+    def wishes(self, call_id: str) -> Wishes:
+        """The requests that the hooks of a call made, such as a pause."""
+        changes = self._changes.get(call_id)
+        return Wishes.between(changes[0][0], changes[-1][1]) if changes else NO_WISHES
+
+
+def failure_of(error: Exception, tool_name: str | None = None) -> StepError:
+    """Return the error of a step or call that an exception ended; a hook's has the type of its cause."""
+    failure = StepError.of(error, tool_name)
+    if not isinstance(error, HookFailed):
+        return failure
+    return replace(failure, type=StepError.of(error.__cause__ or error).type)

@@ -1,13 +1,15 @@
 """Retries model calls within one process."""
 
+import asyncio
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
+from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.errors import RETRYABLE
-from everstep.agent_domain.loop.retries import GiveUp, RetryBudget, delay_text
+from everstep.agent_domain.loop.retries import GiveUp, IsScripted, RetryBudget, budget_of, delay_text
 
 T = TypeVar("T")
 
@@ -71,3 +73,44 @@ async def retry_within(
             on_pause(delay_text(error, seconds), error, seconds)
         waited += seconds
         await sleep(seconds)
+
+
+class ModelRetry:
+    """Retries model calls within the budget of the agent, its model's preset, or the default.
+
+    Args:
+        plan: The agent's plan.
+        default_seconds: The budget where neither the agent nor the preset sets one.
+        sleep: Waits between tries; not called for a scripted model, which does not recover by waiting.
+        clock: A monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        default_seconds: float,
+        *,
+        sleep: Sleep = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan = plan
+        self.default_seconds = default_seconds
+        self.sleep = sleep
+        self.clock = clock
+
+    async def retry(
+        self,
+        model: object,
+        ask: Callable[[], Awaitable[T]],
+        on_pause: OnPause,
+        may_repeat: Callable[[], bool] = lambda: True,
+    ) -> T:
+        """Call `ask`, which uses this model, and retry it within the budget."""
+        budget = budget_of(self.plan.retry_seconds, model, self.default_seconds, self.plan.model_attempts)
+        is_scripted = isinstance(model, IsScripted) and model.is_scripted
+        sleep = _no_sleep if is_scripted else self.sleep
+        return await retry_within(budget, ask, sleep, on_pause, clock=self.clock, may_repeat=may_repeat)
+
+
+async def _no_sleep(_seconds: float) -> None:
+    """Return at once."""

@@ -14,9 +14,10 @@ from temporalio import workflow
 from temporalio.client import Client as TemporalClient, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
+from everstep.activities.step_state import facts_with_results
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.processors import AgentHook
-from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.errors import ModelError, ModelUnavailable, RateLimited
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.loop import Decision, Rules, decide
@@ -31,8 +32,9 @@ from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.testing import MockTool, calls, says
+from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.inquiry import AskModel
-from everstep.agent_domain.tools.tools import QUICK_SECONDS, ToolCall, ToolExecution, ToolOptions
+from everstep.agent_domain.tools.tools import QUICK_SECONDS, ToolCall, ToolContext, ToolExecution, ToolOptions
 from everstep.agent_domain.values import FrozenDict
 from everstep.local.runner import LocalRunner
 from everstep.runtime.embedded import EmbeddedServices
@@ -59,6 +61,7 @@ Change = Callable[[AgentState], AgentState]
 
 LOOKS = calls(("look", {}), usage=Usage(input=10, output=5))
 DONE = says("Done", Usage(input=20, output=3))
+UNAVAILABLE = ModelUnavailable("away")
 WORK = "ToolCallPresenceCheck"
 GUARD = StopSignal(StopReason.GUARD, "Enough", source="a hook")
 POLICIES = {
@@ -182,6 +185,10 @@ def floods(state: AgentState) -> AgentState:
     return state.heard(*(user(f"{number}") for number in range(1001)))
 
 
+def is_limited(state: AgentState) -> AgentState:
+    raise RateLimited(f"too often, with {len(state.messages)} messages", 3600)
+
+
 def leaves(state: AgentState) -> AgentState:
     raise SystemExit(f"after {len(state.messages)} messages")
 
@@ -208,10 +215,6 @@ class Case:
 
     name: str
     build: Callable[[], DefinitionBuilder]
-    fails_around_a_call: bool = False
-    """A durable execution has recorded the reply by then, and its calls get results: in-process the reply is
-    void.
-    """
 
 
 def an_office_worker(*script: InferenceResponse | str | Exception) -> DefinitionBuilder:
@@ -230,7 +233,7 @@ def a_meddling_case(
         return builder.add_processor(meddler) if where == "processor" else builder.add_hook(meddler)
 
     title = f"{where} {change.__name__}" + (f" {times} times" if times else "")
-    return Case(f"{title}, {policy}", build, where.endswith("_tool") and change in (raises, times_out))
+    return Case(f"{title}, {policy}", build)
 
 
 def an_asking_builder(
@@ -263,7 +266,74 @@ ASKING = (
     ),
 )
 
+
+class Witness(AgentHook):
+    """Notes what it receives around calls; raises before a call whose arguments say so."""
+
+    def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+        if call.args.get("raises"):
+            raise ValueError("no good")
+        return state.with_metadata(f"before {call.name}", dict(call.args))
+
+    def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+        return state.with_metadata(f"after {execution.call.name} {execution.call.args}", execution.text)
+
+
+@tool
+def recall(context: ToolContext, at: int = 0) -> list[str]:
+    """Return the names of the metadata."""
+    return sorted(context.metadata)
+
+
+@tool
+def leak() -> None:
+    """Fail with a secret."""
+    raise ValueError("refused for password=hunter22")
+
+
+def a_witnessed_builder(*called: tuple[str, Mapping[str, Any]], parallel: bool = True) -> DefinitionBuilder:
+    """An agent whose first response makes these calls, and whose hook notes them."""
+    builder = an_agent(calls(*called), DONE, tools=[recall, leak, MockTool.returning("look", "", "seen")])
+    builder.with_error_policy(POLICIES["retry_all"]).with_parallel_tools(parallel)
+    return builder.add_hook(Witness())
+
+
+def a_failing_model_builder(change: Change, error: Exception = UNAVAILABLE) -> DefinitionBuilder:
+    """An agent whose hook changes the state before a model call that fails."""
+    builder = an_agent(error, DONE).add_hook(Meddler("before_step", change, 1))
+    return builder.with_error_policy(POLICIES["retry_all"]).with_max_retries(1).with_max_steps(6)
+
+
+AROUND = (
+    Case("no hook is called for a call that cannot run", lambda: a_witnessed_builder(("listen", {}))),
+    Case("hooks read no secrets", lambda: a_witnessed_builder(("leak", {}))),
+    Case(
+        "tools receive the metadata of the beginning of the step",
+        lambda: a_witnessed_builder(("look", {}), ("recall", {}), parallel=False),
+    ),
+    Case(
+        "the results of a step that a hook ends are kept",
+        lambda: a_witnessed_builder(("look", {}), ("look", {"raises": True}), ("recall", {})),
+    ),
+    Case(
+        "the calls after the one whose hook raises are cancelled",
+        lambda: a_witnessed_builder(("look", {}), ("look", {"raises": True}), ("recall", {}), parallel=False),
+    ),
+    *(
+        Case(
+            f"a model fails after a hook: {change.__name__}",
+            lambda change=change: a_failing_model_builder(change),
+        )
+        for change in (counts, speaks, stops, asks_for_more)
+    ),
+    Case(
+        "a hook raises what a model may raise",
+        lambda: an_office_worker().add_hook(Meddler("before_step", is_limited, 1)),
+    ),
+)
+
 BOTH = (
+    *AROUND,
     *(a_meddling_case(where, change) for where in EVERYWHERE for change in (counts, stops, raises, removes)),
     *(a_meddling_case(where, change) for where in STEP_HOOKS for change in (speaks, opens)),
     # Without end, if nothing else ended it: so only the first two times.
@@ -366,7 +436,7 @@ async def run_durably(office: Office, case: Case, decisions: Mapping[str, list[s
         [(str(message.role), message.text) for message in await office.store.transcript(execution.ref)],
         dict(material.metadata),
         result.usage,
-        [str(step.facts.step_type) for step in steps if step.facts],
+        [str(facts_with_results(step, step.facts).step_type) for step in steps if step.facts],
     )
     records = [call.record for step in steps for call in step.calls if call.record]
     errors = [error.message for step in steps for error in step.errors]
@@ -402,12 +472,8 @@ async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, Durabl
 async def test_hooks_and_processors_do_the_same_in_every_shell(
     runs: Mapping[str, DurableRun], case: Case
 ) -> None:
-    """1.1.6, 2.4.2, 4.3.4, 4.5.2, 4.5.4: decisions, messages, metadata, usage, steps and the end."""
-    durably, locally = runs[case.name].summary, await run_locally(case)
-
-    if case.fails_around_a_call:
-        durably, locally = replace(durably, said=()), replace(locally, said=())
-    assert durably == locally
+    """1.1.6, 2.4.2, 4.3.4, 4.5.2, 4.5.4, 4.5.7, 4.5.8: messages, metadata, usage, steps, the end."""
+    assert runs[case.name].summary == await run_locally(case)
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)

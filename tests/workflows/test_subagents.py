@@ -29,7 +29,7 @@ from everstep.agent_domain.testing import MockTool, calls
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.client.client import Execution
-from everstep.steps.tool_calls import CANNOT_SPAWN
+from everstep.steps.subagents import CANNOT_SPAWN
 from everstep.workflows import agent_execution
 from everstep.workflows.contracts import CallReply
 from tests.workflows.failpoints import FailpointStrike

@@ -29,7 +29,7 @@ from everstep.agent_domain.state.events import AgentFinished, AgentStepStarted, 
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
-from everstep.agent_domain.tools.tools import ToolContext, ToolOptions
+from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolOptions
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import SelectedTools, SpawnSubagentTool, UseSubagents
@@ -519,15 +519,20 @@ class HireTool:
     options = ToolOptions(need=CallNeed.SUBAGENT)
 
     def __init__(
-        self, definition: AgentDefinition, agent: str = "hand", report: Exception | None = None
+        self,
+        definition: AgentDefinition,
+        agent: str = "hand",
+        report: Exception | None = None,
+        preset: str | None = None,
     ) -> None:
+        self.preset = preset
         self.subagents = {"hand": definition}
         self.agent = agent
         self.raises = report
 
     def spawn(self, args: dict[str, Any], context: ToolContext) -> Spawn | str:
         del args, context
-        return Spawn(self.agent, (user("Work"),), metadata=FrozenDict(a=1))
+        return Spawn(self.agent, (user("Work"),), llm_preset=self.preset, metadata=FrozenDict(a=1))
 
     def report(self, args: dict[str, Any], end: ChildEnd) -> str:
         del args
@@ -592,6 +597,34 @@ async def test_an_undefined_agent_is_unknown_in_this_process() -> None:
     """1.1.6: a worker may know it."""
     state = await run_hire(a_helper("Done"), agent="clerk")
     assert results(state)[0].startswith("Error: there is no agent 'clerk' in-process; let the tool bring it")
+
+
+async def test_a_child_uses_the_preset_of_its_spawn() -> None:
+    """9.6.2: as in a durable execution, instead of its agent's own."""
+    hand = DefinitionBuilder.base().with_llm_preset("slow").definition()
+    builder = AgentBuilder.base().with_tools([HireTool(hand, preset="fast")]).with_max_steps(1)
+    builder.with_driver(ToolCallingDriver(ScriptedModel(calls(("hire", {})))))
+    models = Presets(slow=ScriptedModel("slowly"), fast=ScriptedModel("quickly"))
+
+    state = await builder.build(models=models).arun("Go")
+
+    assert results(state) == ["completed: quickly"]
+
+
+async def test_no_hook_is_called_around_the_call_of_a_subagent() -> None:
+    """4.5.7: no tool runs; the hooks of the child are called in it."""
+    called: list[str] = []
+
+    class Noting(AgentHook):
+        def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+            called.append(call.name)
+            return state
+
+    builder = AgentBuilder.base().with_max_steps(1).add_hook(Noting())
+    builder.with_tools([HireTool(a_helper(LOOKS, "Done").add_hook(Noting()).definition())])
+    await agent_with_model(builder, calls(("hire", {})))[0].arun("Go")
+
+    assert called == ["look"]
 
 
 async def test_an_exception_in_a_report_is_the_failure_of_the_call() -> None:

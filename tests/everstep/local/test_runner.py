@@ -334,7 +334,9 @@ async def test_a_base_exception_in_a_hook_fails_the_step(where: str, error: Base
     )
 
     assert (state.status, state.steps[-1].is_failure) == (AgentStatus.FAILED, True)
-    assert state.steps[-1].errors_as_text == f"{type(error).__name__}: x"
+    name, place = type(error).__name__, where.removesuffix("_tool")
+    around_call = f"{name} in a hook {place} the call: x"
+    assert state.steps[-1].errors_as_text == (around_call if where.endswith("_tool") else f"{name}: x")
 
 
 class QuittingTool(MockTool):
@@ -368,9 +370,11 @@ async def test_any_exception_of_a_tool_that_starts_children_fails_its_call(error
 @pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
 async def test_an_interrupt_from_the_keyboard_ends_the_run(error: type[BaseException]) -> None:
     """4.5.4: that is not a failure of the agent."""
-    waiting = a_runner(a_model("Done"), lambda b: b.add_hook(RaisingHook("before_step", error()))).run(
-        a_conversation()
-    )
+
+    def interrupt() -> None:
+        raise error
+
+    waiting = a_runner(a_model(interrupt)).run(a_conversation())
     # In manual mode: a task would end the event loop of this test.
     with pytest.raises(error):
         waiting.send(None)

@@ -1,0 +1,83 @@
+"""Asks the model for a step: the hooks before it, its reply, and what each of its calls needs."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from functools import partial
+
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import Reply, StepDriver, state_with_reply
+from everstep.agent_domain.agents.processors import additions_between
+from everstep.agent_domain.capabilities.approvals import ApprovalRule
+from everstep.agent_domain.loop.hook_requests import Wishes
+from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.storage.steps import NO_ADDITIONS, HookAdditions
+from everstep.steps.hooks import failure_of, run_before_step
+from everstep.steps.isolation import error_boundary
+
+
+class ModelCall:
+    """The model call of a step. After an exception it has the state so far, with the changes of hooks.
+
+    Args:
+        state: The state in which the step starts.
+        seconds: A monotonic clock.
+        is_free: Whether the hooks may also change messages, which a durable execution could not record.
+    """
+
+    def __init__(self, state: AgentState, seconds: Callable[[], float], *, is_free: bool = False) -> None:
+        self.initial_state = state
+        self.state = state
+        self.seconds = seconds
+        self.is_free = is_free
+        self.added: HookAdditions = NO_ADDITIONS
+        """The messages and metadata that the hooks added."""
+        self.is_waiting = False
+        """Whether the model was asked and has not replied, also if it failed."""
+        self._began = seconds()
+
+    async def run_hooks(self, definition: AgentDefinition) -> None:
+        """Run the hooks before the step.
+
+        Raises:
+            InvalidInput: They changed messages, and may only add some.
+        """
+        state = await run_before_step(definition, self.state)
+        if not self.is_free:
+            self.added = additions_between(self.state, state)
+        self.state = state
+
+    async def ask(
+        self,
+        definition: AgentDefinition,
+        driver: StepDriver,
+        infer: Callable[[AgentState], Awaitable[Reply]],
+        allowed: Sequence[ApprovalRule] = (),
+    ) -> None:
+        """Ask the model, and add its reply to the state.
+
+        Args:
+            definition: The agent, with the tools that its toolsets listed.
+            driver: Translates the reply into messages.
+            infer: Asks the model through the driver.
+            allowed: Rules of calls that a person has already approved for the execution.
+        """
+        self.is_waiting = True
+        with error_boundary():
+            reply = await infer(self.state)
+        self.is_waiting = False
+        need_of = partial(definition.need_of, allowed=allowed)
+        self.state = state_with_reply(driver, self.state, reply, self.elapsed, need_of)
+
+    def fail(self, error: Exception, at: datetime) -> None:
+        """Turn an exception into a failure step."""
+        self.state = self.state.failed(failure_of(error), at, self.elapsed)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the step began, to the microsecond."""
+        return round(self.seconds() - self._began, 6)
+
+    @property
+    def wishes(self) -> Wishes:
+        """The requests that the hooks made."""
+        return Wishes.between(self.initial_state, self.state)
