@@ -43,7 +43,12 @@ napoleon_numpy_docstring = False
 # Docstrings write code in single backticks, as Markdown does.
 default_role = "literal"
 
+# Blocks without a language are output or diagrams.
+highlight_language = "none"
+
 html_theme = "furo"
+# Diagrams are up to 100 characters wide.
+html_theme_options = {"light_css_variables": {"code-font-size": "0.78em"}}
 html_title = "Everstep"
 html_copy_source = False
 html_show_sourcelink = False

@@ -394,7 +394,8 @@ def _payload_blocks(kind: EnvelopeType) -> Iterator[str]:
     if not found:
         raise LookupError(f"no function of {envelopes.__name__} builds {kind}")
     for function, record in found:
-        yield (inspect.getdoc(function) or "").partition("\n")[0]
+        # The first sentence; further ones explain arguments.
+        yield (inspect.getdoc(function) or "").partition("\n")[0].partition(". ")[0].rstrip(".") + "."
         yield _json(record.payload)
 
 
@@ -411,8 +412,9 @@ def python() -> str:
     for name in sorted(vars(everstep)["__all__"]):
         names[_group(name)].append(name)
     blocks = [
-        "Everything that `everstep` exports. The site shows signatures and docstrings here; names that are "
-        "not listed may change at any time.",
+        "Everything that `everstep` exports; other names may change at any time. To begin, you need "
+        "`AgentBuilder`, `tool` and `ToolContext`, `ToolCallingDriver` with a `ScriptedModel` for tests, "
+        "`ErrorPolicy`, and `Client` in a service. The site shows signatures and docstrings here.",
     ]
     for title, members in names.items():
         blocks.append(f"## {title}")

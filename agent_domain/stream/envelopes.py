@@ -231,10 +231,7 @@ def status_changed_record(
     assistant_name: str | None = None,
     output: Mapping[str, Any] | None = None,
 ) -> EventRecord:
-    """A change of the execution's status.
-
-    The argument `change` identifies it within the execution.
-    """
+    """A change of the execution's status. `change` identifies it within the execution."""
     payload = {
         "status": status,
         "previous_status": previous,
@@ -286,10 +283,7 @@ def step_completed_record(
     outcome: ContinuationOutcome | None = None,
     trace: bool = False,
 ) -> EventRecord:
-    """The completion of a step.
-
-    With `trace`, it contains the outcome of the evaluation.
-    """
+    """The completion of a step. With `trace`, it contains the outcome of the evaluation."""
     payload = {
         "step_number": step_number,
         "has_tool_calls": has_tool_calls,
@@ -332,10 +326,7 @@ def tool_started_record(
     step_number: int,
     max_arg_length: int | None = None,
 ) -> EventRecord:
-    """The start of a tool call.
-
-    With `max_arg_length`, it contains the arguments, with texts cut to this length.
-    """
+    """The start of a tool call. With `max_arg_length`, it contains the arguments, cut to this length."""
     payload = {"tool_name": tool, "tool_call_id": tool_call_id, "args_summary": args_summary(args)}
     optional = {} if max_arg_length is None else {"args": cut_args(args, max_arg_length)}
     key = f"step/{step_number}/tool/{tool_call_id}/started"

@@ -54,7 +54,7 @@ async def run(settings: Settings, message: str, agent: str | None, detach: bool,
 @click.pass_obj
 @command
 async def follow(settings: Settings, execution_id: str) -> None:
-    """Follow an existing execution."""
+    """Print the steps of an execution as they happen."""
     await _with_execution(settings, execution_id, _follow_execution)
 
 
@@ -144,6 +144,8 @@ async def executions(settings: Settings, status: str | None, limit: int, cursor:
             print_line(output.execution_line(row))
         if page.cursor:
             echo(f"more: --cursor {page.cursor}")
+        if not page.rows:
+            echo(f"There are no executions{' of this status' if wanted else ''}.", err=True)
 
 
 @click.command()

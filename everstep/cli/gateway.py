@@ -22,7 +22,7 @@ from everstep.runtime.waiting import wait_for_servers
 @click.pass_obj
 @partial(command, loop=uvloop.new_event_loop)
 async def gateway(settings: Settings, port: int | None) -> None:
-    """Serve viewers until stopped by SIGINT or SIGTERM.
+    """Serve events and live text to browsers until stopped by SIGINT or SIGTERM.
 
     The gateway then asks its viewers, one after the other, to reconnect to another gateway. Any number of
     gateways can run. It waits until PostgreSQL is available; /readyz reports the state while it waits.

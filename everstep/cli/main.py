@@ -34,7 +34,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "sessions": ("sessions:sessions", "List sessions, newest first."),
         "show": ("executions:show", "Show the status of an execution and its steps."),
         "trace": ("executions:trace", "Show why the loop continued or stopped after each step."),
-        "follow": ("executions:follow", "Follow an existing execution."),
+        "follow": ("executions:follow", "Print the steps of an execution as they happen."),
     },
     "Act on an execution": {
         "answer": ("executions:answer", "Answer the oldest open question of an execution."),
@@ -47,7 +47,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Operate": {
         "worker": ("processes:worker", "Run agents until stopped by SIGINT or SIGTERM."),
         "api": ("http:api", "Serve the HTTP API until stopped by SIGINT or SIGTERM."),
-        "gateway": ("gateway:gateway", "Serve viewers until stopped by SIGINT or SIGTERM."),
+        "gateway": (
+            "gateway:gateway",
+            "Serve events and live text to browsers until stopped by SIGINT or SIGTERM.",
+        ),
         "db": ("processes:db", "Manage the database."),
         "keys": ("http:keys", "Manage the keys that services send to the HTTP API."),
         "prune": ("processes:prune", "Remove rows that are older than the retention settings."),
@@ -105,7 +108,7 @@ def _print_version(context: click.Context, _option: click.Parameter, is_wanted: 
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="The local installation's data folder; default: EVERSTEP_DATA, or a folder outside of this one.",
+    help="The local installation's data folder; default: EVERSTEP_DATA, or a folder outside the project.",
 )
 @click.option("--agents", multiple=True, metavar=SOURCE, help=f"{AGENTS_HELP} (EVERSTEP_AGENTS)")
 @click.option("--traceback", is_flag=True, help="Print a stack trace when a command fails.")

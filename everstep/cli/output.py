@@ -53,7 +53,9 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
     yield f"agent      {row.agent}"
     if row.parent_execution_id:
         yield f"parent     {row.parent_execution_id}"
-    yield f"status     {row.status}" + (f" ({row.stop_reason})" if row.stop_reason else "")
+    # Most completed executions have the stop reason "completed", too.
+    reason = f" ({row.stop_reason})" if row.stop_reason and str(row.stop_reason) != str(row.status) else ""
+    yield f"status     {row.status}{reason}"
     if row.status is ExecutionStatus.PENDING:
         yield f"           {NO_WORKER}"
     if row.definition_hash:

@@ -109,7 +109,7 @@ def _print_addresses(installation: Installation, urls: Mapping[str, str | None],
     print_line(f"data         {settings.data_dir}")
     echo(f"agents       {', '.join(installation.book.names)}")
     echo(f"model        {installation.models.presets.default}")
-    echo('\nIn another terminal: everstep run "What can you do?"      Ctrl-C stops everything here.')
+    echo('\nIn another terminal: everstep run "What can you do?"\nCtrl-C stops everything here.')
 
 
 @click.command()

@@ -138,7 +138,8 @@ def _parse_response(kind: type[ModelT], response: httpx2.Response) -> ModelT:
         problem = ProblemDocument.model_validate_json(response.content)
     except ValidationError:
         raise InvalidInput(unexpected) from None
-    how = "; set the token with --token or EVERSTEP_API_TOKEN" if response.status_code in _DENIED else ""
+    is_denied = response.status_code in _DENIED
+    how = "; set the token with --token or EVERSTEP_API_TOKEN; `everstep up` prints one" if is_denied else ""
     raise Declined(response.status_code, f"{problem.detail}{how}")
 
 

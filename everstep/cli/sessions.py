@@ -41,6 +41,8 @@ async def sessions(
         )
     if page.next_cursor:
         echo(f"more: --cursor {page.next_cursor}")
+    if not page.items:
+        echo(f"There are no sessions{' that match' if status or search else ''}.", err=True)
 
 
 def title_of(session: Session) -> str:

@@ -149,7 +149,7 @@ def _remarks(folder: Path, is_new: bool) -> Iterator[str]:
         return
     if is_new:
         yield (
-            f"This project has no data yet. They will be in {folder} "
+            f"This project has no data yet. Its data will be stored in {folder} "
             "(--data and EVERSTEP_DATA name another folder)."
         )
         for other in _data_of_same_project(project, folder):

@@ -211,7 +211,7 @@ async def _check_models(settings: Settings) -> CheckResult:
         if complaint := await _provider_refusal(preset, preset.key(os.environ)):
             return CheckResult(False, f"preset '{preset.name}': {complaint}")
     return CheckResult(
-        True, f"models: {', '.join(presets.names)}; '{usual.name}' answers unless an agent says else"
+        True, f"models: {', '.join(presets.names)}; '{usual.name}' answers, unless an agent names another one"
     )
 
 

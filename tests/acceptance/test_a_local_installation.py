@@ -116,7 +116,7 @@ async def test_data_are_outside_the_project_and_every_command_finds_them(place: 
     project = place.project("project")
     async with up(place, project) as first:
         [data] = place.data()
-        assert f"This project has no data yet. They will be in {data} (" in first.err
+        assert f"This project has no data yet. Its data will be stored in {data} (" in first.err
         assert list(project.iterdir()) == []
         link = place.root / "link"
         link.symlink_to(project)

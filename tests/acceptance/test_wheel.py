@@ -179,7 +179,7 @@ async def test_the_project_of_the_readme_runs(reader: Path, programs: Path) -> N
         ):
             told = await asyncio.to_thread(shell, Page().ask, reader, **place)
     assert Page().printed in told
-    assert "\nstatus     completed (completed)\n" in told
+    assert "\nstatus     completed\n" in told
 
 
 async def test_uvicorn_serves_it_beside_modules_of_the_same_names(programs: Path, project: Path) -> None:

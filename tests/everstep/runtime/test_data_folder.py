@@ -185,7 +185,7 @@ class TestStartMessages:
         enter("one")
         found = find_data_folder(Settings())
         assert found.remarks == (
-            f"This project has no data yet. They will be in {found.folder} "
+            f"This project has no data yet. Its data will be stored in {found.folder} "
             "(--data and EVERSTEP_DATA name another folder).",
         )
         fill(found.folder)

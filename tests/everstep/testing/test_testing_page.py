@@ -13,7 +13,8 @@ PAGE = (Path(__file__).parents[3] / "docs" / "testing.md").read_text(encoding="u
 def test_the_tests_of_the_page_pass(pytester: pytest.Pytester) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     count = sum(block.count("def test_") for block in blocks)
-    pytester.makeini("[pytest]\nasyncio_mode = auto\n")
+    (settings,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    pytester.makepyprojecttoml(settings)
     pytester.makepyfile("\n\n".join(blocks))
     result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=count)
