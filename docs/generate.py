@@ -43,7 +43,7 @@ NOTE: Final = "<!-- Written by `make reference`. Change the code, not this page.
 
 GROUPS: Final = {
     "Agents": ("agents", "everstep.agents", "everstep.inference.models"),
-    "Running in-process": ("everstep.local",),
+    "Running in-process": ("everstep.local", "everstep.runtime.builder"),
     "Tools": ("tools",),
     "Models": ("messages", "everstep.inference"),
     "Continuation, errors and the loop": ("loop",),

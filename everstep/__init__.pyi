@@ -161,6 +161,7 @@ from everstep.agent_domain.messages.cached_context import (
 )
 from everstep.agent_domain.messages.messages import (
     Message as Message,
+    MessageList as MessageList,
     MessageStore as MessageStore,
     Role as Role,
 )
@@ -343,7 +344,6 @@ from everstep.inference.scripted import (
 )
 from everstep.local.agent import (
     Agent as Agent,
-    AgentBuilder as AgentBuilder,
 )
 from everstep.local.broadcast import (
     AgentEventEnvelopeAdapter as AgentEventEnvelopeAdapter,
@@ -357,6 +357,9 @@ from everstep.local.runner import (
 )
 from everstep.local.trace import (
     Trace as Trace,
+)
+from everstep.runtime.builder import (
+    AgentBuilder as AgentBuilder,
 )
 from everstep.streams.client import Stream as Stream, stream as stream
 from everstep.streams.client_events import (

@@ -13,8 +13,8 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import MockTool, ScriptedModel
 from everstep.agent_domain.tools.tools import ToolCall
-from everstep.local.agent import AgentBuilder
 from everstep.local.runner import LocalRunner
+from everstep.runtime.builder import AgentBuilder
 from tests.scenarios import SCENARIOS, Scenario, Turn, describe, drive
 
 

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from everstep.agent_domain.agents.contracts import AgentDescriptor
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver
+from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver, ToolCallingDriver
+from everstep.agent_domain.agents.model_name import EXAMPLE, ModelName
 from everstep.agent_domain.agents.plan import CumulativeTimeout, ExecutionPlan, PlannedTool
 from everstep.agent_domain.agents.processors import AgentHook, Processor, ProcessorWithModel, overrides
 from everstep.agent_domain.capabilities.approvals import Approval, parse_approval
@@ -26,7 +27,7 @@ from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.tools import Tool, Toolbox, options_of
 from everstep.agent_domain.tools.toolsets import Toolset, current_toolset
-from everstep.agent_domain.values import FrozenDict, valid_text
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
 
 DEFAULT_MAX_STEPS = 20
 DEFAULT_MAX_TOKENS = 32768
@@ -67,7 +68,9 @@ class DefinitionBuilder:
         self._hooks: list[AgentHook] = []
         self._criteria: list[Criterion[Any]] = []
         self._driver: StepDriver | CanUseTools | None = None
+        self._model: Model | None = None
         self._llm_preset: str | None = None
+        self._model_settings = EMPTY
         self._cached = CachedContext()
         self._system_prompt = ""
         self._response_format: ResponseFormat | None = None
@@ -245,9 +248,40 @@ class DefinitionBuilder:
         self._criteria.extend(ContinuationCriteria(*criteria).criteria)
         return self
 
+    def with_model(self, model: str | Model, **settings: Any) -> Self:
+        """Set the model, unless the driver has one of its own.
+
+        Args:
+            model: A model in one line (`openai:gpt-5.5`, `anthropic:claude-opus-5-5`,
+                `openai-chat:qwen3@http://127.0.0.1:11434/v1`), the name of a preset, or a model object.
+            settings: Changes to the settings of the named model, such as `temperature=0.2`; the same as in a
+                preset.
+
+        Raises:
+            InvalidInput: It is none of these, or settings were given for a model object.
+        """
+        if isinstance(model, str):
+            name = valid_text(model, "the model's name").strip()
+            if not name:
+                raise InvalidInput(f"with_model was given a blank name; pass one, as in {EXAMPLE}")
+            ModelName.parse(name)
+            return self._choose_model(name, frozen_map(settings, "the model's settings"))
+        how = f"pass a name, as in {EXAMPLE}, or an object with a coroutine method respond(request, on_text)"
+        own = _require_type("with_model", model, Model, how)
+        if settings:
+            raise InvalidInput(f"with_model takes settings for a named model only; set them on {own!r}")
+        self._choose_model(None, EMPTY)
+        self._model = own
+        return self
+
     def with_llm_preset(self, name: str) -> Self:
-        """Use the model settings of this preset, unless a driver is set."""
-        self._llm_preset = valid_text(name, "the preset's name")
+        """Use the model of this preset, unless the driver has one; the same as `with_model(name)`."""
+        return self._choose_model(valid_text(name, "the preset's name"), EMPTY)
+
+    def _choose_model(self, name: str | None, settings: FrozenDict) -> Self:
+        """Replace the choice of a model."""
+        self._model, self._llm_preset = None, None if settings else name
+        self._model_settings = frozen_map({"preset": name, **settings}) if settings else EMPTY
         return self
 
     def with_driver(self, driver: StepDriver | CanUseTools) -> Self:
@@ -306,8 +340,9 @@ class DefinitionBuilder:
         return AgentDefinition(
             descriptor=AgentDescriptor(self._name, self._description, self._tools.names, self._capabilities),
             base_plan=self._plan(),
-            driver=self._driver,
+            driver=self._driver_with_model(),
             llm_preset=self._llm_preset,
+            model_settings=self._model_settings,
             tools=self._tools,
             criteria=tuple(self._criteria),
             processors=tuple(self._processors),
@@ -318,6 +353,16 @@ class DefinitionBuilder:
             throw_on_tool_failure=self._throws,
             events=self._events,
         ).equipped()
+
+    def _driver_with_model(self) -> StepDriver | CanUseTools | None:
+        """The driver, with the model object if it has no model of its own."""
+        if self._model is None:
+            return self._driver
+        if self._driver is None:
+            return ToolCallingDriver(self._model)
+        if isinstance(self._driver, StepDriver) and self._driver.wants_model:
+            return self._driver.with_model(self._model)
+        return self._driver
 
     def _plan(self) -> ExecutionPlan:
         try:
@@ -363,7 +408,7 @@ def _driver_hint(given: object) -> str:
     if isinstance(given, type):
         return "create a driver with a model, as in ToolCallingDriver(model)"
     if isinstance(given, Model):
-        return f"a {type(given).__name__} is a model; pass ToolCallingDriver(model), or ReActDriver(model)"
+        return f"a {type(given).__name__} is a model; pass it to with_model, or pass ReActDriver(model)"
     return "a driver has a coroutine method use_tools(state)"
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from everstep.agent_domain.agents.front_matter import parse_names, split_front_matter
+from everstep.agent_domain.agents.model_name import ModelName
 from everstep.agent_domain.capabilities.approvals import parse_approval
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -64,8 +65,8 @@ _PROMPT_KEYS = ("systemPrompt", "prompt", "system")
 class AgentSpec:
     """One agent definition; the constructor raises `InvalidInput` for invalid values.
 
-    `tools` and `skills` may be comma-separated text. `model` is the name of a preset, `inherit`, or
-    a map of model settings.
+    `tools` and `skills` may be comma-separated text. `model` is the name of a preset, a model in one
+    line (`openai:gpt-5.5`), `inherit`, or a map of model settings.
     """
 
     name: str
@@ -213,8 +214,12 @@ def _model(value: object) -> str | FrozenDict | None:
         return frozen_map(cast("object", value), "'model'")
     if not isinstance(value, str) or not value.strip():
         given = "blank" if isinstance(value, str) else type(value).__name__
-        raise InvalidInput(f"'model' must be a preset's name, 'inherit' or a map of settings, not {given}")
-    return valid_text(value, "'model'").strip()
+        raise InvalidInput(
+            f"'model' must be a model's or a preset's name, 'inherit' or a map of settings, not {given}"
+        )
+    name = valid_text(value, "'model'").strip()
+    ModelName.parse(name)
+    return name
 
 
 def _capabilities(value: object) -> FrozenDict | None:

@@ -135,6 +135,16 @@ class Message:
 Messages: TypeAlias = tuple[Message, ...]
 
 
+class MessageList(tuple[Message, ...]):
+    """Messages that can be printed; otherwise a tuple."""
+
+    __slots__ = ()
+
+    def to_string(self) -> str:
+        """The texts of the messages, one below the other."""
+        return "\n".join(message.text for message in self if message.text)
+
+
 def is_text_part(part: object) -> bool:
     """Whether an entry of multipart content is text."""
     return isinstance(part, Mapping) and isinstance(cast("Mapping[str, Any]", part).get("text"), str)

@@ -12,7 +12,7 @@ from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts, StepType, type_of_step
 from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.messages.messages import Messages, as_messages
+from everstep.agent_domain.messages.messages import MessageList, Messages, as_messages
 from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
 from everstep.agent_domain.values import (
     EMPTY,
@@ -77,7 +77,7 @@ class AgentStep:
     id: UUID
     created_at: datetime
     input_messages: Messages = ()
-    output_messages: Messages = ()
+    output_messages: MessageList = MessageList()
     inference_response: InferenceResponse | None = None
     tool_executions: tuple[ToolExecution, ...] = ()
     own_errors: tuple[StepError, ...] = ()
@@ -89,6 +89,9 @@ class AgentStep:
     seconds: float = 0.0
     needs: FrozenDict = EMPTY
     """The `CallNeed` of each call, by call id."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output_messages", MessageList(self.output_messages))
 
     @property
     def usage(self) -> Usage:
@@ -140,7 +143,7 @@ class AgentStep:
     @property
     def display_text(self) -> str:
         """The text of the step's messages, for people."""
-        return "\n".join(m.text for m in self.output_messages if m.text) or "(no response)"
+        return self.output_messages.to_string() or "(no response)"
 
     @property
     def pending_calls(self) -> tuple[ToolCall, ...]:
@@ -220,7 +223,7 @@ class AgentStep:
             read_key(data, "id", partial(parse_uuid, where="it")),
             read_key(data, "createdAt", partial(parse_moment, where="it")),
             read_optional(data, "inputMessages", as_messages) or (),
-            read_optional(data, "outputMessages", as_messages) or (),
+            MessageList(read_optional(data, "outputMessages", as_messages) or ()),
             read_optional(data, "inferenceResponse", InferenceResponse.from_dict),
             read_each(data, "toolExecutions", ToolExecution.from_dict),
             read_each(data, "errors", StepError.from_dict),

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.model_name import require_no_address
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.subagents import INHERIT
 from everstep.agent_domain.errors import InvalidInput, UnknownName
@@ -19,7 +20,7 @@ from everstep.agent_domain.tools.tools import Tool
 from everstep.agent_domain.tools.toolsets import Toolset
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.capabilities.catalogue import AgentLocation, Catalogue, CatalogueEntry, CheckPreset
-from everstep.capabilities.subagents import ADDRESS_KEYS, SelectedTools
+from everstep.capabilities.subagents import SelectedTools
 
 SKILLS = "skills"
 """The capability that the key `skills` installs."""
@@ -167,18 +168,12 @@ def _limit(builder: DefinitionBuilder, spec: AgentSpec) -> None:
 def _with_model(
     builder: DefinitionBuilder, model: str | Mapping[str, Any] | None, resolve: CheckPreset
 ) -> FrozenDict:
-    """Set the preset by its name. A model given as a table is returned as the agent's settings."""
+    """Set the model by its name. A model given as a table is returned as the agent's settings."""
     if model is None or model == INHERIT:
         return EMPTY
-    if isinstance(model, str):
-        resolve(model)
-        builder.with_llm_preset(model)
-        return EMPTY
-    for key in ADDRESS_KEYS:
-        if key in model:
-            raise InvalidInput(
-                f"'model' must not hold '{key}': an agent's file could send any secret anywhere; "
-                "write a preset into everstep.toml, and its name under 'model'"
-            )
+    require_no_address(model)
     resolve(model)
+    if isinstance(model, str):
+        builder.with_model(model)
+        return EMPTY
     return frozen_map(model)

@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from everstep.agent_domain.agents.builder import AgentCapability, DefinitionBuilder
+from everstep.agent_domain.agents.model_name import require_no_address
 from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput, UnknownName
@@ -55,7 +56,8 @@ class AgentLocation:
     """Checks that a preset exists."""
 
     def require_preset(self, name: str | None) -> None:
-        """Refuse an unknown preset here; otherwise the error would come in the middle of a run."""
+        """Refuse a preset that is unknown, or names an address, before a run needs it."""
+        require_no_address(name, "llm_preset")
         if name is not None:
             self.resolve(name)
 

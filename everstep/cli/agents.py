@@ -7,7 +7,7 @@ from everstep.agent_domain.values import json_text
 from everstep.cli import output
 from everstep.cli.command import command, print_line, with_agents
 from everstep.runtime.agents import load_all_agents
-from everstep.runtime.installation import presets_of
+from everstep.runtime.models import presets_of
 from everstep.runtime.settings import Settings
 
 

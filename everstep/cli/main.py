@@ -27,6 +27,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "run": ("executions:run", "Start an execution and follow it; Ctrl-C stops only the following."),
         "chat": ("chat:chat", "Talk with an agent, or resume a session; Ctrl-D and Ctrl-C leave."),
         "agents": ("agents:agents", "List the agents that can be started from here; needs no server."),
+        "models": ("models:models", "List the configured models; `models check` asks each."),
         "doctor": ("processes:doctor", "Check this installation, and explain how to fix what is wrong."),
     },
     "Look": {

@@ -22,10 +22,18 @@ from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import json_text, thaw
 from everstep.inference.json_reading import Json, count
+from everstep.inference.loop_clients import LoopClients
 from everstep.inference.presets import Preset
 from everstep.inference.provider_items import bundle_items, matches_message, own_items
 from everstep.inference.provider_model import ProviderModel, SdkErrors, timeouts, utc_now
-from everstep.inference.request_parts import INVALID_JSON, FunctionSchema, ToolChoice, call_arguments
+from everstep.inference.request_parts import (
+    INVALID_JSON,
+    FunctionSchema,
+    ToolChoice,
+    call_arguments,
+    parallel_tool_calls,
+    with_extra,
+)
 from everstep.inference.spoken import AnswerText, storable
 
 ADDRESS = "https://api.anthropic.com"
@@ -69,13 +77,7 @@ class AnthropicMessages(ProviderModel):
 
     def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
         super().__init__(preset, key, now)
-        self._client = anthropic.AsyncAnthropic(
-            # Without a key the SDK would look for one in the environment and on the disk.
-            api_key=key or "none",
-            base_url=preset.base_url or ADDRESS,
-            max_retries=0,
-            timeout=timeouts(),
-        )
+        self._clients = LoopClients(lambda: _client(preset, key))
 
     def body(self, request: InferenceRequest) -> Json:
         """The request, without fields that are not set."""
@@ -87,13 +89,21 @@ class AnthropicMessages(ProviderModel):
 
     async def open(self, body: Json) -> anthropic.AsyncStream[object]:
         """Send the request."""
-        return await self._client.post(
+        sdk = await self._clients.get()
+        return await sdk.post(
             "/v1/messages", cast_to=object, body=body, stream=True, stream_cls=_EventStream[object]
         )
 
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._client.close()
+
+def _client(preset: Preset, key: str | None) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(
+        # Without a key the SDK would look for one in the environment and on the disk.
+        api_key=key or "none",
+        base_url=preset.base_url or ADDRESS,
+        max_retries=0,
+        timeout=timeouts(),
+        default_headers=dict(preset.extra_headers),
+    )
 
 
 # --- The request ---
@@ -115,9 +125,11 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
     optional: Json = {
         "system": [*prompt.system, *_instructions(request.response_format)] or None,
         "tools": tools or None,
-        "tool_choice": _tool_choice(request),
+        "tool_choice": _tool_choice(preset, request),
         "output_config": _output_config(preset, request.response_format),
         "thinking": _thinking(preset.reasoning_effort),
+        "stop_sequences": list(preset.stop) or None,
+        "service_tier": preset.service_tier,
     }
     fixed: Json = {
         "model": preset.model,
@@ -125,7 +137,7 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
         "messages": prompt.messages,
         "stream": True,
     }
-    return fixed | {name: value for name, value in optional.items() if value is not None}
+    return with_extra(preset, fixed | {name: value for name, value in optional.items() if value is not None})
 
 
 class _MessagesPrompt:
@@ -239,9 +251,9 @@ def _tool(schema: Mapping[str, Any]) -> Json:
     return tool | ({} if function.strict is None else {"strict": function.strict})
 
 
-def _tool_choice(request: InferenceRequest) -> Json | None:
-    choice = ToolChoice.parse(request.tool_choice)
-    alone = {"disable_parallel_tool_use": True} if request.parallel_tool_calls is False else {}
+def _tool_choice(preset: Preset, request: InferenceRequest) -> Json | None:
+    choice = ToolChoice.of(preset, request)
+    alone = {"disable_parallel_tool_use": True} if parallel_tool_calls(preset, request) is False else {}
     if choice is None:
         return {"type": "auto", **alone} if alone else None
     if choice.name:

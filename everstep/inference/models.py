@@ -1,7 +1,7 @@
 """Creates models from presets.
 
-Clients keep connections, so each preset has one model during the lifetime of `Models`, and all of them belong
-to one event loop.
+Clients keep connections, so each preset has one model during the lifetime of `Models`. A model can be used in
+any number of event loops (see `everstep.inference.loop_clients`).
 """
 
 import asyncio
@@ -50,10 +50,15 @@ class Models:
     def model(self, wanted: str | Mapping[str, Any] | None = None) -> Model:
         """The model for an agent, with its fallbacks: by name, by settings, or the default."""
         chain = self.presets.chain(self.presets.resolve(wanted))
-        models = [self._single(preset) for preset in chain]
+        models = [self.single(preset) for preset in chain]
         return models[0] if len(models) == 1 else FallbackModel(models)
 
-    def _single(self, preset: Preset) -> Model:
+    def single(self, preset: Preset) -> Model:
+        """The model of a preset, without its fallbacks.
+
+        Raises:
+            InvalidInput: Its key is missing.
+        """
         if preset not in self._models:
             self._models[preset] = self._create(preset)
         return self._models[preset]
@@ -78,7 +83,7 @@ class Models:
                 return AnthropicMessages(preset, preset.key(self._environ), self._now)
 
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close the connections of this event loop."""
         models, self._models = list(self._models.values()), {}
         for model in models:
             if isinstance(model, ClosableModel):

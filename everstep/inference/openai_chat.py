@@ -22,11 +22,19 @@ from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import json_text, thaw
 from everstep.inference.json_reading import Json, count, record, records
+from everstep.inference.loop_clients import LoopClients
 from everstep.inference.openai_client import ERRORS, client
 from everstep.inference.presets import Preset
 from everstep.inference.provider_items import bundle_items, matches_message, own_items
 from everstep.inference.provider_model import ProviderModel, utc_now
-from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key, call_arguments
+from everstep.inference.request_parts import (
+    FunctionSchema,
+    ToolChoice,
+    cache_key,
+    call_arguments,
+    parallel_tool_calls,
+    with_extra,
+)
 from everstep.inference.spoken import AnswerText, storable
 
 _OPENAI_HOSTS = ("openai.com", "azure.com")
@@ -41,7 +49,7 @@ class OpenAIChat(ProviderModel):
 
     def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
         super().__init__(preset, key, now)
-        self._client = client(preset, key)
+        self._clients = LoopClients(lambda: client(preset, key))
 
     def body(self, request: InferenceRequest) -> Json:
         """The request, without fields that are not set."""
@@ -53,13 +61,10 @@ class OpenAIChat(ProviderModel):
 
     async def open(self, body: Json) -> AsyncStream[object]:
         """Send the request."""
-        return await self._client.post(
+        sdk = await self._clients.get()
+        return await sdk.post(
             "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
         )
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._client.close()
 
 
 # --- The request ---
@@ -72,10 +77,14 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
         # Other servers get the old name, which all of them support.
         "max_completion_tokens" if own else "max_tokens": preset.max_output_tokens,
         "temperature": preset.temperature,
+        "top_p": preset.top_p,
+        "seed": preset.seed,
+        "stop": list(preset.stop) or None,
         "reasoning_effort": preset.reasoning_effort,
+        "service_tier": preset.service_tier,
         "tools": [_tool(schema) for schema in request.tools] or None,
-        "tool_choice": _tool_choice(request),
-        "parallel_tool_calls": request.parallel_tool_calls,
+        "tool_choice": _tool_choice(preset, request),
+        "parallel_tool_calls": parallel_tool_calls(preset, request),
         "response_format": _response_format(request.response_format),
         "store": False if own else None,
         "prompt_cache_key": cache_key(request) if own else None,
@@ -86,7 +95,7 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    return fixed | {name: value for name, value in optional.items() if value is not None}
+    return with_extra(preset, fixed | {name: value for name, value in optional.items() if value is not None})
 
 
 def _is_openai(preset: Preset) -> bool:
@@ -154,8 +163,8 @@ def _tool(schema: Mapping[str, Any]) -> Json:
     return {"type": "function", "function": function_schema | strict}
 
 
-def _tool_choice(request: InferenceRequest) -> str | Json | None:
-    choice = ToolChoice.parse(request.tool_choice)
+def _tool_choice(preset: Preset, request: InferenceRequest) -> str | Json | None:
+    choice = ToolChoice.of(preset, request)
     if choice is None:
         return None
     return {"type": "function", "function": {"name": choice.name}} if choice.name else choice.mode

@@ -18,5 +18,9 @@ def client(preset: Preset, key: str | None) -> openai.AsyncOpenAI:
     The SDK requires a key; servers that need none ignore it.
     """
     return openai.AsyncOpenAI(
-        api_key=key or "none", base_url=preset.base_url or ADDRESS, max_retries=0, timeout=timeouts()
+        api_key=key or "none",
+        base_url=preset.base_url or ADDRESS,
+        max_retries=0,
+        timeout=timeouts(),
+        default_headers=dict(preset.extra_headers),
     )

@@ -22,11 +22,18 @@ from everstep.agent_domain.values import thaw
 from everstep.inference.failures import ProviderComplaint
 from everstep.inference.foreign import incomplete_api
 from everstep.inference.json_reading import Json, count, record, records
+from everstep.inference.loop_clients import LoopClients
 from everstep.inference.openai_client import ERRORS, client
 from everstep.inference.presets import Preset
 from everstep.inference.provider_items import bundle_items, matches_message, own_items
 from everstep.inference.provider_model import ProviderModel, utc_now
-from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key
+from everstep.inference.request_parts import (
+    FunctionSchema,
+    ToolChoice,
+    cache_key,
+    parallel_tool_calls,
+    with_extra,
+)
 from everstep.inference.spoken import AnswerText, storable
 
 # These models refuse a request for encrypted reasoning, because they have none.
@@ -40,7 +47,7 @@ class OpenAIResponses(ProviderModel):
 
     def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
         super().__init__(preset, key, now)
-        self._client = client(preset, key)
+        self._clients = LoopClients(lambda: client(preset, key))
 
     def body(self, request: InferenceRequest) -> Json:
         """The request, without fields that are not set."""
@@ -52,13 +59,10 @@ class OpenAIResponses(ProviderModel):
 
     async def open(self, body: Json) -> AsyncStream[object]:
         """Send the request."""
-        return await self._client.post(
+        sdk = await self._clients.get()
+        return await sdk.post(
             "/responses", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
         )
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._client.close()
 
 
 # --- The request ---
@@ -69,17 +73,19 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
     optional: Json = {
         "max_output_tokens": preset.max_output_tokens,
         "temperature": preset.temperature,
+        "top_p": preset.top_p,
+        "service_tier": preset.service_tier,
         "reasoning": {"effort": preset.reasoning_effort} if preset.reasoning_effort else None,
         "include": ["reasoning.encrypted_content"] if _reasons(preset) else None,
         "tools": [_tool(schema) for schema in request.tools] or None,
-        "tool_choice": _tool_choice(request),
-        "parallel_tool_calls": request.parallel_tool_calls,
+        "tool_choice": _tool_choice(preset, request),
+        "parallel_tool_calls": parallel_tool_calls(preset, request),
         "text": _text_format(request.response_format),
         "prompt_cache_key": cache_key(request),
     }
     items = [item for message in request.messages for item in _items(preset.origin, message)]
     fixed: Json = {"model": preset.model, "input": items, "store": False, "stream": True}
-    return fixed | {name: value for name, value in optional.items() if value is not None}
+    return with_extra(preset, fixed | {name: value for name, value in optional.items() if value is not None})
 
 
 def _reasons(preset: Preset) -> bool:
@@ -155,8 +161,8 @@ def _tool(schema: Mapping[str, Any]) -> Json:
     }
 
 
-def _tool_choice(request: InferenceRequest) -> str | Json | None:
-    choice = ToolChoice.parse(request.tool_choice)
+def _tool_choice(preset: Preset, request: InferenceRequest) -> str | Json | None:
+    choice = ToolChoice.of(preset, request)
     if choice is None:
         return None
     return {"type": "function", "name": choice.name} if choice.name else choice.mode

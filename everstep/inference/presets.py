@@ -6,21 +6,33 @@
     fallback = ["anthropic"]            # asked in this order while it cannot be reached
 
 `openai`, `anthropic` and `demo` are built in; a section with such a name changes the settings that it
-contains. A preset names the environment variable of its key and never contains the key, so it can be printed
-and stored. A key is sent to its provider's own address only, unless the preset itself sets both: another
+contains. An agent names a preset, or a model in one line: `openai:gpt-5.5` is the preset `openai` with this
+model, and `openai-chat:qwen3@http://host/v1` is a driver, a model and an address.
+
+A preset names the environment variable of its key and never contains the key, so it can be printed and
+stored. A key is sent to its provider's own address only, unless the preset itself sets both: another
 `base_url` and the `api_key_env` to use there.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from everstep.agent_domain.agents.model_name import ADDRESS_KEYS, EXAMPLE, ModelName
 from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput, UnknownName
-from everstep.agent_domain.values import FrozenDict
+from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.inference.json_reading import record
 
 
@@ -42,13 +54,33 @@ _OWN_KEY = {
     Driver.OPENAI_CHAT: "OPENAI_API_KEY",
     Driver.ANTHROPIC: "ANTHROPIC_API_KEY",
 }
-_OPENAI_EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
-_EFFORTS = {
+_OPENAI_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_EFFORTS: Mapping[Driver, tuple[str, ...]] = {
     Driver.OPENAI: _OPENAI_EFFORTS,
     Driver.OPENAI_CHAT: _OPENAI_EFFORTS,
-    Driver.ANTHROPIC: frozenset({"none", "low", "medium", "high", "xhigh", "max"}),
-    Driver.SCRIPTED: frozenset[str](),
+    Driver.ANTHROPIC: ("none", "low", "medium", "high", "xhigh", "max"),
 }
+_REFUSED: Mapping[Driver, tuple[str, tuple[str, ...]]] = {
+    Driver.OPENAI: ("Responses API", ("seed", "stop")),
+    Driver.ANTHROPIC: ("Messages API", ("temperature", "top_p", "seed")),
+    Driver.SCRIPTED: (
+        "driver 'scripted'",
+        ("reasoning_effort", "service_tier", "extra_headers", "extra_body"),
+    ),
+}
+"""Settings that a provider does not take. A script ignores those that only change how a model writes."""
+
+_OWN_FIELDS = frozenset(
+    {"model", "messages", "input", "system", "tools", "stream", "stream_options"}
+    | {"max_tokens", "max_output_tokens", "max_completion_tokens"}
+)
+"""Fields of a request that `extra_body` must not replace: the driver writes them."""
+_KEY_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"})
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def _as_list(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
 
 
 class Preset(StrictModel):
@@ -64,7 +96,27 @@ class Preset(StrictModel):
     """The environment variable that holds the key; without one, no key is sent."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    seed: int | None = None
+    stop: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = Field(default=(), max_length=4)
+    """The texts before which the answer ends."""
     reasoning_effort: str | None = None
+    tool_choice: str | None = Field(default=None, min_length=1)
+    """`auto`, `none`, `required` or the name of a tool; a setting of the agent takes precedence."""
+    parallel_tool_calls: bool | None = None
+    service_tier: str | None = Field(default=None, min_length=1)
+    extra_headers: FrozenDict = EMPTY
+    """Headers to add to each request; never a key."""
+    extra_body: FrozenDict = EMPTY
+    """Fields to add to each request, for settings of a provider that have no name here."""
+    context_window: int | None = Field(default=None, ge=1)
+    """How many tokens a request and its answer may have together."""
+    input_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Prices are in US dollars for a million tokens; None: unknown."""
+    cached_input_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    output_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    reasoning_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """None: that of other output."""
     timeout_seconds: float = Field(default=300, gt=0)
     """The longest pause: before the first piece of an answer, and between two pieces."""
     retry_seconds: float | None = Field(default=None, ge=0, le=86_400)
@@ -92,16 +144,32 @@ class Preset(StrictModel):
             raise ValueError("'model' is missing")
         if self.scenario and not scripted:
             raise ValueError("only the driver 'scripted' takes a 'scenario'")
-        if self.temperature is not None and self.driver is Driver.ANTHROPIC:
-            raise ValueError("the Messages API takes no 'temperature'; leave it out")
-        efforts = _EFFORTS[self.driver]
-        if self.reasoning_effort is not None and self.reasoning_effort not in efforts:
-            raise ValueError(
-                f"'reasoning_effort' is one of: {', '.join(sorted(efforts))}"
-                if efforts
-                else f"the driver '{self.driver}' takes no 'reasoning_effort'; leave it out"
-            )
+        api, refused = _REFUSED.get(self.driver, ("", ()))
+        for setting in refused:
+            if getattr(self, setting) not in (None, (), EMPTY):
+                raise ValueError(f"the {api} takes no '{setting}'; leave it out")
+        if self.reasoning_effort is not None and self.reasoning_effort not in _EFFORTS[self.driver]:
+            raise ValueError(f"'reasoning_effort' is one of: {', '.join(_EFFORTS[self.driver])}")
         return self
+
+    @field_validator("extra_headers")
+    @classmethod
+    def _headers(cls, headers: FrozenDict) -> FrozenDict:
+        for name, value in headers.items():
+            if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+                raise ValueError(f"the header {name!r} needs a text in ASCII, on one line")
+            if not _HEADER.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be the name of a header")
+            if name.lower() in _KEY_HEADERS:
+                raise ValueError(f"'{name}' holds a key: name its environment variable with 'api_key_env'")
+        return headers
+
+    @field_validator("extra_body")
+    @classmethod
+    def _body(cls, body: FrozenDict) -> FrozenDict:
+        if own := sorted(_OWN_FIELDS & body.keys()):
+            raise ValueError(f"{', '.join(map(repr, own))} is written by the driver; leave it out")
+        return body
 
     @classmethod
     def read(cls, name: str, given: Mapping[str, Any]) -> "Preset":
@@ -141,6 +209,9 @@ class Preset(StrictModel):
         return f"{self.driver} {self.model} {self.base_url or 'default'}"
 
 
+MODEL_FACTS = ("context_window", "input_price", "cached_input_price", "output_price", "reasoning_price")
+"""Settings that describe one model, and do not apply to another one of the same preset."""
+
 OPENAI, ANTHROPIC, DEMO = "openai", "anthropic", "demo"
 
 BUILT_IN: Mapping[str, Mapping[str, Any]] = {
@@ -173,7 +244,7 @@ class Presets:
         written = {name: {**BUILT_IN.get(name, {}), **section} for name, section in sections.items()}
         presets = {name: Preset.read(name, given) for name, given in {**BUILT_IN, **written}.items()}
         read = cls(FrozenDict(presets), default or _default_name(presets, environ))
-        read.get(read.default)
+        read.resolve()
         for preset in presets.values():
             read.chain(preset)
         return read
@@ -190,30 +261,58 @@ class Presets:
             UnknownName: There is none.
         """
         if name not in self.by_name:
-            raise UnknownName("preset", name, self.names)
+            how = f"Name a model with its provider, as in {EXAMPLE}, or choose from"
+            raise UnknownName("preset", name, self.names, verb=how)
         return self.by_name[name]
 
     def resolve(self, wanted: str | Mapping[str, Any] | None = None) -> Preset:
-        """The preset for an agent: by name, by settings, or the default.
+        """The preset for an agent: by name, by a model in one line, by settings, or the default.
 
         Settings without a driver are changes to the preset that they name under `preset`, or to the default.
+
+        Raises:
+            UnknownName: There is no such preset.
+            InvalidInput: The settings cannot be used.
         """
         if wanted is None:
-            return self.get(self.default)
+            return self._named(self.default)
         if isinstance(wanted, str):
-            return self.get(wanted)
-        named = self.get(wanted.get("preset") or self.default)
-        wanted = {key: value for key, value in wanted.items() if key != "preset"}
-        base = {} if "driver" in wanted else named.model_dump(exclude_unset=True)
-        if "base_url" in wanted:
-            base.pop("api_key_env", None)
-        preset = Preset.read("inline", {**base, **wanted, "name": "inline"})
+            return self._named(wanted)
+        named = self._named(wanted.get("preset") or self.default)
+        changes = {key: value for key, value in wanted.items() if key != "preset"}
+        preset = _changed("inline", {} if "driver" in changes else named, changes)
         self.chain(preset)
         return preset
 
+    def _named(self, name: str) -> Preset:
+        """The preset with this name, or for the model that is written in one line."""
+        one_line = None if name in self.by_name else ModelName.parse(name)
+        if one_line is None:
+            return self.get(name)
+        provider, changes = one_line.provider, {"model": one_line.model}
+        if one_line.base_url is not None:
+            changes["base_url"] = one_line.base_url
+        if provider in self.by_name:
+            return _changed(name, self.by_name[provider], changes)
+        if provider not in set(Driver):
+            raise UnknownName("preset or driver", provider, dict.fromkeys([*self.names, *Driver]))
+        if provider == Driver.SCRIPTED:
+            changes = {"scenario": one_line.model}
+        return _changed(name, {}, {"driver": provider, **changes})
+
     def chain(self, preset: Preset) -> tuple[Preset, ...]:
         """The preset and its fallbacks; those of the fallbacks are ignored."""
-        return (preset, *(self.get(name) for name in preset.fallback if name != preset.name))
+        return (preset, *(self._named(name) for name in preset.fallback if name != preset.name))
+
+
+def _changed(name: str, base: "Preset | Mapping[str, Any]", changes: Mapping[str, Any]) -> Preset:
+    """The preset with some changes. Neither the key nor the headers are sent to another address."""
+    settings: dict[str, Any] = dict(base.model_dump(exclude_unset=True) if isinstance(base, Preset) else base)
+    if "base_url" in changes:
+        settings = {key: value for key, value in settings.items() if key not in ADDRESS_KEYS}
+    if changes.get("model", settings.get("model")) != settings.get("model"):
+        settings = {key: value for key, value in settings.items() if key not in MODEL_FACTS}
+    return Preset.read(name, {**settings, **changes, "name": name})
 
 
 def _default_name(presets: Mapping[str, Preset], environ: Mapping[str, str]) -> str:

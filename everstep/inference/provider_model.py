@@ -31,6 +31,7 @@ from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
 from everstep.inference.failures import ProviderComplaint, causes, failure, retry_after
 from everstep.inference.json_reading import Json
+from everstep.inference.loop_clients import LoopClients
 from everstep.inference.presets import Preset
 from everstep.inference.spoken import AnswerText, storable
 
@@ -119,6 +120,7 @@ class ProviderModel(ABC):
     """A model behind a provider's API."""
 
     errors: ClassVar[SdkErrors]
+    _clients: LoopClients[Any]
 
     def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
         self.preset = preset
@@ -142,9 +144,9 @@ class ProviderModel(ABC):
     async def open(self, body: Json) -> ProviderStream:
         """Send the request and return the stream of events."""
 
-    @abstractmethod
     async def aclose(self) -> None:
-        """Close all connections."""
+        """Close the connections of this event loop; those of others are closed together with their loops."""
+        await self._clients.aclose()
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Ask once.
@@ -187,6 +189,8 @@ class ProviderModel(ABC):
         source.is_own = actual is self.preset.driver
 
     async def _events(self, body: Json, reader: AnswerReader, source: "_StreamState") -> AsyncGenerator[Any]:
+        # Making a client takes time, which is not the provider's.
+        await self._clients.get()
         with self._network_errors():
             async with asyncio.timeout(self.preset.timeout_seconds):
                 stream = await self.open(body)

@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.values import FrozenDict, json_text, parse_json, thaw
-from everstep.inference.json_reading import record
+from everstep.inference.json_reading import Json, record
+from everstep.inference.presets import Preset
 
 INVALID_JSON = "INVALID_JSON"
 """The key for arguments that were no JSON object, where the API accepts only an object."""
@@ -21,6 +22,11 @@ class ToolChoice:
     mode: Literal["auto", "none", "required"]
     name: str | None = None
     """The only tool, which the model must call."""
+
+    @classmethod
+    def of(cls, preset: Preset, request: InferenceRequest) -> "ToolChoice | None":
+        """The choice of the request, or else that of the preset if there are tools."""
+        return cls.parse(request.tool_choice or (preset.tool_choice if request.tools else None))
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any] | None) -> "ToolChoice | None":
@@ -83,6 +89,24 @@ def call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     except InvalidInput:
         return {INVALID_JSON: arguments}
     return thaw(value) if isinstance(value, FrozenDict) else {INVALID_JSON: arguments}
+
+
+def parallel_tool_calls(preset: Preset, request: InferenceRequest) -> bool | None:
+    """Whether the model may call several tools at once; the agent's setting takes precedence."""
+    if request.parallel_tool_calls is not None or not request.tools:
+        return request.parallel_tool_calls
+    return preset.parallel_tool_calls
+
+
+def with_extra(preset: Preset, body: Json) -> Json:
+    """The body with the preset's additional fields; those of an object are added to the driver's own."""
+    added: Json = {
+        name: {**record(body.get(name)), **record(cast("object", value))}
+        if isinstance(value, dict)
+        else value
+        for name, value in record(thaw(preset.extra_body)).items()
+    }
+    return body | added
 
 
 def cache_key(request: InferenceRequest) -> str | None:

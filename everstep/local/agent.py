@@ -1,11 +1,10 @@
-"""Agents that run in this process, and their builder."""
+"""Agents that run in this process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import cached_property
 from typing import Any, TypeVar
 
-from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.contracts import AgentDescriptor
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model
@@ -121,21 +120,6 @@ class Agent:
         """Call `fn` for events of one class; None changes nothing."""
         self._listeners.on_event(cls, fn)
         return self
-
-
-class AgentBuilder(DefinitionBuilder):
-    """Collects the parts of an agent; `build()` returns one that runs in this process."""
-
-    def build(
-        self, *, models: Callable[[ModelChoice], Model] | None = None, clock: Clock | None = None
-    ) -> Agent:
-        """Build the agent and apply the `on_build` callbacks.
-
-        Args:
-            models: Returns the models that the agent's capabilities name.
-            clock: Supplies the time and waits between retries of model calls; the machine's clock by default.
-        """
-        return self._apply_on_build(Agent(self.definition(), models=models, clock=clock))
 
 
 def as_state(value: AgentState | Message | str) -> AgentState:

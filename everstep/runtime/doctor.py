@@ -34,8 +34,8 @@ from everstep.runtime.installation import (
     Installation,
     locate_services,
     open_installation,
-    presets_of,
 )
+from everstep.runtime.models import presets_of
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect

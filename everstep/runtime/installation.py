@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from everstep.client.sessions import Sessions
 from everstep.client.temporal_entry import TemporalEntry
 from everstep.client.titles import Titles
 from everstep.inference.models import Models
-from everstep.inference.presets import Presets
 from everstep.runtime.agents import AgentBook, load_all_agents
 from everstep.runtime.context_policy import load_context_policy
 from everstep.runtime.data_folder import data_folder, record_project
@@ -37,6 +35,7 @@ from everstep.runtime.embedded import (
     search_attributes,
 )
 from everstep.runtime.local_secret import find_local_secret, make_local_secret
+from everstep.runtime.models import models_of
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
@@ -193,11 +192,6 @@ class Installation:
             await close_connections()
 
 
-def presets_of(settings: Settings) -> Presets:
-    """Return the presets of an installation; the default one depends on the available keys."""
-    return Presets.read(settings.presets, os.environ, settings.preset)
-
-
 @asynccontextmanager
 async def open_local_installation(
     settings: Settings, *, temporal_port: int = 7233, ui_port: int = 8233
@@ -234,7 +228,7 @@ async def open_installation(
             find new envelopes in the tables.
     """
     settings = locate_services(settings)
-    models = Models(presets_of(settings), os.environ)
+    models = models_of(settings)
     engine = create_engine(settings.require("database_url", HOW_TO_START), application_name=application)
     try:
         async with _open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:

@@ -18,7 +18,7 @@ from everstep.agent_domain.loop.step_facts import CallNeed, StepType
 from everstep.agent_domain.loop.stop_signal import StopSignal
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import CachedContext
-from everstep.agent_domain.messages.messages import Message, MessageStore, Role, assistant, user
+from everstep.agent_domain.messages.messages import Message, MessageList, MessageStore, Role, assistant, user
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
@@ -64,7 +64,7 @@ def a_step(
     return AgentStep(
         id=UUID(int=100 + number),
         created_at=AT,
-        output_messages=(assistant(text),) if text else (),
+        output_messages=MessageList([assistant(text)] if text else []),
         inference_response=InferenceResponse(text, made, usage=Usage(input=tokens)),
         tool_executions=executions,
         **fields,
@@ -154,7 +154,7 @@ def steps(draw: st.DrawFn, complete: bool = True) -> AgentStep:
         id=draw(st.uuids()),
         created_at=draw(moments),
         input_messages=tuple(draw(conversations)),
-        output_messages=tuple(draw(conversations)),
+        output_messages=MessageList(draw(conversations)),
         inference_response=draw(st.none() | st.just(response)) if not made else response,
         tool_executions=tuple(draw(executions_of(call)) for call in done),
         own_errors=tuple(draw(st.lists(errors, max_size=2))),

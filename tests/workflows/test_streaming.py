@@ -22,8 +22,8 @@ from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.agent_domain.testing import MockTool, ScriptedModel, calls, says
 from everstep.agent_domain.tools.tools import ToolOptions
 from everstep.client.client import Execution
-from everstep.local.agent import AgentBuilder as LocalAgentBuilder
 from everstep.local.broadcast import AgentEventEnvelopeAdapter
+from everstep.runtime.builder import AgentBuilder as LocalAgentBuilder
 from tests.workflows.harness import HeldModel, Office, an_agent, at_work, final_result
 from tests.workflows.viewing import Speaker, Viewer, viewing
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
+from everstep.agent_domain.agents.model_name import address_problem
 from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spawning import Spawn
 from everstep.agent_domain.agents.spec import AgentSpec
@@ -49,9 +50,6 @@ from everstep.agent_domain.values import FrozenDict, frozen_map
 LOAD_SKILL = "load_skill"
 
 BLANK = "Its prompt is blank; write down the whole task"
-
-ADDRESS_KEYS = ("base_url", "api_key_env")
-"""Keys that only presets may set: the model's address, and which of the process's secrets is sent there."""
 
 
 class LoadableSkill(Protocol):
@@ -150,10 +148,8 @@ class SpawnSubagentTool:
         lacking = [name for name in spec.skills or () if name not in skills]
         if lacking:
             return f"It needs skills that are not there: {', '.join(lacking)}"
-        forbidden = [key for key in ADDRESS_KEYS if isinstance(spec.model, Mapping) and key in spec.model]
-        if forbidden:
-            return f"Its 'model' must not hold {', '.join(forbidden)}; name a preset of everstep.toml instead"
-        return ""
+        problem = address_problem(spec.model)
+        return f"Its 'model' must not hold {problem}" if problem else ""
 
     def _skills(self, spec: AgentSpec) -> dict[str, LoadableSkill]:
         """The skills of the spec that exist."""

@@ -13,6 +13,7 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.agents.plan import PlannedTool
 from everstep.agent_domain.agents.processors import AgentHook
+from everstep.agent_domain.agents.react import ReActDriver
 from everstep.agent_domain.capabilities.approvals import ApprovalMode
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, ContinuationDecision
@@ -259,6 +260,42 @@ def test_a_preset_is_kept_beside_the_driver() -> None:
     assert definition.driver is not None
 
 
+def test_a_model_is_named_in_one_line_or_by_its_preset() -> None:
+    """11.2: the last choice counts; with settings it is a change to the named one."""
+    builder = DefinitionBuilder.base()
+    for name in ("openai:gpt-5.5", " fast "):
+        definition = builder.with_model(name).definition()
+        assert (definition.llm_preset, definition.model_settings) == (name.strip(), {})
+    changed = builder.with_model("openai:gpt-5.5", temperature=0.2).definition()
+    assert changed.model_settings == {"preset": "openai:gpt-5.5", "temperature": 0.2}
+    # An execution's own preset would replace the settings on a worker.
+    assert changed.spec().llm_preset is None
+    again = builder.with_llm_preset("fast").definition()
+    assert (again.llm_preset, again.model_settings, again.driver) == ("fast", {}, None)
+
+
+def test_a_model_object_answers_through_native_tool_calls() -> None:
+    """11.2: or through a driver that has no model."""
+    model = ScriptedModel("Hi")
+    driver = DefinitionBuilder.base().with_model(model).with_tools([LOOK]).definition().driver
+    assert isinstance(driver, ToolCallingDriver)
+    assert (driver.model, driver.tools.names) == (model, ("look",))
+    react = DefinitionBuilder.base().with_model(model).with_driver(ReActDriver()).definition().driver
+    assert isinstance(react, ReActDriver)
+    assert react.model is model
+    assert DefinitionBuilder.base().with_model(model).with_model("fast").definition().driver is None
+
+
+def test_a_driver_with_its_own_model_keeps_it() -> None:
+    """11.2"""
+    own = ScriptedModel("Hi")
+    driver = (
+        DefinitionBuilder.base().with_driver(ToolCallingDriver(own)).with_model(ScriptedModel()).definition()
+    )
+    assert isinstance(driver.driver, ToolCallingDriver)
+    assert driver.driver.model is own
+
+
 def test_the_builder_keeps_the_given_bus() -> None:
     """11."""
     bus = EventBus()
@@ -333,6 +370,7 @@ METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
     "add_processor": lambda b: b.add_processor(same_state),
     "add_hook": lambda b: b.add_hook(AgentHook()),
     "add_continuation_criteria": lambda b: b.add_continuation_criteria(RetryLimit(2)),
+    "with_model": lambda b: b.with_model("openai:gpt-5.5"),
     "with_llm_preset": lambda b: b.with_llm_preset("fast"),
     "with_driver": lambda b: b.with_driver(DRIVER),
     "with_broadcast": lambda b: b.with_broadcast(BroadcastConfig.debug()),
@@ -457,6 +495,12 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("add_hook", lambda b: b.add_hook(same_state), "derive it from AgentHook"),
     ("add_hook", lambda b: b.add_hook(AgentHook), "derive it from AgentHook"),
     ("add_continuation_criteria", lambda b: b.add_continuation_criteria(same_state), "is not a criterion"),
+    ("with_model", lambda b: b.with_model(None), "pass a name, as in openai:gpt-5.5, or an object with"),
+    ("with_model", lambda b: b.with_model(ScriptedModel), "an instance, not the class"),
+    ("with_model", lambda b: b.with_model(" "), "with_model was given a blank name"),
+    ("with_model", lambda b: b.with_model("openai:"), "'openai:' names no model"),
+    ("with_model", lambda b: b.with_model(ScriptedModel(), seed=1), "settings for a named model only"),
+    ("with_model", lambda b: b.with_model("fast", seed=object()), "the model's settings"),
     ("with_llm_preset", lambda b: b.with_llm_preset(None), "the preset's name must be text"),
     ("with_driver", lambda b: b.with_driver("gpt"), r"a driver has a coroutine method use_tools\(state\)"),
     ("with_driver", lambda b: b.with_driver(OwnDriver), "an instance, not the class"),

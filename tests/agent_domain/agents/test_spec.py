@@ -130,7 +130,8 @@ def test_any_other_model_is_refused(model: object, given: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         a_spec(model=model)
     assert (
-        str(refused.value) == f"'model' must be a preset's name, 'inherit' or a map of settings, not {given}"
+        str(refused.value)
+        == f"'model' must be a model's or a preset's name, 'inherit' or a map of settings, not {given}"
     )
 
 
@@ -201,7 +202,10 @@ def test_a_key_without_a_value_counts_as_absent() -> None:
         ("---\nname: a\ndescription: b\n---\n \n", "The agent needs a prompt"),
         ("---\nname: a\ndescription: b\ntools: 3\n---\nx", "'tools' must be a list of names"),
         ("---\nname: a\ndescription: b\ntools: [3]\n---\nx", "each name in 'tools' must be text, not int"),
-        ("---\nname: a\ndescription: b\nmodel: [fast]\n---\nx", "'model' must be a preset's name"),
+        (
+            "---\nname: a\ndescription: b\nmodel: [fast]\n---\nx",
+            "'model' must be a model's or a preset's name",
+        ),
         ("---\nname: a\ndescription: b\nskills: {a: b}\n---\nx", "'skills' must be a list of names"),
         ("---\nname: a\ndescription: 2026-01-16\n---\nx", "'description' must be text, not date"),
         (
@@ -254,7 +258,10 @@ def test_of_several_prompts_the_first_key_wins() -> None:
         ('{"name": "a", "description": "b"}', "The agent needs a prompt"),
         ('{"name": "a", "description": "b", "prompt": 3}', "the prompt must be text, not int"),
         ('{"name": "a", "description": "b", "prompt": ["c"]}', "the prompt must be text, not list"),
-        ({"name": "a", "description": "b", "prompt": "x", "model": 3}, "'model' must be a preset's name"),
+        (
+            {"name": "a", "description": "b", "prompt": "x", "model": 3},
+            "'model' must be a model's or a preset's name",
+        ),
     ],
 )
 def test_an_error_in_json_is_reported(given: str | Mapping[str, Any], message: str) -> None:

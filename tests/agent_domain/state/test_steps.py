@@ -12,7 +12,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts, StepType
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.messages.messages import assistant, user
+from everstep.agent_domain.messages.messages import MessageList, assistant, user
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse, StepExecution
 from everstep.agent_domain.values import frozen_map
 from tests.agent_domain.state_words import (
@@ -37,7 +37,8 @@ PSEUDO = a_failure(a_call("decision_extraction", "pseudo"), "no decision", Error
 def test_a_step_contains_the_reply_of_the_model() -> None:
     """4.3.1."""
     response = InferenceResponse("Hi", (FIRST,), "tool_calls", Usage(3, 4))
-    step = AgentStep(UUID(int=1), AT, (user("Hello"),), (assistant("Hi"),), response, (a_success(FIRST),))
+    said = MessageList([assistant("Hi")])
+    step = AgentStep(UUID(int=1), AT, (user("Hello"),), said, response, (a_success(FIRST),))
     assert (step.id, step.created_at) == (UUID(int=1), AT)
     assert (step.input_messages, step.output_messages) == ((user("Hello"),), (assistant("Hi"),))
     assert (step.tool_calls, step.tool_executions) == ((FIRST,), (a_success(FIRST),))
@@ -114,7 +115,10 @@ def test_the_error_of_a_call_names_its_tool() -> None:
 )
 def test_the_display_text_is_the_text_of_the_reply(outputs: Any, text: str) -> None:
     """4.3.3."""
-    assert replace(BARE, output_messages=outputs).display_text == text
+    step = replace(BARE, output_messages=outputs)
+    assert step.display_text == text
+    assert step.output_messages.to_string() == text.removesuffix("(no response)")
+    assert step.output_messages == outputs
 
 
 def test_calls_wait_until_each_has_a_result() -> None:

@@ -210,7 +210,10 @@ def test_it_uses_the_working_directory_and_the_skills_beside_its_file() -> None:
             {"capabilities": "shell"},
             "No capability named 'shell'. Choose from: user_input, approval, bash, files, skills",
         ),
-        ({"model": "sonnet"}, "No preset named 'sonnet'. Choose from: openai, anthropic, demo, fast"),
+        (
+            {"model": "sonnet"},
+            "No preset named 'sonnet'. Name a model with its provider, as in openai:gpt-5.5, or choose ",
+        ),
         (
             {"approval": {"bahs": "always"}, "tools": "bash"},
             "No tool for 'approval' named 'bahs'. Choose from: bash",
@@ -312,12 +315,36 @@ def test_unknown_model_settings_are_refused() -> None:
         an_agent(model={"driver": "openai", "model": "x", "temperatur": 1})
 
 
-@pytest.mark.parametrize("key", ["base_url", "api_key_env"])
+@pytest.mark.parametrize("key", ["base_url", "api_key_env", "extra_headers"])
 def test_a_file_cannot_send_a_secret_elsewhere(key: str) -> None:
     """10.1.3"""
     settings = {"driver": "openai-chat", "model": "x", key: "https://elsewhere.example"}
     with pytest.raises(InvalidInput, match=f"'model' must not hold '{key}'"):
         an_agent(model=settings)
+
+
+ELSEWHERE = "openai-chat:x@https://elsewhere.example/v1"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"model": ELSEWHERE},
+        {"model": {"preset": ELSEWHERE}},
+        {"model": {"fallback": [ELSEWHERE]}},
+        {"capabilities": {"critique": {"llm_preset": ELSEWHERE}}},
+    ],
+)
+def test_a_file_cannot_send_conversations_elsewhere(file: Any) -> None:
+    """10.1.3"""
+    with pytest.raises(InvalidInput, match=r"must not hold the address https://elsewhere\.example/v1"):
+        an_agent(**file)
+
+
+@pytest.mark.parametrize("model", ["openai:gpt-5.5", "openai-chat:qwen3:8b@http://127.0.0.1:11434/v1"])
+def test_a_file_may_name_a_model_in_one_line(model: str) -> None:
+    """10.1.3"""
+    assert an_agent(model=model).llm_preset == model
 
 
 NAMES = st.sampled_from(

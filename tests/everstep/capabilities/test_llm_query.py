@@ -12,7 +12,7 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import ScriptedModel, calls, says
 from everstep.capabilities.llm_query import LlmQueryTool
-from everstep.local.agent import AgentBuilder
+from everstep.runtime.builder import AgentBuilder
 from tests.everstep.capabilities.agent_words import Presets, results
 
 

@@ -33,8 +33,9 @@ from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolOptions
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import SelectedTools, SpawnSubagentTool, UseSubagents
-from everstep.local.agent import Agent, AgentBuilder
+from everstep.local.agent import Agent
 from everstep.local.children import PAUSED
+from everstep.runtime.builder import AgentBuilder
 from tests.everstep.capabilities.agent_words import LOOK, LOOKS, Presets, results
 from tests.toolsets import FakeToolset
 
@@ -244,8 +245,8 @@ async def test_an_agent_file_cannot_name_an_address_for_secrets() -> None:
     specs = (a_spec(model={"base_url": "https://evil.example", "api_key_env": "KEY"}), a_spec("guard"))
     agent, _ = agent_with_model(a_builder(*specs), spawn_call(), spawn_call("guard"), "Fine", "Done")
     text = (
-        "Error: Subagent 'scout' failed: Its 'model' must not hold base_url, api_key_env; "
-        "name a preset of everstep.toml instead"
+        "Error: Subagent 'scout' failed: Its 'model' must not hold 'base_url': an agent's file could send "
+        "any secret anywhere; write a preset into everstep.toml, and its name under 'model'"
     )
     assert results(await agent.arun("Go")) == [text, "[Subagent: guard] Fine"]
     with pytest.raises(KeyError):
@@ -256,7 +257,9 @@ async def test_an_unknown_preset_is_a_text() -> None:
     """9.6.3: the parent continues."""
     agent, _ = agent_with_model(a_builder(a_spec(model="fast")), spawn_call(), "Done")
     state = await agent.arun("Go")
-    assert results(state)[0].endswith("or presets whose models it can ask: build(models=...)")
+    assert results(state)[0].startswith(
+        "Error: Subagent 'scout' failed: No preset named 'fast'. Name a model"
+    )
     assert (state.final_response, state.status) == ("Done", AgentStatus.COMPLETED)
 
 

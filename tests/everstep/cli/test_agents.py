@@ -102,7 +102,8 @@ def test_a_file_may_name_a_preset_of_the_installation(here: Path) -> None:
     (here / "helper.md").write_text("---\nname: helper\ndescription: Helps\nmodel: small\n---\nYou help.")
     refused = run_command("--agents", "helper.md", "agents")
     assert refused.stderr == (
-        "Error: helper.md: No preset named 'small'. Choose from: openai, anthropic, demo\n"
+        "Error: helper.md: No preset named 'small'. Name a model with its provider, as in openai:gpt-5.5, "
+        "or choose from: openai, anthropic, demo\n"
     )
 
     (here / "everstep.toml").write_text("[presets.small]\ndriver = 'openai'\nmodel = 'x'\n")

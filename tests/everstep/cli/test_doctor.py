@@ -111,7 +111,7 @@ async def test_a_missing_installation_is_reported_with_how_to_start_one(
         ({"DATABASE_URL": "postgresql://127.0.0.1:9/x"}, "cannot be reached"),
         ({"DATABASE_URL": "nonsense"}, "use postgresql://user:password@host:5432/name"),
         ({"EVERSTEP_PAYLOAD_KEY": "short"}, "payload_key must be 32 random bytes in base64; make one with"),
-        ({"EVERSTEP_PRESET": "best"}, "No preset named 'best'. Choose from: openai"),
+        ({"EVERSTEP_PRESET": "best"}, "No preset named 'best'. Name a model with its provider"),
         ({"EVERSTEP_PRESET": "openai"}, "preset 'openai' needs a key; set OPENAI_API_KEY"),
         (
             {"EVERSTEP_AGENTS": str(Path(__file__).parent)},

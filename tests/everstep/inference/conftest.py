@@ -14,7 +14,7 @@ from tests.everstep.inference.counterparts import (
     WireModelServer,
 )
 from tests.everstep.inference.dialects import DIALECTS
-from tests.everstep.inference.wire_server import WireServer, wire_server
+from tests.everstep.inference.wire_server import wire_server
 
 
 @pytest.fixture(scope="session")
@@ -22,21 +22,6 @@ def aimock() -> Iterator[Aimock]:
     """One server for all tests; each test begins with a reset."""
     with aimock_server.open_aimock() as server:
         yield server
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[WireServer]:
-    """Our own server, with scripted responses."""
-    async with wire_server() as server:
-        yield server
-
-
-@pytest.fixture(params=DIALECTS)
-async def wire(request: pytest.FixtureRequest, server: WireServer) -> AsyncIterator[WireModelServer]:
-    """Our server, with the wire format of each provider."""
-    counterpart = WireModelServer(DIALECTS[request.param], server)
-    async with counterpart.stack:
-        yield counterpart
 
 
 @pytest.fixture(params=COUNTERPARTS)

@@ -1,5 +1,6 @@
 """Presets: named models, without their keys."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,12 +56,24 @@ def test_a_preset_is_a_section_under_a_name() -> None:
         ({"driver": "openai", "model": "m", "temperature": 3}, "temperature: "),
         ({"driver": "openai", "model": "m", "base_url": "localhost:80"}, "base_url: "),
         ({"driver": "openai", "model": "m", "scenario": "x.yaml"}, "only the driver 'scripted'"),
-        ({"driver": "openai", "model": "m", "reasoning_effort": "much"}, "is one of: high, low, max"),
+        ({"driver": "openai", "model": "m", "reasoning_effort": "much"}, "is one of: none, minimal, low"),
         (
             {"driver": "anthropic", "model": "m", "reasoning_effort": "minimal"},
             "'reasoning_effort' is one of",
         ),
-        ({"driver": "anthropic", "model": "m", "temperature": 1}, "takes no 'temperature'"),
+        ({"driver": "anthropic", "model": "m", "temperature": 1}, "the Messages API takes no 'temperature'"),
+        ({"driver": "anthropic", "model": "m", "top_p": 0.5}, "the Messages API takes no 'top_p'"),
+        ({"driver": "anthropic", "model": "m", "seed": 0}, "the Messages API takes no 'seed'"),
+        ({"driver": "openai", "model": "m", "seed": 1}, "the Responses API takes no 'seed'"),
+        ({"driver": "openai", "model": "m", "stop": "END"}, "the Responses API takes no 'stop'"),
+        ({"driver": "openai", "model": "m", "top_p": 0}, "top_p: "),
+        ({"driver": "openai-chat", "model": "m", "stop": list("abcde")}, "stop: "),
+        ({"driver": "openai", "model": "m", "context_window": 0}, "context_window: "),
+        ({"driver": "openai", "model": "m", "output_price": -1}, "output_price: "),
+        ({"driver": "openai", "model": "m", "extra_headers": {"X-A": 1}}, "'X-A' needs a text in ASCII"),
+        ({"driver": "openai", "model": "m", "extra_headers": {"a b": "c"}}, "cannot be the name of a header"),
+        ({"driver": "openai", "model": "m", "extra_headers": {"Api-Key": "k"}}, "with 'api_key_env'"),
+        ({"driver": "openai", "model": "m", "extra_body": {"stream": False}}, "'stream' is written by"),
         ({"driver": "scripted", "reasoning_effort": "low"}, "takes no 'reasoning_effort'"),
     ],
 )
@@ -70,6 +83,28 @@ def test_an_invalid_section_is_refused_by_name(section: Json, problem: str) -> N
 
     assert str(refused.value).startswith("preset 'fast': ")
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("temprature", "temperature"), ("max_tokens", "max_output_tokens"), ("input_prices", "input_price")],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_and_all(key: str, near: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        presets({"fast": {"driver": "openai", "model": "m", key: 1}})
+
+    text = str(refused.value)
+    assert text.startswith(f"preset 'fast': {key}: there is no such key; choose from: ")
+    assert f"did you mean '{near}'?" in text
+    assert "driver, model, base_url" in text
+
+
+def test_presets_with_equal_settings_are_equal() -> None:
+    """A process keeps one model for equal presets."""
+    section = {"driver": "openai-chat", "model": "m", "extra_body": {"provider": {"order": ["a"]}}}
+    first, second = (Preset.read("x", section | {"stop": stop}) for stop in ("END", ["END"]))
+
+    assert (first, hash(first)) == (second, hash(second))
 
 
 def test_keys_are_not_allowed_in_files() -> None:
@@ -171,7 +206,7 @@ def test_the_default_is_the_configured_or_the_first_usable_preset(
     [({}, "fast"), ({"a": {"driver": "scripted", "fallback": ["fast"]}}, None)],
 )
 def test_an_unknown_name_is_refused_at_once(sections: Json, default: str | None) -> None:
-    with pytest.raises(UnknownName, match=r"No preset named 'fast'\. Choose from: openai, anthropic, demo"):
+    with pytest.raises(UnknownName, match=r"No preset named 'fast'\..* choose from: openai, anthropic, demo"):
         presets(sections, default)
 
 
@@ -222,6 +257,79 @@ def test_invalid_settings_of_an_agent_are_refused_like_any_other() -> None:
         presets().resolve({"driver": "openai", "model": "m", "modle": "x"})
     with pytest.raises(UnknownName):
         presets().resolve({"fallback": ["fast"]})
+
+
+# Models in one line.
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("openai:gpt-5.5", ("openai", "gpt-5.5", None, "OPENAI_API_KEY")),
+        ("openai-chat:m", ("openai-chat", "m", None, "OPENAI_API_KEY")),
+        ("anthropic:m@20250101", ("anthropic", "m@20250101", None, "ANTHROPIC_API_KEY")),
+        ("openai-chat:qwen3:8b@http://host/v1", ("openai-chat", "qwen3:8b", "http://host/v1", None)),
+        ("router:x/y", ("openai-chat", "x/y", "https://router.example/v1", "ROUTER_KEY")),
+        # Neither the key nor the headers of a preset go to another address.
+        ("router:x@https://host/v1", ("openai-chat", "x", "https://host/v1", None)),
+    ],
+)
+def test_a_model_is_named_in_one_line(name: str, expected: tuple[str | None, ...]) -> None:
+    """11.2"""
+    url = "https://router.example/v1"
+    router = {"driver": "openai-chat", "model": "m", "base_url": url, "api_key_env": "ROUTER_KEY"}
+    read = presets({"router": router | {"extra_headers": {"X-Title": "Desk"}}})
+
+    preset = read.resolve(name)
+
+    assert (preset.driver, preset.model, preset.base_url, preset.api_key_env) == expected
+    assert preset.name == name
+    assert bool(preset.extra_headers) == (preset.base_url == url)
+
+
+def test_another_model_of_a_preset_keeps_its_settings_but_not_its_prices() -> None:
+    """11.2"""
+    facts = {"context_window": 9, "input_price": 1, "output_price": 2}
+    read = presets({"openai": {"timeout_seconds": 7, **facts}})
+
+    same, other = read.resolve("openai:gpt-5.5"), read.resolve("openai:small")
+
+    assert (same.timeout_seconds, same.context_window, same.input_price) == (7, 9, 1)
+    assert (other.timeout_seconds, other.context_window, other.input_price) == (7, None, None)
+    assert read.resolve({"model": "small", "preset": "openai"}).output_price is None
+
+
+def test_a_model_in_one_line_stands_wherever_a_preset_does(tmp_path: Path) -> None:
+    """11.2: as the default, as a fallback, under `preset`; a script is named by its path."""
+    read = presets({"a": {"driver": "scripted", "fallback": ["openai:small"]}}, "anthropic:m")
+
+    assert read.resolve().model == "m"
+    assert [preset.model for preset in read.chain(read.get("a"))] == ["", "small"]
+    changed = read.resolve({"preset": "openai:small", "max_output_tokens": 9})
+    assert (changed.model, changed.max_output_tokens) == ("small", 9)
+    assert read.resolve(f"scripted:{tmp_path}/a.yaml").scenario == f"{tmp_path}/a.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        (
+            "opnai:gpt-5.5",
+            "No preset or driver named 'opnai'. Choose from: openai, anthropic, demo, openai-chat",
+        ),
+        ("gpt-5.5", "No preset named 'gpt-5.5'. Name a model with its provider, as in openai:gpt-5.5"),
+        ("openai:", "'openai:' names no model; write the provider, a colon and the model, as in"),
+        (":gpt-5.5", "':gpt-5.5' names no model"),
+        ("openai-chat:@http://host/v1", "'openai-chat:@http://host/v1' names no model"),
+        ("openai-chat:m@http://", "preset 'openai-chat:m@http://': base_url: "),
+    ],
+)
+def test_a_wrong_name_of_a_model_is_refused_with_the_right_form(name: str, problem: str) -> None:
+    """11.2"""
+    with pytest.raises(InvalidInput) as refused:
+        presets().resolve(name)
+
+    assert str(refused.value).startswith(problem)
 
 
 def test_only_the_same_model_at_the_same_address_is_the_same_origin() -> None:

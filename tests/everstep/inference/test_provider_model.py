@@ -13,6 +13,7 @@ import pytest
 from everstep.agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable, UnreadableAnswer
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.inference.loop_clients import LoopClients
 from everstep.inference.presets import Preset
 from everstep.inference.provider_model import ProviderModel, SdkErrors, utc_now
 from everstep.inference.spoken import AnswerText
@@ -78,6 +79,7 @@ class FakeProviderModel(ProviderModel):
 
     def __init__(self, *events: object, refuses: Exception | None = None) -> None:
         super().__init__(PRESET, "sk-secret")
+        self._clients = LoopClients(lambda: FakeStream([]))
         self.stream = FakeStream(events)
         self.refuses = refuses
 
@@ -91,9 +93,6 @@ class FakeProviderModel(ProviderModel):
         if self.refuses:
             raise self.refuses
         return self.stream
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
 
 
 def text_events(*texts: str) -> list[object]:

@@ -11,7 +11,7 @@ from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
-from everstep.agent_domain.messages.messages import assistant
+from everstep.agent_domain.messages.messages import MessageList, assistant
 from everstep.agent_domain.state.events import ContinuationEvaluated, Event, StreamEventReceived
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
@@ -148,7 +148,7 @@ def step_with_text(text: str, **fields: Any) -> Callable[[AgentState], AgentStat
             id=state.new_step_id(),
             created_at=AT,
             input_messages=state.messages,
-            output_messages=(assistant(text),),
+            output_messages=MessageList([assistant(text)]),
             **fields,
         )
         return state.with_current_step(step)

@@ -15,7 +15,8 @@ from everstep.agent_domain.messages.messages import assistant, user
 from everstep.agent_domain.state.events import AgentFinished, AgentStepStarted, Event, EventBus
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
-from everstep.local.agent import Agent, AgentBuilder, as_state
+from everstep.local.agent import Agent, as_state
+from everstep.runtime.builder import AgentBuilder
 from tests.everstep.local.local_words import EventRecorder, WorkClock, a_conversation, a_scripted_driver
 
 LOOK = MockTool.returning("look", "Looks", "seen")
@@ -149,13 +150,6 @@ def test_anything_else_is_refused(method: str, given: Any) -> None:
         getattr(an_agent(), method)(given)
     expected = f"an agent runs on an AgentState, a message or text, not on {type(given).__name__}"
     assert str(refused.value) == expected
-
-
-@pytest.mark.parametrize("method", ["run", "next_step", "has_next_step", "iterator"])
-def test_an_agent_without_a_driver_does_not_run(method: str) -> None:
-    """11: the error says how to add one."""
-    with pytest.raises(InvalidInput, match="the agent has no driver; give it one"):
-        getattr(AgentBuilder.base().build(), method)("Hello")
 
 
 def test_text_that_cannot_be_stored_is_refused() -> None:

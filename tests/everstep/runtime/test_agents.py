@@ -175,7 +175,7 @@ def test_an_invalid_file_causes_a_warning_and_the_others_are_loaded(
     for name, problem in {
         "b-capability": "No capability named 'shell'. Choose from: bash, files",
         "c-options": "the capability 'user_input' cannot be made with these options: timeout: Unexpected",
-        "d-preset": "No preset named 'sonnet'. Choose from: openai, anthropic, demo",
+        "d-preset": "No preset named 'sonnet'. Name a model with its provider, as in openai",
         "e-tool": "No tool named 'bahs'. Choose from: bash, read_file",
     }.items():
         assert any(f"agents/{name}.md: {problem}" in message for message in caplog.messages)

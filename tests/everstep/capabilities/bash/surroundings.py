@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.bash import UseBash
-from everstep.local.agent import AgentBuilder
+from everstep.runtime.builder import AgentBuilder
 from tests.node import do_without
 
 SECRET = "S3CRET-of-the-worker"  # noqa: S105 -- a fake secret

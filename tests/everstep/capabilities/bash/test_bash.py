@@ -10,7 +10,7 @@ from everstep.agent_domain.capabilities.bash import MIB, BashPolicy, ExecutionPo
 from everstep.agent_domain.tools.tools import Effect, Tool, options_of
 from everstep.capabilities.bash import BashTool, UseBash
 from everstep.capabilities.bash.sandbox import MAX_COMMAND_BYTES
-from everstep.local.agent import AgentBuilder
+from everstep.runtime.builder import AgentBuilder
 from tests.everstep.capabilities.bash.surroundings import CONTEXT, SECRET, SandboxHost, bash, policy_for
 
 

@@ -22,7 +22,7 @@ from everstep.capabilities.files import (
     writing,
 )
 from everstep.capabilities.files.reading import MAX_READ, MAX_WHOLE_BYTES
-from everstep.local.agent import AgentBuilder
+from everstep.runtime.builder import AgentBuilder
 from tests.everstep.capabilities.files.ground import CONTEXT, NOBODY, SECRET, FileTree
 from tests.node import do_without
 

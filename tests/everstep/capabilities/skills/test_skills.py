@@ -21,7 +21,7 @@ from everstep.agent_domain.testing import ScriptedModel, calls, says
 from everstep.agent_domain.tools.tools import Effect, ToolContext, options_of
 from everstep.capabilities.files import openat2
 from everstep.capabilities.skills import AnnounceSkills, LoadSkillTool, SkillLibrary, UseSkills, library
-from everstep.local.agent import AgentBuilder
+from everstep.runtime.builder import AgentBuilder
 from tests.node import do_without
 
 CONTEXT = ToolContext(UUID(int=1), "c1", 1)

@@ -1,0 +1,80 @@
+"""The commands about models: list what is configured, and ask each model for a token."""
+
+from typing import Any
+
+import click
+
+from everstep.agent_domain.values import json_text
+from everstep.cli.command import command, print_line
+from everstep.runtime.model_checks import ModelCheck, check_models
+from everstep.runtime.models import configured_models
+from everstep.runtime.settings import Settings
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per model.")
+@click.pass_context
+def models(context: click.Context, as_json: bool) -> None:
+    """List the configured models; needs no server and asks no provider."""
+    if context.invoked_subcommand is None:
+        _list_models(context.obj, as_json=as_json)
+
+
+@command
+async def _list_models(settings: Settings, *, as_json: bool) -> None:
+    entries = configured_models(settings)
+    width = max(len(entry["name"]) for entry in entries)
+    for entry in entries:
+        print_line(json_text(entry) if as_json else _line(entry, width))
+
+
+@models.command()
+@click.argument("names", nargs=-1, metavar="[MODEL]...")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per model.")
+@click.pass_obj
+@command
+async def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
+    """Ask each model for one token, and say what is wrong; exits with 1 if anything is.
+
+    MODEL is a preset, or a model such as openai:gpt-5.5. Without any, all presets are asked, except built-in
+    ones without a key.
+    """
+    is_well = True
+    async for checked in check_models(settings, names):
+        print_line(json_text(_check_entry(checked)) if as_json else _check_line(checked))
+        is_well = is_well and checked.is_good
+    if not is_well:
+        raise click.exceptions.Exit(1)
+
+
+def _line(entry: dict[str, Any], width: int) -> str:
+    at = f" at {entry['base_url']}" if entry["base_url"] else ""
+    key = {
+        None: "needs no key",
+        True: f"key in {entry['api_key_env']}",
+        False: f"no key: set {entry['api_key_env']}",
+    }[entry["has_key"]]
+    usual = "; the default" if entry["is_default"] else ""
+    return f"{entry['name']:<{width}}  {entry['driver']} {entry['model']}{at}; {key}{usual}"
+
+
+def _check_entry(checked: ModelCheck) -> dict[str, Any]:
+    return {
+        "name": checked.name,
+        "model": checked.model,
+        "status": _status(checked),
+        "problem": checked.problem,
+        "seconds": checked.seconds and round(checked.seconds, 3),
+    }
+
+
+def _check_line(checked: ModelCheck) -> str:
+    mark = {"ok": "ok     ", "wrong": "WRONG  ", "skipped": "-      "}[_status(checked)]
+    said = checked.problem or f"answered in {checked.seconds or 0:.1f} s"
+    return f"{mark}{checked.name}: {said}"
+
+
+def _status(checked: ModelCheck) -> str:
+    if checked.problem is None:
+        return "ok"
+    return "wrong" if not checked.is_good else "skipped"

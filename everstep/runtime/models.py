@@ -1,0 +1,48 @@
+"""The models of a process: from its environment and `everstep.toml`, wherever agents run."""
+
+import os
+from typing import Any
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.inference.models import Models
+from everstep.inference.presets import MODEL_FACTS, Preset, Presets
+from everstep.runtime.settings import Settings
+
+
+def presets_of(settings: Settings) -> Presets:
+    """Return the presets of an installation; the default one depends on the available keys."""
+    return Presets.read(settings.presets, os.environ, settings.preset)
+
+
+def models_of(settings: Settings) -> Models:
+    """Return the models of an installation, with the keys of this process."""
+    return Models(presets_of(settings), os.environ)
+
+
+def configured_models(settings: Settings) -> list[dict[str, Any]]:
+    """Describe the model of each preset, and the default one, without their keys."""
+    presets = presets_of(settings)
+    usual = presets.resolve()
+    listed = [*presets.by_name.values(), *([] if usual.name in presets.names else [usual])]
+    return [_description(preset) | {"is_default": preset.name == usual.name} for preset in listed]
+
+
+def _description(preset: Preset) -> dict[str, Any]:
+    return {
+        "name": preset.name,
+        "driver": preset.driver.value,
+        "model": preset.model,
+        "base_url": preset.base_url,
+        "api_key_env": preset.api_key_env,
+        "has_key": _has_key(preset),
+        "fallback": preset.fallback,
+        **{fact: getattr(preset, fact) for fact in MODEL_FACTS},
+    }
+
+
+def _has_key(preset: Preset) -> bool | None:
+    """Return whether the key is set; None if none is needed."""
+    try:
+        return None if preset.key(os.environ) is None else True
+    except InvalidInput:
+        return False
