@@ -332,13 +332,20 @@ ELSEWHERE = "openai-chat:x@https://elsewhere.example/v1"
         {"model": ELSEWHERE},
         {"model": {"preset": ELSEWHERE}},
         {"model": {"fallback": [ELSEWHERE]}},
-        {"capabilities": {"critique": {"llm_preset": ELSEWHERE}}},
     ],
 )
 def test_a_file_cannot_send_conversations_elsewhere(file: Any) -> None:
     """10.1.3"""
     with pytest.raises(InvalidInput, match=r"must not hold the address https://elsewhere\.example/v1"):
         an_agent(**file)
+
+
+def test_the_option_of_a_capability_cannot_send_conversations_elsewhere() -> None:
+    """10.1.3"""
+    with pytest.raises(
+        InvalidInput, match=r"'llm_preset' must not hold the address https://elsewhere\.example"
+    ):
+        AgentLocation(Path()).require_preset(ELSEWHERE)
 
 
 @pytest.mark.parametrize("model", ["openai:gpt-5.5", "openai-chat:qwen3:8b@http://127.0.0.1:11434/v1"])
