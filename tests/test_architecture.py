@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -279,3 +280,55 @@ def test_the_final_statuses_are_listed_in_one_place() -> None:
 )
 def test_a_list_of_final_statuses_is_noticed(source: str) -> None:
     assert list(status_lists(source))
+
+
+def modules() -> dict[str, str]:
+    """The source of every module of the product, by the name under which it is imported."""
+    files = {
+        f"everstep/{path.relative_to(ROOT)}": path for name in LINKED for path in (ROOT / name).rglob("*.py")
+    }
+    own = (
+        path for path in (ROOT / "everstep").rglob("*.py") if path.relative_to(ROOT).parts[1] not in LINKED
+    )
+    files |= {str(path.relative_to(ROOT)): path for path in own}
+    names = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in files}
+    return {name: files[file].read_text(encoding="utf-8") for name, file in names.items()}
+
+
+def imports(source: str, known: Container[str]) -> Iterator[str]:
+    """Yield the known modules that a module imports, also within functions, except for types only."""
+    tree, for_types = ast.parse(source), set[ast.AST]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for_types.update(ast.walk(node))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names) if node not in for_types:
+                yield from (name.name for name in names if name.name in known)
+            case ast.ImportFrom(module=str(module), names=names) if node not in for_types:
+                found = (f"{module}.{name.name}" for name in names)
+                yield from (each if each in known else module for each in found)
+            case _:
+                pass
+
+
+def import_cycle(sources: Mapping[str, str]) -> list[str]:
+    """Return modules that import each other, or an empty list."""
+    graph = {name: {*imports(source, sources)} & sources.keys() - {name} for name, source in sources.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    """So `everstep.cli.command` is below the commands, and no import is deferred to hide a cycle."""
+    assert import_cycle(modules()) == []
+
+
+def test_an_import_cycle_is_noticed() -> None:
+    sources = {"a": "from b import c", "b": "", "b.c": "def lazily():\n    import a"}
+
+    assert {*import_cycle(sources)} == {"a", "b.c"}
+    assert import_cycle(sources | {"b.c": "if TYPE_CHECKING:\n    import a"}) == []

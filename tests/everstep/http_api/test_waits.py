@@ -1,6 +1,7 @@
 """How often an operation waits for the database, from its request to its last effect."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -14,7 +15,7 @@ from everstep.agent_domain.storage.steps import BeginStep, BegunStep
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
-from everstep.store import transcript_statements
+from everstep.store import session_statements, transcript_statements
 from everstep.store.transaction import BoundStatement, Transaction
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, NoModels
 from tests.workflows.harness import HeldModel, an_agent
@@ -36,10 +37,12 @@ TRANSCRIPTS: Final = 3
 
 
 class Waits:
-    """Counts waits for the database, and reads of a conversation."""
+    """Counts waits for the database, and reads of conversations, sessions, executions and queues."""
 
     def __init__(self, house: ApiSetup, patch: pytest.MonkeyPatch) -> None:
         self.count = self.transcripts = 0
+        self.reads = Counter[str]()
+        """Reads of rows since the last note; a statement that locks a row reads it as well."""
         self.counted: dict[str, int] = {}
         together = Transaction.together
 
@@ -47,6 +50,8 @@ class Waits:
             self.count += 1
             statements = [statement for statement, _ in asked]
             self.transcripts += statements.count(transcript_statements.TRANSCRIPT)
+            self.reads["session"] += statements.count(session_statements.LOCK_SESSION)
+            self.reads["queue"] += statements.count(session_statements.UNDER_WAY)
             return await together(transaction, *asked, last=last)
 
         patch.setattr(Transaction, "together", counting)
@@ -55,10 +60,13 @@ class Waits:
         def executed(*args: Any) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
             # The text so far is noted once a second, however long a model writes.
             self.count += "partial_text" not in args[2]
+            self.reads["session"] += args[2].startswith("SELECT agent_sessions.id")
+            self.reads["execution"] += args[2].startswith("SELECT agent_executions.id")
 
     def note(self, name: str) -> None:
         """Note what the last operation has waited."""
         self.counted[name], self.count = self.count, 0
+        self.reads.clear()
 
 
 @asynccontextmanager
@@ -129,6 +137,7 @@ async def test_each_operation_has_its_number_of_waits(
         await scene.until_model_waits()
         waits.note("a reply, its call, and the begin of a step")
         _, second = await scene.send(session)
+        assert waits.reads["session"] == 1
         waits.note("a message to a busy session")
         model.holds, model.go_on = 3, replaced(model.go_on)
         await scene.until_model_waits()
@@ -144,9 +153,11 @@ async def test_each_operation_has_its_number_of_waits(
         _, third = await scene.send(session)
         waits.note("a message to an idle session")
         await scene.until_model_waits()
-        waits.count = 0
+        waits.note("the begin of a first step")
         await scene.ann.post(f"/agent/executions/{third}/cancel")
         await scene.until_over(third)
+        # Before the command, and after the end.
+        assert (waits.reads["execution"], waits.reads["queue"]) == (1, 1)
         waits.note("a cancel of a running execution")
 
     assert waits.counted == WAITS
