@@ -99,15 +99,12 @@ def _driver_messages(row: StepRow) -> Messages:
 
 def _reply_failures(ref: ExecutionRef, row: StepRow, response: InferenceResponse) -> Iterable[ToolExecution]:
     """Yield the failures recorded with the model's reply, such as a decision that cannot be parsed."""
-    run_ids = {call.call.id for call in row.calls}
-    failed = [call for call in response.tool_calls if call.id not in run_ids]
-    for error in row.errors:
-        name = error.tool_name or ""
-        call = next((call for call in failed if call.name == name), None)
-        if call is None:
-            call = ToolCall(call_id(ref.execution_id, row.number, 0), name)
-        else:
-            failed.remove(call)
+    facts, calls = row.facts or StepFacts(row.number), {call.id: call for call in response.tool_calls}
+    first_id = call_id(ref.execution_id, row.number, 0)
+    unmade = [ToolCall(first_id, error.tool_name or "") for error in facts.pseudo_errors]
+    failed = [calls[call.id] for call in facts.calls if call.error and call.id in calls]
+    # In the order in which `state_with_reply` puts them.
+    for call, error in zip([*unmade, *failed], row.errors, strict=False):
         yield ToolExecution(call, error=error)
 
 

@@ -193,12 +193,14 @@ def state_with_reply(
         raise InvalidInput("the step has not begun; call with_step_started(at) first")
     response = with_call_ids(state, reply.response)
     needs = {call.id: need_of(call) for call in response.tool_calls}
+    places = {call.id: place for place, call in enumerate(response.tool_calls)}
     step = AgentStep(
         id=state.new_step_id(),
         created_at=started,
         input_messages=state.messages,
         inference_response=response,
-        tool_executions=reply.executions,
+        # Results without a call come first, the others in the order of the calls.
+        tool_executions=tuple(sorted(reply.executions, key=lambda each: places.get(each.call.id, -1))),
         own_errors=reply.errors,
         own_type=reply.own_type,
         runs_tools=reply.runs_tools,

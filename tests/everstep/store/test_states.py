@@ -7,17 +7,16 @@ import pytest
 
 from everstep.activities.call_records import CallPlace, ToolRun, record_run
 from everstep.activities.state_loading import load_state_within, step_from
-from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.agents.drivers import Reply, ToolCallingDriver, state_with_reply
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
-from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.messages.messages import assistant
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import HookAdditions, RecordProcessing, StepRow
-from everstep.agent_domain.tools.tools import ToolExecution
+from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
 from everstep.agent_domain.values import frozen_map
 from everstep.store.postgres import PostgresStore
 from tests.everstep.store.queries import execute
@@ -147,18 +146,20 @@ async def test_a_state_within_a_step_excludes_its_messages(store: ExecutionStore
         assert [call.id for call in state.pending] == ["c1"]
 
 
-def test_failed_calls_of_one_name_keep_their_own_errors() -> None:
-    """8.1.3: a driver may answer calls of its reply itself."""
-    calls, errors = (a_call("c1"), a_call("c2")), [StepError(m, tool_name="look") for m in ("one", "two")]
-    facts = tuple(
-        CallFacts(call.id, call.name, error=error) for call, error in zip(calls, errors, strict=True)
-    )
-    response = frozen_map(InferenceResponse("", calls).to_dict())
-    row = StepRow(1, 1, StepFacts(1, facts), tuple(errors), None, "", AT, AT, response=response)
+def test_failures_within_a_reply_keep_their_calls() -> None:
+    """8.1.3: a driver may answer calls of its reply itself, in any order, and report what is no call."""
+    calls = a_call("c1"), a_call("c2")
+    failures = [ToolExecution(call, error=StepError(f"{call.id} failed", tool_name="look")) for call in calls]
+    unmade = ToolExecution(ToolCall("", "look"), error=StepError("unusable", tool_name="look"))
+    reply = Reply(InferenceResponse("", calls), executions=(*reversed(failures), unmade))
+    state = AgentState.empty().identified(UUID(int=2), UUID(int=1)).with_messages("Go")
+    written = state_with_reply(ToolCallingDriver(), state.with_step_started(AT), reply).current_step
+    assert written
+    assert written.inference_response
+    response = frozen_map(written.inference_response.to_dict())
+    row = StepRow(1, 1, written.facts(1), written.errors, None, "", AT, AT, response=response)
 
-    step = step_from(ExecutionRef(UUID(int=1)), row)
+    read = step_from(ExecutionRef(UUID(int=1)), row)
 
-    assert [(e.call.id, e.error and e.error.message) for e in step.tool_executions] == [
-        ("c1", "one"),
-        ("c2", "two"),
-    ]
+    assert [each.error for each in read.tool_executions] == [each.error for each in written.tool_executions]
+    assert [each.call for each in read.tool_executions[1:]] == [*calls]
