@@ -143,7 +143,7 @@ async def test_a_state_within_a_step_excludes_its_messages(store: ExecutionStore
     for material in (early, await store.material(ref)):
         state = await load_state_within(store, ref, 1, material)
         assert texts(state.messages) == ["Go"]
-        assert [call.id for call in state.pending] == ["c1"]
+        assert [call.id for call in state.facts.pending] == ["c1"]
 
 
 def test_failures_within_a_reply_keep_their_calls() -> None:
