@@ -89,7 +89,10 @@ def read_agent(path: Path) -> AgentSpec:
     try:
         text = _text(path)
         return AgentSpec.from_json(text) if _suffix(path) == ".json" else AgentSpec.from_markdown(text)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        # Its text repeats the path, after a number.
+        raise InvalidInput(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
         raise InvalidInput(f"{path}: {error}") from error
 
 

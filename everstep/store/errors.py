@@ -32,7 +32,7 @@ class DatabaseUnreachable(StoreError, StoreUnavailable):
     def __init__(self, url: URL, reason: str) -> None:
         where = url.render_as_string(hide_password=True)
         super().__init__(
-            f"PostgreSQL at {where} cannot be reached: {reason}. "
+            f"PostgreSQL at {where} cannot be reached: {reason.rstrip('.?! ')}. "
             "Check that it runs and that the database URL is right, then try again"
         )
 

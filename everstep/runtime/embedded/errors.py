@@ -29,7 +29,7 @@ class DataInUse(EmbeddedError):
     def __init__(self, data: Path, pid: int | None) -> None:
         self.data, self.pid = data, pid
         who = f"process {pid}" if pid else "another process"
-        super().__init__(f"{data} is in use by {who}; stop it first, or choose another data directory")
+        super().__init__(f"{data} is in use by {who}; stop it first, or choose another data folder")
 
 
 class ServiceFailed(EmbeddedError):

@@ -253,7 +253,7 @@ class TestLock:
 
     def test_without_a_known_holder_the_refusal_still_says_what_to_do(self) -> None:
         assert str(DataInUse(Path("here"), None)) == (
-            "here is in use by another process; stop it first, or choose another data directory"
+            "here is in use by another process; stop it first, or choose another data folder"
         )
 
 
