@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,8 @@ restore_for_children()
 # defaults, which differ where the variable CI is set.
 settings.register_profile("everstep", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everstep")
+
+DOMAIN = Path(__file__).parent / "agent_domain"
 
 SLOW_SECONDS = 1800
 """The limit for each test of a run that includes the slow ones."""
@@ -46,7 +49,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the slow tests unless they are requested."""
+    """Deselect the slow tests unless they are requested; tests of the domain come last.
+
+    Those files are short and wait for no server, so that all processes of a run end at about the same time.
+    """
+    items.sort(key=lambda item: item.path.is_relative_to(DOMAIN))
     if "slow" in str(config.getoption("markexpr")):
         for item in items:
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))

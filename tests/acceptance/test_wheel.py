@@ -102,8 +102,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(wheel: Path) -> Generator[Path]:
     """A folder in which the README's first commands have run: with the wheel, and with what it needs."""
     with data_directory() as folder:
-        # As long as no index has the package, pip finds it in this folder.
-        given = {"PIP_FIND_LINKS": str(wheel.parent), "PIP_QUIET": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        # As long as no index has the package, pip finds it in this folder. Most of what it would compile is
+        # never imported here.
+        given = {
+            "PIP_FIND_LINKS": str(wheel.parent),
+            "PIP_QUIET": "1",
+            "PIP_NO_COMPILE": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        }
         shell(Page().install, folder, **given)
         (folder / "agents.py").write_text(Page().agents)
         yield folder
