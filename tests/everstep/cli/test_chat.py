@@ -539,6 +539,13 @@ async def test_a_server_that_is_not_the_api_is_reported(room: ChatSetup) -> None
     assert complaint.startswith(f"{room.url}/agent/sessions?limit=20 is not an Everstep API")
 
 
+@pytest.mark.usefixtures("http")
+async def test_a_list_without_a_row_says_so(room: ChatSetup) -> None:
+    result = await room.run_command("sessions", "--search", "xylophone")
+
+    assert (result.exit_code, result.output) == (0, "There are no sessions that match.\n")
+
+
 async def test_input_that_is_not_utf_8_is_not_sent(room: ChatSetup, http: httpx2.AsyncClient) -> None:
     process, log = await room.start_process("chat")
     assert process.stdin
