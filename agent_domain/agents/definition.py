@@ -77,6 +77,11 @@ class AgentDefinition:
     """Settings from the agent's file that no other field shows, such as the options of its capabilities."""
 
     @property
+    def wants_model(self) -> bool:
+        """Whether the agent uses the model of a preset; false if its driver has a model of its own."""
+        return self.driver is None or (isinstance(self.driver, StepDriver) and self.driver.wants_model)
+
+    @property
     def rules(self) -> Rules:
         """The rules of executions in this process; their criteria need not be registered."""
         plan = self.base_plan
@@ -116,11 +121,22 @@ class AgentDefinition:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def spec(self) -> ExecutionSpec:
-        """The part of the definition that is stored in the row of each execution."""
+    def spec(self, model: str | None = None) -> ExecutionSpec:
+        """The part of the definition that is stored in the row of each execution.
+
+        Args:
+            model: The preset or the model of this execution, instead of the agent's.
+
+        Raises:
+            InvalidInput: The agent's driver has a model of its own.
+        """
+        if model is not None and not self.wants_model:
+            raise InvalidInput(
+                f"the agent '{self.descriptor.name}' has a model of its own; leave 'model' out"
+            )
         return ExecutionSpec(
             agent=self.descriptor.name,
-            llm_preset=self.llm_preset,
+            llm_preset=model or self.llm_preset,
             cached_context=self._context_data(),
             approvals=self._approval_data(),
             definition_hash=self.digest,

@@ -65,7 +65,7 @@ def address_problem(model: str | Mapping[str, Any] | None) -> str:
         parsed = ModelName.parse(name)
         if parsed and parsed.base_url and not _is_loopback(parsed.base_url):
             address = truncate(parsed.base_url, 100)
-            return f"the address {address}: an agent's file could send conversations anywhere; {instead}"
+            return f"the address {address}, which would receive conversations; {instead}"
     if isinstance(model, Mapping):
         for key in ADDRESS_KEYS:
             if key in model:

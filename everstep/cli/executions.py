@@ -32,17 +32,22 @@ WORKER_SECONDS = 10.0
 @click.command()
 @click.argument("message")
 @click.option("--agent", help="The agent; default: the setting default_agent, or the first agent.")
+@click.option("--model", help="A preset, or a model such as openai:gpt-5.5; default: the agent's.")
 @click.option("--detach", is_flag=True, help="Start the execution, print its id and return.")
 @click.option("--debug", is_flag=True, help="Store a snapshot of the full state after each step.")
 @with_agents
 @click.pass_obj
 @command
-async def run(settings: Settings, message: str, agent: str | None, detach: bool, debug: bool) -> None:
+async def run(
+    settings: Settings, message: str, *, agent: str | None, model: str | None, detach: bool, debug: bool
+) -> None:
     """Start an execution and follow it; Ctrl-C stops only the following."""
     _require_text(message, "message")
     async with open_installation(settings, "everstep run") as installation:
         agent_name = agent or installation.default_agent
-        execution = await installation.client.start(agent_name, message, execution_id=uuid4(), debug=debug)
+        execution = await installation.client.start(
+            agent_name, message, execution_id=uuid4(), debug=debug, model=model
+        )
         if detach:
             echo(execution.id)
             return

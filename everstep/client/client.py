@@ -4,7 +4,7 @@ Messages are stored first; Temporal receives only a reference, so that no text i
 Every call is idempotent: repeating it with the same execution id, key or answer changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, Messages, as_messages, user
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page
+from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.client.errors import Taken
@@ -41,6 +41,11 @@ REQUEST_DIGEST = "request_digest"
 """The key in an execution's metadata for the digest of the request that created it."""
 
 
+def accept_any_model(model: str) -> None:
+    """Accept every model, where no presets are known."""
+    del model
+
+
 @dataclass(frozen=True)
 class Client:
     """Starts executions and finds existing ones."""
@@ -54,8 +59,20 @@ class Client:
     search_attributes: bool = False
     strike: Strike = inert
     """Crash tests end the process at these points."""
+    check_model: Callable[[str], object] = accept_any_model
+    """Refuses a model that an execution cannot use."""
 
-    async def start(
+    def spec_of(self, definition: AgentDefinition, model: str | None) -> ExecutionSpec:
+        """The spec of a new execution.
+
+        Raises:
+            InvalidInput: There is no such model, or the agent has one of its own.
+        """
+        if model is not None:
+            self.check_model(model)
+        return definition.spec(model)
+
+    async def start(  # noqa: PLR0913 -- options of one execution, passed by keyword
         self,
         agent: str,
         message: str | Message | Iterable[Message | Mapping[str, Any] | str],
@@ -67,6 +84,7 @@ class Client:
         request: str | None = None,
         debug: bool = False,
         broadcast: BroadcastConfig | None = None,
+        model: str | None = None,
     ) -> Execution:
         """Accept a message and start an execution for it.
 
@@ -80,9 +98,11 @@ class Client:
             request: A digest of the caller's request. The same id with another digest raises `Taken`.
             debug: Store the full state after each step, even if the agent does not.
             broadcast: The level of detail of the events, instead of the agent's.
+            model: A preset, or a model in one line (`openai:gpt-5.5`), instead of the agent's.
 
         Raises:
-            UnknownName: There is no such agent.
+            UnknownName: There is no such agent, or no such preset.
+            InvalidInput: The agent has a model of its own.
             Taken: The id was used for another request.
         """
         definition = self.agent(agent)
@@ -94,7 +114,7 @@ class Client:
         row = await self.store.accept(
             NewExecution(
                 ref,
-                definition.spec(),
+                self.spec_of(definition, model),
                 messages,
                 user_id=user_id,
                 metadata=frozen_map(metadata, "metadata"),

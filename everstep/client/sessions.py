@@ -90,6 +90,8 @@ class UserMessage:
     """The initial URL of a session that is created for the message; default: `context.url`."""
     caller: ContextCaller | None = None
     """The caller for the context policy; default: the user without scopes and roles."""
+    model: str | None = None
+    """The preset or the model of the new execution; default: the agent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +144,20 @@ class Sessions:
             Refused: The question was answered by another sender.
         """
         context, _ = await self._check_context(scope, user_message)
-        message = self._new_message(scope, session_id, user_message, user_message.agent, context)
+        # Without a name, the session's agent is known once its row was read.
+        known = user_message if user_message.agent else replace(user_message, model=None)
+        message = self._new_message(scope, session_id, known, user_message.agent, context)
 
         def complete(message: NewMessage, session: SessionRow) -> NewMessage:
             agent = session.metadata.get(AGENT_KEY)
-            if user_message.agent or not agent:
+            if user_message.agent or not (agent or user_message.model):
                 return message
             definition = self._require_agent(agent)
-            return replace(message, spec=definition.spec(), plan=_plan_data(definition, user_message))
+            return replace(
+                message,
+                spec=self.client.spec_of(definition, user_message.model),
+                plan=_plan_data(definition, user_message),
+            )
 
         sent, was_untitled = await self._post(message, user_message, complete)
         if was_untitled and sent.route is Route.START:
@@ -420,7 +428,7 @@ class Sessions:
             user_id=user_message.user_id,
             content=user_message.content
             or (json_text(user_message.data) if user_message.data is not None else ""),
-            spec=definition.spec(),
+            spec=self.client.spec_of(definition, user_message.model),
             plan=_plan_data(definition, user_message),
             execution_id=self._derive_id(scope, user_message, "execution"),
             task_queue=self.client.task_queue,

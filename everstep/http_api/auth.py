@@ -8,6 +8,7 @@ from typing import Annotated, cast
 from fastapi import Depends
 from starlette.requests import Request
 
+from everstep.agent_domain.agents.model_name import ModelName, require_no_address
 from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.http_api import api_keys
@@ -104,6 +105,19 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 def acting_scope(caller: Caller, named: str | None) -> Scope:
     """The scope of a request, which may name another user to act for."""
     return caller.scope if named is None else Scope(caller.tenant_id, acting_user(caller, named))
+
+
+def usable_model(caller: Caller, model: str | None) -> str | None:
+    """The model that a request names. Users choose among presets; services name any model of a provider.
+
+    Raises:
+        Refusal: The caller may only name presets.
+        InvalidInput: The model has an address of its own.
+    """
+    require_no_address(model)
+    if model is not None and ModelName.parse(model) is not None and not caller.sees_all:
+        raise forbidden(f"A model in one line needs the scope '{Grant.ALL_SESSIONS}'; name a preset")
+    return model
 
 
 def acting_user(caller: Caller, named: str | None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.drivers import Model, StepDriver
+from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.local.agent import Agent
 from everstep.local.clock import Clock
@@ -61,7 +61,4 @@ class _ProcessModels:
 
 def _named_model(definition: AgentDefinition) -> ModelChoice:
     """Return the model that the agent names and will use, if there is one."""
-    driver = definition.driver
-    if driver is None or (isinstance(driver, StepDriver) and driver.wants_model):
-        return definition.model_settings or definition.llm_preset
-    return None
+    return (definition.model_settings or definition.llm_preset) if definition.wants_model else None

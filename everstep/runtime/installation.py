@@ -131,6 +131,7 @@ class Installation:
             task_queue=self.settings.task_queue,
             search_attributes=self.settings.search_attributes,
             strike=build_failpoint(self.settings.failpoint),
+            check_model=self.models.presets.resolve,
         )
 
     @property

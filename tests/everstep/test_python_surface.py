@@ -396,7 +396,7 @@ def test_a_time_limit_of_zero_is_refused_when_it_is_set(seconds: float) -> None:
 
 
 def test_a_model_is_not_a_driver_and_the_error_says_what_is() -> None:
-    with pytest.raises(InvalidInput, match=r"a ScriptedModel is a model; pass ToolCallingDriver\(model\)"):
+    with pytest.raises(InvalidInput, match="a ScriptedModel is a model; pass it to with_model"):
         AgentBuilder.base().with_driver(ScriptedModel("Hi"))  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution as Handle
 from everstep.http_api.api import Api
-from everstep.http_api.auth import CallerDep, acting_user
+from everstep.http_api.auth import CallerDep, acting_user, usable_model
 from everstep.http_api.callers import Caller
 from everstep.http_api.idempotency import KeyDep, key_conflict
 from everstep.http_api.problems import not_found
@@ -53,6 +53,7 @@ async def start_execution(
             request=body.digest,
             debug=body.debug,
             broadcast=body.broadcast and BroadcastConfig.preset(body.broadcast),
+            model=usable_model(caller, body.model),
         )
     except Taken:
         raise key_conflict() from None

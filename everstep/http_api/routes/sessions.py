@@ -24,7 +24,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.capabilities import json_schema
 from everstep.client.sessions import AGENT_KEY, SendResult as Accepted, UserMessage
 from everstep.http_api.api import Api
-from everstep.http_api.auth import CallerDep, acting_scope, acting_user
+from everstep.http_api.auth import CallerDep, acting_scope, acting_user, usable_model
 from everstep.http_api.callers import Caller
 from everstep.http_api.idempotency import KeyDep, RequestKey, key_conflict
 from everstep.http_api.problems import not_found
@@ -132,7 +132,15 @@ async def send_message(
     # A service that names no user acts for the owner of the session.
     user_id = scope.user_id or (await load_session(api, caller, session_id)).user_id
     asks = caller.in_context(user_id)
-    user_message = _user_message(body, user_id, key, asks, data=body.data, request_id=body.request_id)
+    user_message = _user_message(
+        body,
+        user_id,
+        key,
+        asks,
+        data=body.data,
+        request_id=body.request_id,
+        model=usable_model(caller, body.model),
+    )
     return _message_response(
         api, user_message, await api.sessions_for(caller).send(scope, session_id, user_message)
     )
@@ -146,7 +154,12 @@ async def begin_session(
     require_text(body.content)
     user_id = acting_user(caller, body.user_id)
     user_message = _user_message(
-        body, user_id, key, caller.in_context(user_id), initial=body.initial_context_url
+        body,
+        user_id,
+        key,
+        caller.in_context(user_id),
+        initial=body.initial_context_url,
+        model=usable_model(caller, body.model),
     )
     sent = await api.sessions_for(caller).begin(acting_scope(caller, body.user_id), user_message, body.title)
     return _message_response(api, user_message, sent)
@@ -177,6 +190,7 @@ def _user_message(
     data: object = None,
     request_id: UUID | None = None,
     initial: str | None = None,
+    model: str | None = None,
 ) -> UserMessage:
     return UserMessage(
         body.content,
@@ -192,6 +206,7 @@ def _user_message(
         str(key.id("message")),
         initial,
         asks,
+        model,
     )
 
 

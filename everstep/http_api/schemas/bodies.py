@@ -23,6 +23,14 @@ UserName = Annotated[
     Text | None,
     Field(max_length=MAX_NAME, description="The user to act for; requires the scope `sessions:all`."),
 ]
+ModelText = Annotated[
+    Text | None,
+    Field(
+        max_length=MAX_NAME,
+        description="The model of the new execution, instead of its agent's: a preset, or, with the "
+        "scope `sessions:all`, a model in one line such as `openai:gpt-5.5`.",
+    ),
+]
 Debug = Annotated[bool, Field(description="Whether the new execution stores its full state after each step.")]
 Broadcast = Annotated[
     Literal["minimal", "standard", "debug"] | None,
@@ -109,6 +117,7 @@ class _MessageSent(_WithContext):
     agent: AgentName | None = None
     metadata: Map = EMPTY
     user_id: UserName = None
+    model: ModelText = None
     debug: Debug = False
     broadcast: Broadcast = None
 
@@ -149,6 +158,7 @@ class NewExecutionSent(RequestModel):
     agent: AgentName | None = None
     metadata: Map = EMPTY
     user_id: UserName = None
+    model: ModelText = None
     debug: Debug = False
     broadcast: Broadcast = None
 

@@ -21,7 +21,7 @@ from everstep.http_api.app import create_app
 from everstep.http_api.auth import Authenticator
 from everstep.http_api.channels import Signer
 from everstep.http_api.tokens import Tokens, sign_token
-from everstep.runtime.agents import AgentBook, load_agents
+from everstep.runtime.agents import AgentBook, ModelSource, load_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
 from everstep.store.accounts import PostgresAccounts
@@ -52,6 +52,7 @@ class ApiSetup:
     sessions: Sessions
     keys: PostgresKeys
     settings: Settings
+    models: ModelSource = field(default_factory=NoModels)
     tenant: str = field(default_factory=lambda: f"tenant-{uuid4().hex}")
 
     @property
@@ -80,7 +81,7 @@ class ApiSetup:
     async def open_worker(self) -> AsyncGenerator[None]:
         """Run a worker in this process."""
         client = self.sessions.client
-        book = AgentBook(client.agents.values(), NoModels())
+        book = AgentBook(client.agents.values(), self.models)
         async with make_worker(
             client.temporal, client.store, book, self.settings, ended=self.sessions.on_end
         ):
