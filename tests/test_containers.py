@@ -9,6 +9,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+PROJECT = (ROOT / "everstep" / "cli" / "project" / "compose.yaml.txt").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 PINNED = re.compile(r"[a-z/-]+:\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}")
@@ -70,3 +71,18 @@ def test_the_processes_accept_the_names_under_which_they_are_reached() -> None:
     """13.5.3"""
     for name in ("api", "gateway"):
         assert environment(name)["EVERSTEP_ALLOWED_HOSTS"] == "${EVERSTEP_ALLOWED_HOSTS:-api,gateway}"
+
+
+def test_a_new_project_has_the_same_containers() -> None:
+    """13.5.1, 13.5.2 and 13.5.3 hold for the file that `everstep init` writes, as it differs only in this."""
+    example = cast("dict[str, Any]", yaml.safe_load(COMPOSE))
+    written = cast("dict[str, Any]", yaml.safe_load(PROJECT))
+    build = written["x-everstep"]["build"]
+    bases = re.findall(r"^FROM (\S+)", build["dockerfile_inline"], re.MULTILINE)
+    assert bases == re.findall(r"^FROM (\S+)(?! AS)$", DOCKERFILE, re.MULTILINE)
+    assert "COPY . " not in build["dockerfile_inline"]
+    for each in (*written["services"].values(), written["x-everstep"]):
+        if "build" in each:
+            assert each["build"] == build
+            each["build"] = "."
+    assert written == example

@@ -45,8 +45,9 @@ def command(
 
 def _add_agents(context: click.Context, _option: click.Parameter, sources: tuple[str, ...]) -> None:
     if sources:
-        before = context.find_root().params["agents"]
-        context.obj = context.obj.model_copy(update={"agents": (*before, *sources)})
+        root = context.find_root().params
+        root["agents"] = (*root["agents"], *sources)
+        context.obj = context.obj.model_copy(update={"agents": root["agents"]})
 
 
 with_agents = click.option(

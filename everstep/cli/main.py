@@ -23,11 +23,12 @@ from everstep.runtime.signals import restore_for_children
 
 SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Start here": {
+        "init": ("init:init", "Write a new project: an agent with a tool, its tests and settings."),
         "up": ("processes:up", "Start a local installation; Ctrl-C stops it."),
         "run": ("executions:run", "Start an execution and follow it; Ctrl-C stops only the following."),
         "chat": ("chat:chat", "Talk with an agent, or resume a session; Ctrl-D and Ctrl-C leave."),
         "agents": ("agents:agents", "List the agents that can be started from here; needs no server."),
-        "models": ("models:models", "List the configured models; `models check` asks each."),
+        "models": ("models:models", "List the configured models; needs no server and asks no provider."),
         "doctor": ("processes:doctor", "Check this installation, and explain how to fix what is wrong."),
     },
     "Look": {

@@ -11,10 +11,10 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.cli import output
 from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
 from everstep.cli.printing import echo
+from everstep.runtime.agent_process import AgentReport
 from everstep.runtime.data_folder import find_data_folder
 from everstep.runtime.doctor import run_checks
 from everstep.runtime.installation import (
-    Installation,
     database_without_password,
     locate_services,
     mark_restore,
@@ -23,7 +23,6 @@ from everstep.runtime.installation import (
     register,
     upgrade,
 )
-from everstep.runtime.protection import command_limits
 from everstep.runtime.retention import open_retention
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import build_failpoint
@@ -44,6 +43,7 @@ from everstep.runtime.worker import build_failpoint
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 @click.option("--no-worker", is_flag=True, help="Run no worker here; start one with `everstep worker`.")
+@click.option("--reload", is_flag=True, help="Load agents again when their files or everstep.toml change.")
 @click.option("--debug", is_flag=True, help="Show viewers the full texts of errors (EVERSTEP_ERROR_DETAILS).")
 @with_agents
 @click.pass_obj
@@ -55,6 +55,7 @@ async def up(
     ui_port: int,
     as_json: bool,
     no_worker: bool,
+    reload: bool,
     debug: bool,
     **ports: int | None,
 ) -> None:
@@ -63,38 +64,44 @@ async def up(
     It consists of Temporal with its web UI, PostgreSQL, a worker, the HTTP API and a gateway.
     """
     # Imported here because most commands need neither.
-    from everstep.runtime.api import open_local_api  # noqa: PLC0415
+    from everstep.cli.local_agents import open_agents, open_reloaded_agents  # noqa: PLC0415
     from everstep.runtime.gateway import open_local_gateway  # noqa: PLC0415
 
+    if reload and no_worker:
+        raise click.UsageError("--reload and --no-worker exclude each other")
     settings = settings.with_ports(**ports)
     settings = settings.model_copy(update={"error_details": settings.error_details or debug})
     surroundings = find_data_folder(settings)
     for remark in surroundings.remarks:
         warn(remark)
+    named = click.get_current_context().find_root().params["agents"]
     async with (
         open_local_installation(settings, temporal_port=temporal_port, ui_port=ui_port) as (
             installation,
             services,
         ),
         open_local_gateway(installation) as gateway_url,
-        open_local_api(installation) as api,
+        open_reloaded_agents(installation, named)
+        if reload
+        else open_agents(installation, has_worker=not no_worker) as agents,
     ):
         # Install the signal handlers before the addresses are printed: a reader may then send a signal.
         stop = stop_on_signals()
-        for remark in command_limits(installation.book.agents.values()):
+        for remark in agents.report.remarks:
             warn(remark)
-        urls = {"api_url": api.url, "gateway_url": gateway_url, "token": api.token}
-        _print_addresses(installation, urls, as_json)
+        urls = {"api_url": agents.api.url, "gateway_url": gateway_url, "token": agents.api.token}
+        _print_addresses(installation.settings, agents.report, urls, as_json)
         service_exit = asyncio.ensure_future(services.death)
         service_exit.add_done_callback(lambda _done: stop.set())
-        await (stop.wait() if no_worker else installation.work(stop))
+        await agents.run(stop)
         if service_exit.done():
             raise InvalidInput(str(service_exit.result()))
         service_exit.cancel()
 
 
-def _print_addresses(installation: Installation, urls: Mapping[str, str | None], as_json: bool) -> None:
-    settings = installation.settings
+def _print_addresses(
+    settings: Settings, report: AgentReport, urls: Mapping[str, str | None], as_json: bool
+) -> None:
     if as_json:
         names = ("database_url", "temporal_address", "ui_url")
         addresses = {name: getattr(settings, name) for name in names}
@@ -107,8 +114,8 @@ def _print_addresses(installation: Installation, urls: Mapping[str, str | None],
     echo(f"Temporal UI  {settings.ui_url}")
     echo(f"PostgreSQL   {database_without_password(settings)}")
     print_line(f"data         {settings.data_dir}")
-    echo(f"agents       {', '.join(installation.book.names)}")
-    echo(f"model        {installation.models.presets.default}")
+    echo(f"agents       {', '.join(report.agents)}")
+    echo(f"model        {report.model}")
     echo('\nIn another terminal: everstep run "What can you do?"\nCtrl-C stops everything here.')
 
 

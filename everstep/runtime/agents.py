@@ -13,6 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from os.path import isdir
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any, Final, Protocol
 
@@ -227,15 +228,28 @@ def import_attribute(module_name: str, attribute: str, where: str) -> Any:
     try:
         _search_here_for(module_name.partition(".")[0])
         module = import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # the module runs code of users, which may raise anything
+        problem = f"the module of '{where}' cannot be imported: {_import_failure(error)}"
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == module_name
         hint = did_you_mean(module_name, (file.stem for file in Path().glob("*.py"))) if is_missing else ""
-        raise InvalidInput(f"the module of '{where}' cannot be imported: {error}{hint}") from error
+        raise InvalidInput(f"{problem}{hint}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
         hint = did_you_mean(attribute, (name for name in vars(module) if not name.startswith("_")))
         raise InvalidInput(f"the module {module_name} has no '{attribute}'{hint}") from None
+
+
+def _import_failure(error: Exception) -> str:
+    """Return what an import raised, and the line of the project that raised it."""
+    text = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        # Its text has file and line.
+        return text
+    here, installed = Path.cwd(), Path(sys.prefix)
+    frames = [(Path(frame.filename), frame.lineno) for frame in extract_tb(error.__traceback__)]
+    own = [place for place in frames if here in place[0].parents and installed not in place[0].parents]
+    return f"{text} ({own[-1][0].relative_to(here)}, line {own[-1][1]})" if own else text
 
 
 def _search_here_for(module: str) -> None:

@@ -3,8 +3,8 @@
 import logging
 import socket
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from everstep.runtime.gateway import open_feeds
 from everstep.runtime.hosts import allowed_hosts
 from everstep.runtime.installation import Installation
 from everstep.runtime.readiness import Readiness
-from everstep.runtime.serving import bind_socket, serve_app
+from everstep.runtime.serving import bind_socket, format_address, serve_app
 from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import gateway_url
 from everstep.runtime.waiting import Port
@@ -87,14 +87,29 @@ class LocalApi:
 @asynccontextmanager
 async def open_local_api(installation: Installation) -> AsyncGenerator[LocalApi]:
     """Serve the HTTP API on the configured or a free port, and store its URL for other processes."""
-    settings = installation.settings
-    url_file = data_folder(settings) / URL_FILE
     async with open_api(installation, or_any_port=True) as url:
-        write_private(url_file, url + "\n")
-        try:
-            yield LocalApi(url, None if settings.auth == "off" else local_token(settings))
-        finally:
-            url_file.unlink(missing_ok=True)
+        with _announce(installation.settings, url) as api:
+            yield api
+
+
+@contextmanager
+def bind_local_api(settings: Settings) -> Generator[tuple[socket.socket, LocalApi]]:
+    """Bind the port of the HTTP API, for processes that serve it one after the other; store its URL."""
+    with bind_socket(settings.http_host, settings.http_port, or_any=True) as listener:
+        url = f"http://{format_address(settings.http_host, listener.getsockname()[1])}"
+        with _announce(settings, url) as api:
+            yield listener, api
+
+
+@contextmanager
+def _announce(settings: Settings, url: str) -> Generator[LocalApi]:
+    """Store the URL of the API within the block, for the commands."""
+    url_file = data_folder(settings) / URL_FILE
+    write_private(url_file, url + "\n")
+    try:
+        yield LocalApi(url, None if settings.auth == "off" else local_token(settings))
+    finally:
+        url_file.unlink(missing_ok=True)
 
 
 def local_url(data: Path) -> str | None:

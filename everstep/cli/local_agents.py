@@ -1,0 +1,69 @@
+"""The agents of `everstep up`: in its own process, or in one that is replaced when they change."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.cli.agent_process import PROGRAM
+from everstep.cli.command import warn
+from everstep.runtime.agent_process import AgentProcess, AgentReport
+from everstep.runtime.api import LocalApi, bind_local_api, open_local_api
+from everstep.runtime.file_changes import Snapshot, file_changes, watched_files
+from everstep.runtime.installation import Installation
+from everstep.runtime.reloading import Reloader
+
+DECIDED_HERE = (
+    *("database_url", "temporal_address", "ui_url", "search_attributes", "auth_secret", "error_details"),
+)
+"""The settings that processes of agents get from the first process; they read the others themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAgents:
+    """The agents of a local installation, with the HTTP API that serves them."""
+
+    api: LocalApi
+    report: AgentReport
+    run: Callable[[asyncio.Event], Awaitable[object]]
+    """Runs them until the stop event."""
+
+
+@asynccontextmanager
+async def open_agents(installation: Installation, *, has_worker: bool) -> AsyncGenerator[LocalAgents]:
+    """Serve the agents in this process."""
+
+    async def wait(stop: asyncio.Event) -> None:
+        await stop.wait()
+
+    async with open_local_api(installation) as api:
+        yield LocalAgents(api, AgentReport.of(installation), installation.work if has_worker else wait)
+
+
+@asynccontextmanager
+async def open_reloaded_agents(
+    installation: Installation, sources: Sequence[str]
+) -> AsyncGenerator[LocalAgents]:
+    """Serve the agents in a process that is replaced when their files change.
+
+    Args:
+        installation: The installation, of which this process runs the servers.
+        sources: The agents that the command line names; if it names none, the settings do.
+    """
+    settings, project = installation.settings, Path.cwd()
+    given = {name: getattr(settings, name) for name in DECIDED_HERE}
+    given |= {"data_dir": str(settings.data_dir), "agents": sources or None}
+    with bind_local_api(settings) as (listener, api):
+
+        async def launch() -> AgentProcess:
+            return await AgentProcess.start(PROGRAM, given, listener, settings.graceful_shutdown_seconds)
+
+        def look() -> Snapshot:
+            return watched_files(project, reloader.current.report.sources)
+
+        reloader = Reloader(await launch(), launch, file_changes(look), warn)
+        try:
+            yield LocalAgents(api, reloader.current.report, reloader.run)
+        finally:
+            await reloader.current.stop()
