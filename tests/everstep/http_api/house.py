@@ -189,6 +189,6 @@ async def open_api_setup(
     sessions = Sessions(client, store, "clerk", ContextRules(frozenset({"order", "ticket"})))
     try:
         api_setup = ApiSetup(sessions, PostgresKeys(engine), settings)
-        yield ApiSetup(sessions, api_setup.keys, settings, tenant) if tenant else api_setup
+        yield ApiSetup(sessions, api_setup.keys, settings, tenant=tenant) if tenant else api_setup
     finally:
         await engine.dispose()

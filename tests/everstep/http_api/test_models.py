@@ -15,7 +15,7 @@ from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, asser
 @pytest.fixture
 async def open_desk(api_setup: ApiSetup, tmp_path: Path) -> AsyncGenerator[MakeCaller]:
     """An installation with two presets, and an agent that names neither."""
-    sections = {}
+    sections: dict[str, dict[str, str]] = {}
     for name in ("calm", "loud"):
         (tmp_path / f"{name}.yaml").write_text(f"turns: [{{text: I am {name}}}]")
         sections[name] = {"driver": "scripted", "scenario": str(tmp_path / f"{name}.yaml")}
