@@ -19,7 +19,7 @@ from everstep.agent_domain.state.events import EventBus, ToolCallCompleted, Tool
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolExecution
-from everstep.agent_domain.values import FrozenDict
+from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.local.children import RunChild, SubagentParent
 from everstep.local.clock import Clock
 from everstep.local.inquiry import LocalInquiry, local_model_retry
@@ -81,7 +81,8 @@ class LocalExecutor:
             metadata: The metadata that the tools receive: that of the beginning of the step.
 
         Returns:
-            The state that the hooks left, and the result of each call, in the order of the calls.
+            The state that the hooks left, with what the tools changed in the metadata, and the result of each
+            call, in the order of the calls.
         """
         hooks = find_hooks(self.definition, "before_tool", "after_tool")
         tool_hooks = ToolHooks(hooks, state, is_free=True)
@@ -91,7 +92,10 @@ class LocalExecutor:
             if isinstance(result, BaseException):
                 raise result
             runs.append(result)
-        return tool_hooks.state, tuple(runs)
+        state = tool_hooks.state
+        for run in runs:
+            state = state.with_metadata(run.execution.metadata) if run.execution.metadata else state
+        return state, tuple(replace(run, execution=replace(run.execution, metadata=EMPTY)) for run in runs)
 
     async def _run_call(self, call: ToolCall, state: AgentState, hooks: ToolHooks | None = None) -> ToolRun:
         started = self.clock.now()

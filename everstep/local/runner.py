@@ -37,7 +37,7 @@ from everstep.agent_domain.loop.loop import (
 )
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
-from everstep.agent_domain.storage.metadata_changes import MetadataChanges, apply_changes
+from everstep.agent_domain.storage.metadata_changes import apply_changes
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.agent_domain.tools.toolsets import Asker
@@ -322,11 +322,10 @@ class LocalRunner:
         if state.current_step is None:
             return state
         now, step = self.clock.now(), state.current_step.observed(run.execution for run in runs)
-        earlier = (MetadataChanges(each.metadata) for each in state.current_step.tool_executions)
         step = step.observed(
             ToolExecution(call, CANCELLED_CALL, None, now, now) for call in step.pending_calls
         )
-        metadata = apply_changes(state.metadata, (*earlier, *(run.notes for run in runs)))
+        metadata = apply_changes(state.metadata, (run.notes for run in runs))
         return replace(state, metadata=metadata).heard(*driver.outputs(step))
 
     async def _process(self, state: AgentState, ask: LocalInquiry) -> AgentState:
