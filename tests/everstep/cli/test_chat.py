@@ -26,7 +26,6 @@ from everstep.cli import conversation, remote
 from everstep.cli.main import commands
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
-from everstep.http_api.app import create_app
 from everstep.http_api.tokens import sign_token
 from everstep.runtime.agents import load_agents
 from everstep.runtime.api import URL_FILE
@@ -40,7 +39,7 @@ from tests.acceptance.front import a_free_port
 from tests.acceptance.harness import ROOT, Installation, environment, until
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import AGENTS
-from tests.everstep.http_api.house import SECRET, ApiSetup
+from tests.everstep.http_api.house import SECRET, ApiSetup, make_app
 from tests.everstep.streams.scripted import Fault, ScriptedExecution, ScriptedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -73,7 +72,7 @@ class ChatSetup:
     ) -> AsyncGenerator[httpx2.AsyncClient]:
         """With the API, and a second caller."""
         headers = {"Authorization": f"Bearer {self.house.token('ann')}"}
-        app = around(create_app(replace(self.house.api, gateway_url=lambda: gateway)))
+        app = around(make_app(replace(self.house.api, gateway_url=lambda: gateway)))
         async with (
             serve_app(app, "127.0.0.1", self.port),
             httpx2.AsyncClient(base_url=self.url, headers=headers) as http,

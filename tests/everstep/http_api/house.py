@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import httpx2
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 from temporalio.client import Client as TemporalClient
 
 from everstep.agent_domain.agents.drivers import Model
@@ -156,10 +157,24 @@ def assert_problem(answer: Answer, status: int, *words: str) -> Any:
 MakeCaller = Callable[..., Awaitable[ApiCaller]]
 
 
+def make_app(api: Api) -> FastAPI:
+    """The application, with the routes of the first one.
+
+    FastAPI prepares them at an application's first request, which takes a fifth of a second.
+    """
+    app = create_app(api)
+    _ROUTES.extend(() if _ROUTES else app.router.routes)
+    app.router.routes[:] = _ROUTES
+    return app
+
+
+_ROUTES: list[BaseRoute] = []
+
+
 @asynccontextmanager
 async def open_callers(api_setup: ApiSetup) -> AsyncGenerator[MakeCaller]:
     """Creates callers by name and scopes, in this test's tenant unless another is named."""
-    app = create_app(api_setup.api)
+    app = make_app(api_setup.api)
     async with AsyncExitStack() as stack:
 
         async def sign_in(user_id: str = "ann", *scopes: str, tenant: str | None = None) -> ApiCaller:

@@ -14,9 +14,16 @@ from everstep.agent_domain.stream.channels import derived_secret, parse_since
 from everstep.agent_domain.stream.reader import MAX_DRAFTS, Position
 from everstep.broadcast_gateway.wires.pusher import PusherSubscribe
 from everstep.http_api.api_keys import create_key
-from everstep.http_api.app import create_app
 from everstep.http_api.tokens import sign_token
-from tests.everstep.http_api.house import SECRET, ApiCaller, ApiSetup, MakeCaller, assert_problem, http_client
+from tests.everstep.http_api.house import (
+    SECRET,
+    ApiCaller,
+    ApiSetup,
+    MakeCaller,
+    assert_problem,
+    http_client,
+    make_app,
+)
 
 PATH = "/broadcasting/auth"
 DRAFT = {"execution_id": str(uuid4()), "step_number": 2, "attempt": 1, "next_index": 14}
@@ -183,7 +190,7 @@ async def test_an_invalid_channel_or_socket_is_refused(ann: ApiCaller, changed: 
 async def test_the_address_of_the_gateway_can_be_read(api_setup: ApiSetup) -> None:
     api = replace(api_setup.api, gateway_url=lambda: "wss://watch.example")
     headers = {"Authorization": f"Bearer {api_setup.token('ann')}"}
-    async with http_client(create_app(api), headers) as http:
+    async with http_client(make_app(api), headers) as http:
         answer = await http.get("/agent/gateway")
 
     channels = ["agent.session.{session_id}", "agent.execution.{execution_id}"]

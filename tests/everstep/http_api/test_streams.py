@@ -12,10 +12,9 @@ import pytest_asyncio
 
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.client.reconciler import Reconciler
-from everstep.http_api.app import create_app
 from everstep.runtime.gateway import open_feeds
 from everstep.runtime.serving import serve_app
-from tests.everstep.http_api.house import SECRET, ApiCaller, ApiSetup, assert_problem
+from tests.everstep.http_api.house import SECRET, ApiCaller, ApiSetup, assert_problem, make_app
 
 pytestmark = pytest.mark.usefixtures("work")
 
@@ -26,7 +25,7 @@ async def url(api_setup: ApiSetup) -> AsyncGenerator[str]:
     settings = api_setup.settings.model_copy(update={"auth_secret": SECRET})
     async with open_feeds(settings, api_setup.keys.engine) as feeds:
         assert feeds is not None
-        app = create_app(replace(api_setup.api, feed=feeds.open))
+        app = make_app(replace(api_setup.api, feed=feeds.open))
         async with serve_app(app, "127.0.0.1", 0) as url:
             yield url
             feeds.close()

@@ -61,7 +61,7 @@ async def end_of(how: str, number: int, settings: Settings) -> str:
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("how", ["waiting", "working"])
-@pytest.mark.parametrize("times", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [4, pytest.param(200, marks=pytest.mark.slow)])
 async def test_it_neither_aborts_nor_hangs(
     services: EmbeddedServices, tmp_path: Path, how: str, times: int
 ) -> None:
