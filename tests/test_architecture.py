@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,15 +118,34 @@ PLANTED = [
 ]
 
 
-@pytest.fixture
-def copied(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the packages for planted imports."""
+    folder = tmp_path_factory.mktemp("copied")
     for package in ("everstep", *LINKED):
         shutil.copytree(
-            ROOT / package, tmp_path / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            ROOT / package, folder / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    return tmp_path
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+@pytest.fixture
+def plant() -> Iterator[Callable[[Path, str], None]]:
+    """Appends text to a file; at the end each file is as it was."""
+    before: dict[Path, str | None] = {}
+
+    def append(path: Path, text: str) -> None:
+        source = path.read_text() if path.exists() else None
+        before.setdefault(path, source)
+        path.write_text(f"{source or ''}{text}")
+
+    yield append
+    for path, source in before.items():
+        if source is None:
+            path.unlink()
+        else:
+            path.write_text(source)
 
 
 def run_linter(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -149,14 +168,15 @@ def test_the_packages_keep_every_contract(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted.module}: {planted.line}")
-def test_a_forbidden_import_breaks_its_contract(copied: Path, planted: Planted) -> None:
+def test_a_forbidden_import_breaks_its_contract(
+    copied: Path, plant: Callable[[Path, str], None], planted: Planted
+) -> None:
     module = copied / planted.module
-    module.write_text(planted.line + "\n")
+    plant(module, planted.line + "\n")
     # In a module that the rest of its layer imports, so that indirect imports are found too.
-    with (module.parent / "__init__.py").open("a") as package:
-        package.write("\nfrom . import planted\n")
+    plant(module.parent / "__init__.py", "\nfrom . import planted\n")
     if planted.contract == "workflows" and not planted.module.startswith("workflows"):
-        (copied / "workflows" / "imports.py").write_text("import everstep.activities\n")
+        plant(copied / "workflows" / "imports.py", "import everstep.activities\n")
 
     result = run_linter(copied)
 
