@@ -25,8 +25,8 @@ from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.agent_domain.capabilities.files import MAX_LINE_CHARS, MAX_LINES
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import ToolContext
-from everstep.capabilities.bash import checks, profile
-from everstep.capabilities.bash.guard import build_guard
+from everstep.capabilities.bash import profile, self_test
+from everstep.capabilities.bash.protected_mounts import build_guard
 from everstep.capabilities.bash.sandbox import Sandbox, launch_for, places_of
 from everstep.capabilities.files import ReadFileTool
 from everstep.capabilities.protection import current
@@ -65,7 +65,7 @@ async def sandbox(rounds: int) -> bool:
     took: tuple[list[float], list[float]] = ([], [])
     with TemporaryDirectory(prefix="everstep-bench-") as folder:
         ours = Sandbox(ExecutionPolicy.for_bash(folder))
-        await checks.require(ours.policy)
+        await self_test.require(ours.policy)
         for number in range(rounds + WARM_UP):
             for seconds, work in zip(took, (bare_true, true), strict=True):
                 elapsed = await work(ours)

@@ -268,7 +268,7 @@ from everstep.agent_domain.values import (
     FrozenDict as FrozenDict,
     FrozenList as FrozenList,
 )
-from everstep.agents.files import (
+from everstep.agents.agent_files import (
     AgentRegistry as AgentRegistry,
     AgentSpec as AgentSpec,
 )
@@ -342,15 +342,15 @@ from everstep.inference.scripted import (
     ScriptedError as ScriptedError,
     ScriptedTurn as ScriptedTurn,
 )
-from everstep.local.agent import (
-    Agent as Agent,
-)
 from everstep.local.broadcast import (
     AgentEventEnvelopeAdapter as AgentEventEnvelopeAdapter,
 )
 from everstep.local.clock import (
     Clock as Clock,
     SystemClock as SystemClock,
+)
+from everstep.local.local_agent import (
+    Agent as Agent,
 )
 from everstep.local.runner import (
     LocalRunner as LocalRunner,
@@ -361,13 +361,13 @@ from everstep.local.trace import (
 from everstep.runtime.builder import (
     AgentBuilder as AgentBuilder,
 )
-from everstep.streams.client import Stream as Stream, stream as stream
 from everstep.streams.client_events import (
     Happened as Happened,
     Reload as Reload,
     StreamRefused as StreamRefused,
     Wrote as Wrote,
 )
+from everstep.streams.gateway_client import Stream as Stream, stream as stream
 from everstep.workflows.contracts import (
     ExecutionResult as ExecutionResult,
 )

@@ -188,6 +188,75 @@ def test_a_forbidden_import_is_planted_for_every_contract() -> None:
     assert {planted.contract for planted in PLANTED} == set(CONTRACTS)
 
 
+SAME_NAMES: dict[str, tuple[str, ...]] = {
+    # A port, what stands behind it, and the routes, commands and processes that show it.
+    "agent_process": ("everstep/cli", "everstep/runtime"),
+    "agents": ("activities", "everstep/cli", "everstep/runtime"),
+    "executions": ("agent_domain/storage", "everstep/cli", "everstep/http_api/routes"),
+    "gateway": ("everstep/cli", "everstep/runtime"),
+    "gateways": ("agent_domain/stream", "everstep/store"),
+    "journal": ("everstep/runtime", "everstep/store"),
+    "keys": ("agent_domain/storage", "everstep/store"),
+    "models": ("everstep/cli", "everstep/inference", "everstep/runtime"),
+    "retention": ("everstep/runtime", "everstep/store"),
+    "search_attributes": ("everstep/runtime/embedded", "workflows"),
+    "sessions": (
+        "agent_domain/storage",
+        "everstep/cli",
+        "everstep/client",
+        "everstep/http_api/routes",
+        "everstep/store",
+    ),
+    "steps": ("agent_domain/state", "agent_domain/storage"),
+    "streams": ("broadcast_gateway", "everstep/http_api/routes", "everstep/store"),
+    "usage": ("agent_domain/loop", "everstep/http_api/routes"),
+    # A rule or an interface of the domain, and the code that carries it out.
+    "builder": ("agent_domain/agents", "everstep/runtime"),
+    "inquiry": ("agent_domain/tools", "everstep/local"),
+    "processors": ("activities", "agent_domain/agents"),
+    "snapshots": ("activities", "agent_domain/state"),
+    "subagents": ("activities", "agent_domain/capabilities", "everstep/steps"),
+    "toolsets": ("agent_domain/tools", "everstep/steps"),
+    # The same thing in sibling rooms: the shells, processes with metrics, errors and contracts of each room.
+    "children": ("everstep/local", "workflows"),
+    "clock": ("everstep/local", "everstep/testing"),
+    "contracts": ("activities", "agent_domain/agents", "workflows"),
+    "errors": (
+        "agent_domain",
+        "everstep/capabilities/mcp",
+        "everstep/client",
+        "everstep/runtime/embedded",
+        "everstep/store",
+    ),
+    "metrics": ("broadcast_gateway", "everstep/http_api"),
+}
+"""Names that several modules have, and the folders of these modules.
+
+They are the sides of one thing, or the same thing in sibling rooms. Each other module has a name of its own.
+"""
+
+
+def folders_by_module(root: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for package in (*LINKED, "everstep"):
+        for path in (root / package).rglob("*.py"):
+            place = path.parent.relative_to(root)
+            is_linked = place.parts[:1] == ("everstep",) and place.parts[1:2] and place.parts[1] in LINKED
+            if not (path.stem.startswith("__") or "versions" in place.parts or is_linked):
+                found.setdefault(path.stem, []).append(str(place))
+    return found
+
+
+def test_modules_of_one_name_are_sides_of_one_thing() -> None:
+    found = {name: tuple(sorted(places)) for name, places in folders_by_module(ROOT).items()}
+    assert {name: places for name, places in found.items() if len(places) > 1} == SAME_NAMES
+
+
+def test_a_second_module_of_a_name_is_noticed(copied: Path) -> None:
+    (copied / "everstep" / "cli" / "hub.py").touch()
+    assert sorted(folders_by_module(copied)["hub"]) == ["broadcast_gateway", "everstep/cli"]
+
+
 # Clocks and sources of ids that come with a class or a module that the domain does need.
 IMPURE_NAMES = {"now", "utcnow", "today", "uuid1", "uuid4"}
 # Names that can be called without an import.

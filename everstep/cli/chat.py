@@ -12,7 +12,7 @@ from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.agent_domain.values import valid_text
 from everstep.cli.command import command
 from everstep.cli.conversation import Conversation
-from everstep.cli.ids import LOOKED_THROUGH, parse_id
+from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.remote import ApiUnavailable, Remote, api_options, open_remote
 from everstep.cli.terminal import InputLines, Screen
 from everstep.http_api.schemas.responses import PageResponse, Session

@@ -15,7 +15,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.values import frozen_map, json_text, parse_json
 from everstep.cli import output
 from everstep.cli.command import command, print_line, with_agents
-from everstep.cli.ids import LOOKED_THROUGH, parse_id
+from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.printing import echo
 from everstep.client.errors import Refused
 from everstep.client.execution import Execution

@@ -10,7 +10,7 @@ from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.keys import ApiKey
 from everstep.agent_domain.values import format_moment
 from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
-from everstep.cli.ids import parse_id
+from everstep.cli.id_arguments import parse_id
 from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.api import api_port, log_requests, open_api

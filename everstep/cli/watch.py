@@ -11,8 +11,8 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from uuid import UUID
 
 from everstep.agent_domain.errors import EverstepError
-from everstep.streams.client import Stream
 from everstep.streams.client_events import StreamEvent, Wrote
+from everstep.streams.gateway_client import Stream
 
 logger = logging.getLogger(__name__)
 

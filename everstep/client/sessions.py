@@ -44,7 +44,7 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text, reading
 from everstep.client.client import Client
-from everstep.client.contexts import ContextRules
+from everstep.client.context_validation import ContextRules
 from everstep.client.errors import Ended, Refused
 from everstep.client.execution import Execution
 from everstep.client.titles import Titles

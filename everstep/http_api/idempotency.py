@@ -29,9 +29,9 @@ from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.keys import StoredResponse
 from everstep.agent_domain.values import json_text
-from everstep.http_api.api import Api
 from everstep.http_api.auth import READ_MARKER, READ_METHODS, authenticate_request
 from everstep.http_api.callers import Caller
+from everstep.http_api.dependencies import Api
 from everstep.http_api.problems import Refusal, invalid_request, is_refusal, unavailable
 from everstep.http_api.schemas.responses import subject_of
 

@@ -28,7 +28,7 @@ from everstep.agent_domain.storage.sessions import (
     SessionNotActive,
 )
 from everstep.agent_domain.values import escape_unstorable, truncate
-from everstep.client.contexts import ContextPolicySlow
+from everstep.client.context_validation import ContextPolicySlow
 from everstep.client.errors import Ending, Refused
 from everstep.client.outages import ErrorMeaning, meaning_of
 

@@ -29,7 +29,7 @@ from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import EMPTY, truncate
-from everstep.agents.files import SUFFIXES, agent_files, read_agent, skip
+from everstep.agents.agent_files import SUFFIXES, agent_files, read_agent, skip
 from everstep.capabilities.assembly import assemble_agent
 from everstep.capabilities.catalogue import AgentLocation, Catalogue
 from everstep.capabilities.standard import STANDARD

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from everstep.http_api.api import Api, Feed
 from everstep.http_api.app import create_app
+from everstep.http_api.dependencies import Api, Feed
 from everstep.http_api.metrics import Metrics
 from everstep.runtime.authorization import build_authenticator, channel_signer, local_token
-from everstep.runtime.connections import ConnectionLimits
+from everstep.runtime.connection_limits import ConnectionLimits
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.embedded import write_private
 from everstep.runtime.gateway import open_feeds
-from everstep.runtime.hosts import allowed_hosts
 from everstep.runtime.installation import Installation
+from everstep.runtime.public_hosts import allowed_hosts
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.serving import bind_socket, format_address, serve_app
 from everstep.runtime.settings import Settings

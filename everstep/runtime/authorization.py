@@ -15,7 +15,7 @@ from everstep.agent_domain.stream.channels import Channel, StreamStore
 from everstep.broadcast_gateway.ports import Guest, NotAdmitted
 from everstep.http_api.auth import Authenticate, Authenticator, allow_all
 from everstep.http_api.callers import Grant
-from everstep.http_api.channels import Signer
+from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.jwks import KeySet
 from everstep.http_api.problems import Refusal
 from everstep.http_api.tokens import Tokens, sign_token

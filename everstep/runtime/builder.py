@@ -8,8 +8,8 @@ from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.tools.inquiry import ModelChoice
-from everstep.local.agent import Agent
 from everstep.local.clock import Clock
+from everstep.local.local_agent import Agent
 
 if TYPE_CHECKING:
     from everstep.inference.models import Models

@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.runtime.embedded import has_data, write_private
-from everstep.runtime.repositories import Repository
+from everstep.runtime.git_repository import Repository
 from everstep.runtime.settings import Settings
 
 IN_PROJECT: Final = ".everstep"

@@ -24,7 +24,7 @@ from everstep.agent_domain.errors import RETRYABLE, EverstepError, UnknownName, 
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.capabilities.bash import BashTool, cgroups
-from everstep.capabilities.bash.checks import failed_checks
+from everstep.capabilities.bash.self_test import failed_checks
 from everstep.client.temporal_entry import ActRequest, ExecutionReport
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import load_all_agents

@@ -21,13 +21,13 @@ from everstep.broadcast_gateway.metrics import GatewayMetrics
 from everstep.broadcast_gateway.protocols import GatewayContext
 from everstep.broadcast_gateway.server import GatewayServer
 from everstep.broadcast_gateway.sse import Feeds
-from everstep.http_api.channels import Signer
+from everstep.http_api.channel_authorization import Signer
 from everstep.runtime.authorization import build_gateway_access, channel_signer
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.embedded import write_private
-from everstep.runtime.hosts import EVERYWHERE, allowed_hosts
 from everstep.runtime.installation import HOW_TO_START, Installation
 from everstep.runtime.journal import PostgresJournal
+from everstep.runtime.public_hosts import EVERYWHERE, allowed_hosts
 from everstep.runtime.serving import bind_socket, format_address
 from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import GATEWAY_URL

@@ -18,7 +18,7 @@ from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.capabilities.mcp import close_connections
 from everstep.client import titles
 from everstep.client.client import Client
-from everstep.client.contexts import ContextRules
+from everstep.client.context_validation import ContextRules
 from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Sessions
 from everstep.client.temporal_entry import TemporalEntry

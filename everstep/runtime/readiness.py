@@ -11,7 +11,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
-from everstep.http_api.api import Check
+from everstep.http_api.dependencies import Check
 from everstep.runtime.settings import Settings
 from everstep.store.migrate import pending
 

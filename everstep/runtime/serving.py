@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from everstep.agent_domain.errors import InvalidInput
 from everstep.broadcast_gateway.server import DESCRIPTOR_SHARE, raise_descriptor_limit
 from everstep.http_api.middleware import MAX_HEAD
-from everstep.runtime.connections import ConnectionCounter, ConnectionLimits, LimitedConnection
+from everstep.runtime.connection_limits import ConnectionCounter, ConnectionLimits, LimitedConnection
 
 SHUTDOWN_SECONDS = 10
 """Seconds that open requests are given when the process stops."""

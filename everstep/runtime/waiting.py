@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.hosts import AllowedHosts
 from everstep.http_api import problems
-from everstep.http_api.hosts import HostMiddleware
+from everstep.http_api.host_middleware import HostMiddleware
 from everstep.http_api.metrics import Metrics
 from everstep.http_api.middleware import RequestMiddleware
 from everstep.http_api.schemas.responses import CheckResponse, Health, ReadinessResponse

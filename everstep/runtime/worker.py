@@ -22,10 +22,10 @@ from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.client.temporal_entry import TemporalEntry
-from everstep.runtime.guard import WorkflowGuard
 from everstep.runtime.secrets import disclosure_of
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
+from everstep.runtime.workflow_guard import WorkflowGuard
 from everstep.workflows.agent_execution import AgentExecution
 
 

@@ -2,8 +2,8 @@
 
 A connection that hangs is worse than one that fails, so every wait has a limit: for a connection from the
 pool, for the server to accept one, for a statement, for a lock, for an answer on a dead network, and for an
-answer on a network that acknowledges packets and drops them (`connection.py`). Options in the URL itself
-(`?connect_timeout=1&options=...`) take precedence.
+answer on a network that acknowledges packets and drops them (`deadline_connection.py`). Options in the URL
+itself (`?connect_timeout=1&options=...`) take precedence.
 """
 
 import select
@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.store.connection import ServerConnection, ServerLink
+from everstep.store.deadline_connection import ServerConnection, ServerLink
 
 STATEMENT_SECONDS = 15.0
 """The server's limit for a statement. The longest statement takes a fraction of it."""

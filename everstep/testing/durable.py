@@ -20,7 +20,7 @@ from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.client.client import Client, Execution
 from everstep.runtime.agents import AgentBook, ModelSource
-from everstep.runtime.embedded.temporal import temporal_executable
+from everstep.runtime.embedded.temporal_server import temporal_executable
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import data_converter
 from everstep.runtime.worker import make_worker

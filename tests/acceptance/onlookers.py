@@ -31,8 +31,8 @@ from everstep.agent_domain.stream.reader import (
     fence_from,
 )
 from everstep.streams.backoff import ClientTimings
-from everstep.streams.client import Stream as Following
 from everstep.streams.client_events import Happened, Reload, Wrote
+from everstep.streams.gateway_client import Stream as Following
 from tests.acceptance.ways import HOST, Way
 
 QUIET = 60.0

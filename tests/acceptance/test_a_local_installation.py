@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from everstep.runtime.embedded.processes import command_lines
+from everstep.runtime.embedded.process_table import command_lines
 from tests.acceptance.harness import environment, until
 from tests.services import data_directory
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agents import files
+from everstep.agents import agent_files
 from tests.acceptance.harness import environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -38,7 +38,7 @@ def strange(tmp_path: Path) -> Path:
         file = folder / f"{name}.py"
         file.parent.mkdir(exist_ok=True)
         file.write_text(code)
-    for name in (*PACKAGES, *files.PROJECT_FOLDERS, "agents"):
+    for name in (*PACKAGES, *agent_files.PROJECT_FOLDERS, "agents"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "__init__.py").write_text(code)
         (folder / name / "stranger.md").write_text(

@@ -6,7 +6,7 @@ from time import monotonic
 import httpx2
 import pytest
 
-from everstep.runtime.connections import ConnectionLimits
+from everstep.runtime.connection_limits import ConnectionLimits
 from tests.acceptance.front import Front
 from tests.acceptance.test_the_api_goes_on import megabytes
 

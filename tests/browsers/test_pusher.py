@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everstep.agent_domain.ids import Scope as Seen
 from everstep.agent_domain.stream.channels import Channel
 from everstep.broadcast_gateway.limits import GatewayLimits
-from everstep.http_api.api import Api
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import allow_all
-from everstep.http_api.channels import Signer
+from everstep.http_api.channel_authorization import Signer
+from everstep.http_api.dependencies import Api
 from tests.acceptance.harness import until
 from tests.broadcast_gateway.gateways import KEY, SECRET, RunningGateway, Table, open_gateway
 from tests.broadcast_gateway.writers import OTHER, SESSION

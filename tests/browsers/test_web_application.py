@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.async_api import Page, expect
 
-from everstep.runtime.embedded.ports import free_port
+from everstep.runtime.embedded.free_ports import free_port
 from tests.acceptance.harness import DEADLINE, ROOT, environment, until
 from tests.browsers.chromium import a_page, chromium
 from tests.services import data_directory

@@ -24,7 +24,7 @@ from everstep.agent_domain.loop.error_policy import as_policy
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.testing import MockTool
 from everstep.capabilities.mcp.sections import from_section
-from everstep.cli.ids import parse_id
+from everstep.cli.id_arguments import parse_id
 from everstep.cli.main import commands
 from everstep.http_api.callers import validate_scopes
 from everstep.inference.presets import Preset, Presets

@@ -13,7 +13,7 @@ from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, Stop
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.agent_domain.tools.tools import ToolOptions
-from everstep.runtime.embedded.temporal import temporal_executable
+from everstep.runtime.embedded.temporal_server import temporal_executable
 from everstep.runtime.temporal import data_converter
 from tests.workflows.harness import an_agent, at_work, events_of, final_result, progress, seconds_between
 

@@ -15,7 +15,7 @@ from everstep.agent_domain.testing import MockTool
 from everstep.client.client import Execution
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded.temporal import temporal_executable
+from everstep.runtime.embedded.temporal_server import temporal_executable
 from everstep.runtime.worker import make_worker
 from tests.workflows.harness import NoModels, Office, an_agent, an_office, eventually, final_result
 from tests.workflows.test_people import user_input

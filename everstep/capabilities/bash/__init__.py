@@ -4,16 +4,16 @@
 |---|---|
 | `sandbox.py` | runs one command: checks it, finds the user, the paths and the mounts |
 | `places.py` | resolves the policy's paths |
-| `guard.py` | protects files in writable directories by mounts |
+| `protected_mounts.py` | protects files in writable directories by mounts |
 | `aftermath.py` | disables code that a command leaves behind, after it has ended |
 | `profile.py` | the file system, the variables and the limits inside |
 | `way_out.py`, `listener.py`, `proxy.py` | the network, if the policy allows one: a proxy, and nothing else |
 | `seccomp.py` | the system calls that a command may make |
 | `mounts.py` | for a worker that is root: mounts of root's directories that another user can use |
 | `process.py` | the life of one command and all its processes |
-| `watch.py`, `disk.py` | the resources that all its processes use together |
+| `resource_watch.py`, `disk.py` | the resources that all its processes use together |
 | `cgroups.py` | the same bounds, enforced by the kernel, if the worker has a cgroup |
-| `checks.py`, `attack.py`, `decoy.py` | a self-test: does the sandbox hold on this machine? |
+| `self_test.py`, `attack.py`, `decoy.py` | a self-test: does the sandbox hold on this machine? |
 """
 
 import os
@@ -25,7 +25,7 @@ from everstep.agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy,
 from everstep.agent_domain.capabilities.network import AllowedNetwork
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.agent_domain.values import FrozenDict, frozen_map
-from everstep.capabilities.bash import checks
+from everstep.capabilities.bash import self_test
 from everstep.capabilities.bash.sandbox import Sandbox, command_problem
 from everstep.capabilities.bash.words import Unavailable, Unusable
 
@@ -95,7 +95,7 @@ class BashTool:
         """Run the command and return its result as text; a command that fails is an ordinary result."""
         del context
         try:
-            await checks.require(self.policy)
+            await self_test.require(self.policy)
             result = await Sandbox(self.policy).run(args["command"])
         except Unusable as error:
             return f"Error: {error}"

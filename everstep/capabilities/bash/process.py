@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import Final, TypeAlias
 
 from everstep.agent_domain.capabilities.bash import MIB, CommandResult, ExecutionPolicy, decode_output
-from everstep.capabilities.bash import watch
+from everstep.capabilities.bash import resource_watch
 from everstep.capabilities.bash.cgroups import Cgroup, cgroup_for
 from everstep.capabilities.bash.disk import DiskWatch
 from everstep.capabilities.bash.proxy import Proxy
@@ -265,7 +265,7 @@ class CommandProcess:
         self._loop.remove_reader(self._monitor_handle)
         self._monitor.wait()
         if self._cgroup is not None and self._cgroup.ran_out_of_memory and not self.remark:
-            self.remark = watch.too_much_memory(self._policy.memory_bytes)
+            self.remark = resource_watch.too_much_memory(self._policy.memory_bytes)
         # Kill processes that were left in the background.
         self.kill()
         self._check_over()
@@ -277,13 +277,12 @@ class CommandProcess:
 
     def _watch(self) -> None:
         """Runs in a thread until the command has ended, and spends at most half of the time on polling."""
-        first, pause = self._to_watch.get(), watch.POLL_SECONDS
+        first, pause = self._to_watch.get(), resource_watch.POLL_SECONDS
         while first is not None and not self._ended.wait(pause):
             started_at = time.monotonic()
             try:
-                too_much = watch.find_excess(first, self._policy.memory_bytes) or self._disk.find_excess(
-                    first
-                )
+                too_much = resource_watch.find_excess(first, self._policy.memory_bytes)
+                too_much = too_much or self._disk.find_excess(first)
             except Exception as error:  # noqa: BLE001 -- after any error, nothing may run unwatched
                 too_much = f"what it takes cannot be watched ({error})"
             if too_much:
@@ -291,7 +290,7 @@ class CommandProcess:
                 with suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._stop_for_excess, too_much)
                 return
-            pause = max(watch.POLL_SECONDS, time.monotonic() - started_at)
+            pause = max(resource_watch.POLL_SECONDS, time.monotonic() - started_at)
 
     def _stop_for_excess(self, too_much: str) -> None:
         if not self._ended.is_set() and not self.remark:

@@ -13,7 +13,7 @@ from typing import Final
 
 from everstep.agent_domain.capabilities.bash import MIB, ExecutionPolicy
 from everstep.capabilities.bash import way_out
-from everstep.capabilities.bash.guard import Mount
+from everstep.capabilities.bash.protected_mounts import Mount
 
 NAME: Final = "agent"
 USER: Final = 1000

@@ -13,9 +13,9 @@ from typing import Final
 
 from everstep.agent_domain.capabilities.bash import CommandResult, ExecutionPolicy
 from everstep.capabilities.bash import process, profile, seccomp
-from everstep.capabilities.bash.guard import Guard, build_guard
 from everstep.capabilities.bash.mounts import TOOL_USER, Mounts, find_mounts
 from everstep.capabilities.bash.places import ResolvedPath, real_path, replacement_problem
+from everstep.capabilities.bash.protected_mounts import Guard, build_guard
 from everstep.capabilities.bash.proxy import Proxy
 from everstep.capabilities.bash.words import Unavailable, Unusable
 from everstep.capabilities.protection import Protection, current

@@ -22,7 +22,7 @@ from everstep.agent_domain.checks import require_integer
 from everstep.agent_domain.errors import InvalidInput, ToolFailed
 from everstep.agent_domain.tools.function_tool import BaseTool
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
-from everstep.capabilities.files import editing, reading, searching, writing
+from everstep.capabilities.files import editing, regular_files, searching, writing
 from everstep.capabilities.files.enclosure import Enclosure, PathProblem
 
 QUICK: Final = ToolOptions(quick=True, effect=Effect.IDEMPOTENT)
@@ -124,8 +124,11 @@ class ReadFileTool(FileTool):
     def __call__(self, path: str, offset: int = 0, limit: int = files.MAX_LINES) -> str:
         """Read it."""
         opened = partial(self._enclosure.open_path, path)
-        with _os_errors_as_text(path, files.no_file(path)), reading.open_regular_file(opened, path) as file:
-            return reading.read_lines(file, offset, limit)
+        with (
+            _os_errors_as_text(path, files.no_file(path)),
+            regular_files.open_regular_file(opened, path) as file,
+        ):
+            return regular_files.read_lines(file, offset, limit)
 
 
 class WriteFileTool(FileTool):

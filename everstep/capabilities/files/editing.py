@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from everstep.agent_domain.capabilities import files
 from everstep.capabilities.files.enclosure import PathProblem
-from everstep.capabilities.files.reading import open_regular_file, read_at_most
+from everstep.capabilities.files.regular_files import open_regular_file, read_at_most
 from everstep.capabilities.files.writing import MAX_WRITE, file_lock, replace, stat_entry
 
 MAX_TRIES: Final = 10

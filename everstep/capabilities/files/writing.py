@@ -10,7 +10,7 @@ from typing import Final
 
 from everstep.capabilities.files import ownership
 from everstep.capabilities.files.enclosure import DIRECTORY, PathProblem, closing
-from everstep.capabilities.files.reading import kind_problem
+from everstep.capabilities.files.regular_files import kind_problem
 
 MAX_WRITE: Final = 8 * 1024 * 1024
 """Maximum size of a file that is written or edited."""

@@ -1,13 +1,13 @@
 """Tools of MCP servers: `UseMCP(StdioServer("npx", ["-y", "some-server"]))`, `UseMCP(HttpServer(url))`.
 
-servers.py      addresses of servers, with their secrets
-naming.py       names of their tools
-results.py      results as text
-toolset.py      the toolset: listing, calls, retries
-connection.py   one session, owned by one task
-links.py        opens the transport, with the tenant's headers
-stdio.py        ... to a program, and guard.py: ends it when the worker is killed
-http.py         ... to a URL
+servers.py             addresses of servers, with their secrets
+naming.py              names of their tools
+results.py             results as text
+toolset.py             the toolset: listing, calls, retries
+shared_connections.py  one session, owned by one task
+transports.py          opens the transport, with the tenant's headers
+stdio.py               ... to a program, and guard.py: ends it when the worker is killed
+http_transport.py      ... to a URL
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.tools.toolsets import Toolset
 from everstep.agent_domain.values import valid_number
-from everstep.capabilities.mcp.connections import CONNECTIONS
+from everstep.capabilities.mcp.connection_registry import CONNECTIONS
 from everstep.capabilities.mcp.naming import usable_prefix
 from everstep.capabilities.mcp.policy import McpPolicy
 from everstep.capabilities.mcp.servers import HttpServer, Server, StdioServer

@@ -15,14 +15,14 @@ from everstep.agent_domain.errors import InvalidInput, ToolFailed
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.agent_domain.tools.toolsets import Asker, ListedTool
 from everstep.agent_domain.values import FrozenDict, escape_unstorable, frozen_map, json_text, truncate
-from everstep.capabilities.mcp.connection import McpConnection
-from everstep.capabilities.mcp.connections import CONNECTIONS
+from everstep.capabilities.mcp.connection_registry import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpLost, McpTimeout
-from everstep.capabilities.mcp.links import open_link
 from everstep.capabilities.mcp.naming import is_chosen, model_names
 from everstep.capabilities.mcp.policy import McpPolicy
 from everstep.capabilities.mcp.results import error_text, text_of
 from everstep.capabilities.mcp.servers import HttpServer, Server
+from everstep.capabilities.mcp.shared_connections import McpConnection
+from everstep.capabilities.mcp.transports import open_link
 
 logger = logging.getLogger(__name__)
 

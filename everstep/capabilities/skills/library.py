@@ -20,7 +20,7 @@ from everstep.agent_domain.capabilities.files import displayable
 from everstep.agent_domain.capabilities.skills import RESOURCE_DIRECTORIES, SKILL_FILE, Skill
 from everstep.agent_domain.errors import InvalidInput
 from everstep.capabilities.files.enclosure import DIRECTORY, Enclosure, PathProblem, closing
-from everstep.capabilities.files.reading import open_regular_file, read_at_most
+from everstep.capabilities.files.regular_files import open_regular_file, read_at_most
 from everstep.capabilities.files.searching import link_target_mode, some_entries
 from everstep.plain_yaml import load_yaml
 

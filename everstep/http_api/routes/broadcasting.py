@@ -11,11 +11,11 @@ from starlette.requests import Request
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.stream.channels import channel_data
 from everstep.http_api.auth import READ_MARKER, CallerDep
-from everstep.http_api.channels import CHANNELS, private_channel
+from everstep.http_api.channel_authorization import CHANNELS, private_channel
 from everstep.http_api.idempotency import KeyDep
 from everstep.http_api.problems import Refusal, forbidden, invalid_request, no_gateway
 from everstep.http_api.routes.router import ApiDep, router
-from everstep.http_api.schemas.bodies import ChannelSent
+from everstep.http_api.schemas.request_bodies import ChannelSent
 from everstep.http_api.schemas.responses import ChannelAuth, Gateway
 
 routes = router("broadcasting")

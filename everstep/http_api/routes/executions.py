@@ -15,13 +15,12 @@ from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution as Handle
-from everstep.http_api.api import Api
 from everstep.http_api.auth import CallerDep, acting_user, usable_model
 from everstep.http_api.callers import Caller
+from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import KeyDep, key_conflict
 from everstep.http_api.problems import not_found
 from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, router
-from everstep.http_api.schemas.bodies import AnswerSent, ForkSent, NewExecutionSent, SteerSent, require_text
 from everstep.http_api.schemas.execution_responses import (
     Decision,
     ExecutionResponse,
@@ -29,6 +28,13 @@ from everstep.http_api.schemas.execution_responses import (
     Request,
     Snapshot,
     Step,
+)
+from everstep.http_api.schemas.request_bodies import (
+    AnswerSent,
+    ForkSent,
+    NewExecutionSent,
+    SteerSent,
+    require_text,
 )
 from everstep.http_api.schemas.responses import PageResponse, page_response
 from everstep.http_api.schemas.text import Cursor, Limit

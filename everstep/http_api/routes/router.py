@@ -10,8 +10,8 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.sessions import SessionRow
 from everstep.client.execution import Execution
-from everstep.http_api.api import Api
 from everstep.http_api.callers import Caller
+from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import ApiRoute
 from everstep.http_api.problems import not_found
 

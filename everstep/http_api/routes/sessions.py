@@ -23,13 +23,13 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.capabilities import json_schema
 from everstep.client.sessions import AGENT_KEY, SendResult as Accepted, UserMessage
-from everstep.http_api.api import Api
 from everstep.http_api.auth import CallerDep, acting_scope, acting_user, usable_model
 from everstep.http_api.callers import Caller
+from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import KeyDep, RequestKey, key_conflict
 from everstep.http_api.problems import not_found
 from everstep.http_api.routes.router import ApiDep, SessionId, load_session, router
-from everstep.http_api.schemas.bodies import (
+from everstep.http_api.schemas.request_bodies import (
     FirstMessageSent,
     MessageSent,
     NewSessionSent,

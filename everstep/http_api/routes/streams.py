@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
 from everstep.agent_domain.stream.channels import Admission, Channel, position_from_event_id
-from everstep.http_api.api import Api
 from everstep.http_api.auth import CallerDep
+from everstep.http_api.dependencies import Api
 from everstep.http_api.event_stream import EventStream
 from everstep.http_api.problems import Refusal, invalid_request, no_gateway, not_found
 from everstep.http_api.routes.router import ApiDep, router

@@ -24,9 +24,9 @@ from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState, Sear
 from everstep.runtime.embedded.errors import DataInUse, EmbeddedError, NotInstalled, ServiceFailed
 from everstep.runtime.embedded.folder import has_data, prepare, private_opener, write_private
 from everstep.runtime.embedded.lock import data_lock, lock_holder
-from everstep.runtime.embedded.postgres import Postgres
+from everstep.runtime.embedded.postgres_server import Postgres
 from everstep.runtime.embedded.service import Service
-from everstep.runtime.embedded.temporal import Temporal
+from everstep.runtime.embedded.temporal_server import Temporal
 
 __all__ = [
     "ChildExit",

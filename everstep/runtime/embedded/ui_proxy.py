@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from everstep.agent_domain.hosts import AllowedHosts, Host
-from everstep.runtime.embedded.ports import LOCALHOST
+from everstep.runtime.embedded.free_ports import LOCALHOST
 
 MAX_HEAD: Final = 64 * 1024
 HEAD_SECONDS: Final = 10.0

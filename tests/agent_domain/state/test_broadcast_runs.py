@@ -23,8 +23,8 @@ from everstep.agent_domain.state.broadcast_adapter import BroadcastConfig
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
-from everstep.local.agent import Agent
 from everstep.local.broadcast import AgentEventEnvelopeAdapter as LocalAdapter
+from everstep.local.local_agent import Agent
 from everstep.runtime.builder import AgentBuilder
 from tests.agent_domain.state.broadcasts import (
     AT,

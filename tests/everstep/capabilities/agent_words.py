@@ -10,7 +10,7 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import MockTool, ScriptedModel, calls
 from everstep.agent_domain.tools.inquiry import ModelChoice
-from everstep.local.agent import Agent
+from everstep.local.local_agent import Agent
 from everstep.runtime.builder import AgentBuilder
 
 LOOK = MockTool.returning("look", "Looks around", "seen")

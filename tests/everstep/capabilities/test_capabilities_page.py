@@ -17,9 +17,9 @@ from everstep.agent_domain.capabilities import bash, critique, extraction, files
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.tools.tools import Effect, Tool, options_of
 from everstep.agent_domain.values import json_text
-from everstep.capabilities.bash import process, profile, watch
+from everstep.capabilities.bash import process, profile, resource_watch
 from everstep.capabilities.catalogue import AgentLocation, CatalogueEntry
-from everstep.capabilities.files import reading, writing
+from everstep.capabilities.files import regular_files, writing
 from everstep.capabilities.mcp.sections import McpSection, from_section
 from everstep.capabilities.skills import library
 from everstep.capabilities.standard import STANDARD
@@ -90,7 +90,7 @@ SAID: Mapping[str, list[object]] = {
         f"{bash.MAX_MEMORY // 2**30} GiB",
         f"{profile.PROCESSES} processes",
         f"{profile.OPEN_FILES:,} open files",
-        f"{watch.MAX_SOCKETS} sockets",
+        f"{resource_watch.MAX_SOCKETS} sockets",
         f"more than {process.MAX_OUTPUT_BYTES // MIB} MiB",
         f"{bash.ExecutionPolicy.for_bash('.').stdout_cap // MIB} MiB of stdout",
         f"{bash.ExecutionPolicy.for_bash('.').stderr_cap // MIB} MiB of stderr",
@@ -100,7 +100,7 @@ SAID: Mapping[str, list[object]] = {
         files.OUTSIDE,
         f"{files.MAX_LINES:,} at a time",
         f"{files.MAX_LINE_CHARS:,} characters",
-        f"{reading.MAX_READ // MIB} MiB of a file",
+        f"{regular_files.MAX_READ // MIB} MiB of a file",
         f"{writing.MAX_WRITE // MIB} MiB are written",
     ],
     "tasks": [tasks.METADATA_KEY, tasks.INITIAL_MARKER, tasks.NAG_MARKER, tasks.RENDER_MARKER],

@@ -33,8 +33,8 @@ from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolOptions
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.capabilities.skills import SkillLibrary
 from everstep.capabilities.subagents import SelectedTools, SpawnSubagentTool, UseSubagents
-from everstep.local.agent import Agent
 from everstep.local.children import PAUSED
+from everstep.local.local_agent import Agent
 from everstep.runtime.builder import AgentBuilder
 from tests.everstep.capabilities.agent_words import LOOK, LOOKS, Presets, results
 from tests.toolsets import FakeToolset

@@ -25,8 +25,8 @@ from everstep.cli import follow, watch as watch_module
 from everstep.cli.follow import follow_text
 from everstep.cli.watch import Watch, open_watch
 from everstep.client.client import Execution
-from everstep.streams.client import Stream
 from everstep.streams.client_events import Wrote
+from everstep.streams.gateway_client import Stream
 from tests.everstep.streams.scripted import QUICK, TOKEN, Fault, ScriptedGateway, a_scripted_execution
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)

@@ -15,7 +15,7 @@ import pytest
 
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.runtime.embedded import find_running
-from everstep.runtime.embedded.processes import command_lines
+from everstep.runtime.embedded.process_table import command_lines
 from tests.acceptance.harness import ROOT, Nursery, Process, environment, until
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 from tests.everstep.cli.agents import hesitant

@@ -26,7 +26,7 @@ from everstep.agent_domain.storage.sessions import (
 from everstep.agent_domain.stream.session_messages import Context
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.capabilities.user_input import UseUserInput
-from everstep.client.contexts import ContextRules
+from everstep.client.context_validation import ContextRules
 from everstep.client.errors import Refused
 from everstep.client.sessions import UserMessage
 from everstep.store.sessions import PostgresSessions

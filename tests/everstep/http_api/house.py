@@ -14,13 +14,13 @@ from temporalio.client import Client as TemporalClient
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.client.client import Client
-from everstep.client.contexts import ContextRules
+from everstep.client.context_validation import ContextRules
 from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Sessions
-from everstep.http_api.api import Api
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import Authenticator
-from everstep.http_api.channels import Signer
+from everstep.http_api.channel_authorization import Signer
+from everstep.http_api.dependencies import Api
 from everstep.http_api.tokens import Tokens, sign_token
 from everstep.runtime.agents import AgentBook, ModelSource, load_agents
 from everstep.runtime.settings import Settings

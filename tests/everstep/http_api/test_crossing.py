@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from everstep.http_api.app import create_app
-from everstep.http_api.schemas.bodies import ForkSent
+from everstep.http_api.schemas.request_bodies import ForkSent
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller
 
 EVERYBODYS = {"/agent/agents", "/healthz", "/readyz", "/metrics"}

@@ -16,13 +16,13 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model, ToolCallingDriver
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.testing import MockTool
-from everstep.agents.files import MAX_BYTES
+from everstep.agents.agent_files import MAX_BYTES
 from everstep.capabilities.catalogue import AgentLocation, Catalogue, CatalogueEntry
 from everstep.inference.presets import Presets
 from everstep.runtime.agents import AgentBook, by_name, load_agents, load_all_agents
 from everstep.runtime.demo_agent import DEMO
 from everstep.runtime.settings import Settings
-from tests.everstep.agents.test_files import files_with_warnings
+from tests.everstep.agents.test_agent_files import files_with_warnings
 
 PRESETS = Presets.read({"fast": {"driver": "openai", "model": "small"}}, {})
 

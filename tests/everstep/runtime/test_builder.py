@@ -12,7 +12,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.testing import ScriptedModel
 from everstep.capabilities.critique import UseSelfCritique
-from everstep.local.agent import Agent
+from everstep.local.local_agent import Agent
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.builder import AgentBuilder
 from everstep.runtime.models import models_of

@@ -20,7 +20,7 @@ from everstep.runtime.data_folder import (
 )
 from everstep.runtime.embedded import EmbeddedError
 from everstep.runtime.embedded.folder import prepare
-from everstep.runtime.repositories import Repository, plain_remote
+from everstep.runtime.git_repository import Repository, plain_remote
 from everstep.runtime.settings import Settings
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

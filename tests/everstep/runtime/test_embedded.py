@@ -36,7 +36,7 @@ from everstep.runtime.embedded import (
     Temporal,
     find_running,
     open_services,
-    postgres as postgres_module,
+    postgres_server as postgres_module,
 )
 from tests.services import careless, data_directory
 

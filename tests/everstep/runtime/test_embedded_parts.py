@@ -26,12 +26,12 @@ from everstep.runtime.embedded import (
     open_services,
 )
 from everstep.runtime.embedded.child import LAUNCHER, Child, ChildExit
+from everstep.runtime.embedded.free_ports import free_port, is_free
 from everstep.runtime.embedded.lock import data_lock, lock_holder
 from everstep.runtime.embedded.permissions import User, let_reach, let_read, own, postgres_user
-from everstep.runtime.embedded.ports import free_port, is_free
-from everstep.runtime.embedded.postgres import LONGEST_SOCKET, postgres_binaries, socket_directory
-from everstep.runtime.embedded.processes import command_lines
-from everstep.runtime.embedded.temporal import temporal_executable
+from everstep.runtime.embedded.postgres_server import LONGEST_SOCKET, postgres_binaries, socket_directory
+from everstep.runtime.embedded.process_table import command_lines
+from everstep.runtime.embedded.temporal_server import temporal_executable
 from tests.services import data_directory
 
 DEADLINE = 20.0

@@ -8,7 +8,7 @@ import pytest_asyncio
 from sqlalchemy import make_url
 from temporalio.client import Client
 
-from everstep.http_api.api import Check
+from everstep.http_api.dependencies import Check
 from everstep.runtime import readiness
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.readiness import Readiness

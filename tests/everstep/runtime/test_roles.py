@@ -14,8 +14,8 @@ from sqlalchemy import make_url
 
 from everstep.runtime.embedded import EmbeddedServices, Postgres, open_services
 from everstep.runtime.embedded.child import Child
-from everstep.runtime.embedded.postgres import WORKING_DIRECTORY, postgres_binaries
-from everstep.runtime.embedded.processes import command_lines
+from everstep.runtime.embedded.postgres_server import WORKING_DIRECTORY, postgres_binaries
+from everstep.runtime.embedded.process_table import command_lines
 from everstep.runtime.embedded.roles import make_password, scram_verifier
 from tests.services import careless, data_directory
 

@@ -11,8 +11,8 @@ from everstep.agent_domain.stream.envelopes import Attempt
 from everstep.agent_domain.stream.reader import Position
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.broadcast_gateway.limits import GatewayLimits
-from everstep.streams.client import Stream
 from everstep.streams.client_events import Happened, Reload, StreamEvent, StreamRefused, Wrote
+from everstep.streams.gateway_client import Stream
 from tests.broadcast_gateway.gateways import RunningGateway, open_gateway, open_writer
 from tests.broadcast_gateway.writers import EXECUTION, SESSION, execution_end, step_end
 from tests.everstep.streams.scripted import QUICK

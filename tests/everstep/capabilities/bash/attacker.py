@@ -9,7 +9,7 @@ from uuid import UUID
 
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.agent_domain.tools.tools import ToolContext
-from everstep.capabilities.bash import BashTool, checks
+from everstep.capabilities.bash import BashTool, self_test
 from everstep.capabilities.files import UseFileTools
 from everstep.capabilities.protection import protect
 
@@ -27,7 +27,7 @@ async def main(asked: dict[str, Any]) -> dict[str, Any]:
     bash = BashTool.with_policy(policy)
     files = {tool.name: tool for tool in UseFileTools(asked["base"], policy).tools}
     return {
-        "checks": await checks.failed_checks(policy) if asked.get("checks") else None,
+        "checks": await self_test.failed_checks(policy) if asked.get("checks") else None,
         "bash": [await bash.call({"command": command}, CONTEXT) for command in asked.get("commands", ())],
         "files": [str(files[name].call(args, CONTEXT)) for name, args in asked.get("files", ())],
     }

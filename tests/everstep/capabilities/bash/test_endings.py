@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from everstep.capabilities.bash import checks, process
+from everstep.capabilities.bash import process, self_test
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.capabilities.bash.words import Unavailable
 from tests.everstep.capabilities.bash.surroundings import SandboxHost, bash, policy_for
@@ -197,7 +197,7 @@ async def test_a_command_cancelled_while_the_sandbox_is_checked_leaves_nothing(
     around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.1, 9.1.5: at any moment of the check; the next command checks again."""
-    monkeypatch.setattr(checks, "_PASSED", set[tuple[int, int, bool, bool]]())
+    monkeypatch.setattr(self_test, "_PASSED", set[tuple[int, int, bool, bool]]())
     descriptors = len(os.listdir("/proc/self/fd"))
     cancelled = 0
     for turns in range(20):
@@ -253,6 +253,6 @@ async def test_a_command_that_cannot_be_watched_is_stopped(
         raise error
 
     sandbox = Sandbox(policy_for(around))
-    monkeypatch.setattr(process.watch, "find_excess", fail_to_look)
+    monkeypatch.setattr(process.resource_watch, "find_excess", fail_to_look)
     result = await sandbox.run("sleep 98765")
     assert result.stderr == "sandbox: the command was stopped, as what it takes cannot be watched (no eyes)\n"

@@ -319,7 +319,7 @@ async def test_without_its_network_no_command_runs(
         raise OSError("no descriptors")
 
     monkeypatch.setattr("everstep.capabilities.bash.process.open_way_out", fail_to_open)
-    monkeypatch.setattr("everstep.capabilities.bash.checks._PASSED", set[object]())
+    monkeypatch.setattr("everstep.capabilities.bash.self_test._PASSED", set[object]())
     text = await bash("touch run", policy_for(around).with_network())
     assert "its network cannot be opened (no descriptors)" in text
     assert not (around.base_dir / "run").exists()

@@ -21,7 +21,7 @@ from everstep.capabilities.files import (
     searching,
     writing,
 )
-from everstep.capabilities.files.reading import MAX_READ, MAX_WHOLE_BYTES
+from everstep.capabilities.files.regular_files import MAX_READ, MAX_WHOLE_BYTES
 from everstep.runtime.builder import AgentBuilder
 from tests.everstep.capabilities.files.ground import CONTEXT, NOBODY, SECRET, FileTree
 from tests.node import do_without

@@ -15,7 +15,7 @@ from everstep.agent_domain.errors import ToolFailed
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.tools.tools import Effect
 from everstep.capabilities.mcp import StdioServer, UseMCP
-from everstep.capabilities.mcp.connections import CONNECTIONS
+from everstep.capabilities.mcp.connection_registry import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpTimeout
 from everstep.capabilities.mcp.stdio import MAX_MESSAGE_BYTES, request_id_of
 from tests.everstep.capabilities.mcp.using import (

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from everstep.agent_domain.values import json_text
 from everstep.capabilities.mcp import HttpServer, UseMCP, close_connections
-from everstep.capabilities.mcp.connections import CONNECTIONS
+from everstep.capabilities.mcp.connection_registry import CONNECTIONS
 from everstep.capabilities.mcp.errors import McpError, McpTimeout
 from everstep.capabilities.mcp.stdio import MAX_MESSAGE_BYTES
 from tests.everstep.capabilities.mcp.counterparts import free_port

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from everstep.capabilities.bash import watch
+from everstep.capabilities.bash import resource_watch
 from everstep.capabilities.bash.sandbox import Sandbox
 from tests.everstep.capabilities.bash.surroundings import PYTHON, SandboxHost, bash, policy_for
 
@@ -45,7 +45,7 @@ async def test_memory_that_takes_too_long_to_measure_counts_for_each_process(
 ) -> None:
     """9.1.2: otherwise a command could escape the limit by making measurements slow."""
     await bash("true", policy_for(around))
-    monkeypatch.setattr(watch, "SHARE_SECONDS", -1.0)
+    monkeypatch.setattr(resource_watch, "SHARE_SECONDS", -1.0)
     assert (await bash(FAMILY, policy_for(around))).endswith(TOO_MUCH)
 
 
@@ -61,7 +61,7 @@ async def test_a_slow_measurement_blocks_nothing(
         return "it was looked at for so long"
 
     sandbox = Sandbox(policy_for(around, 99))
-    monkeypatch.setattr(watch, "find_excess", slow)
+    monkeypatch.setattr(resource_watch, "find_excess", slow)
     task = asyncio.create_task(sandbox.run("sleep 98765"))
     async with asyncio.timeout(20):
         await looking.wait()

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agents.files import MAX_BYTES, AgentRegistry, SkippedFile
+from everstep.agents.agent_files import MAX_BYTES, AgentRegistry, SkippedFile
 from everstep.plain_yaml import load_yaml
 
 

@@ -11,7 +11,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import FrozenDict
 from everstep.capabilities.mcp.errors import McpError
 from everstep.capabilities.mcp.hiding import Secrets
-from everstep.capabilities.mcp.http import http_link
+from everstep.capabilities.mcp.http_transport import http_link
 from everstep.capabilities.mcp.servers import HttpServer, Server, as_headers
 from everstep.capabilities.mcp.stdio import stdio_link
 

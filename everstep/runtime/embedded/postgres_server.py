@@ -30,6 +30,7 @@ from sqlalchemy import URL
 from everstep.runtime.embedded.child import Child, ChildExit, exit_text
 from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState
 from everstep.runtime.embedded.errors import EmbeddedError, NotInstalled, ServiceFailed
+from everstep.runtime.embedded.free_ports import LOCALHOST, free_port
 from everstep.runtime.embedded.permissions import (
     let_reach,
     let_read,
@@ -37,8 +38,7 @@ from everstep.runtime.embedded.permissions import (
     postgres_user,
     write_for,
 )
-from everstep.runtime.embedded.ports import LOCALHOST, free_port
-from everstep.runtime.embedded.processes import command_lines
+from everstep.runtime.embedded.process_table import command_lines
 from everstep.runtime.embedded.roles import (
     DATABASE,
     HBA,

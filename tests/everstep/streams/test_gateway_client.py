@@ -16,9 +16,9 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.stream.reader import Place, Position
 from everstep.streams.backoff import MAX_REQUESTED_DELAY, Backoff, ClientTimings
-from everstep.streams.client import MAX_GARBLED, Stream, stream
 from everstep.streams.client_events import Happened, Reload, StreamEvent, StreamRefused, Wrote
 from everstep.streams.connection import socket_url
+from everstep.streams.gateway_client import MAX_GARBLED, Stream, stream
 from tests.everstep.streams.scripted import (
     QUICK,
     TOKEN,

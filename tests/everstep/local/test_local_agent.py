@@ -15,7 +15,7 @@ from everstep.agent_domain.messages.messages import assistant, user
 from everstep.agent_domain.state.events import AgentFinished, AgentStepStarted, Event, EventBus
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
-from everstep.local.agent import Agent, as_state
+from everstep.local.local_agent import Agent, as_state
 from everstep.runtime.builder import AgentBuilder
 from tests.everstep.local.local_words import EventRecorder, WorkClock, a_conversation, a_scripted_driver
 

@@ -13,7 +13,7 @@ from everstep.client.client import Client
 from everstep.client.sessions import Sessions
 from everstep.http_api.auth import Authenticate
 from everstep.http_api.callers import Caller
-from everstep.http_api.channels import Signer
+from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.metrics import Metrics
 
 

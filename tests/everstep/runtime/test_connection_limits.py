@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from everstep.http_api.metrics import Metrics
 from everstep.http_api.middleware import MAX_HEAD, MAX_HEADERS, RequestMiddleware
-from everstep.runtime.connections import SPARE_CONNECTIONS, ConnectionLimits
+from everstep.runtime.connection_limits import SPARE_CONNECTIONS, ConnectionLimits
 from everstep.runtime.serving import serve_app
 
 QUICK = ConnectionLimits(

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from everstep.runtime.embedded.child import Child, ChildExit
 from everstep.runtime.embedded.config import EmbeddedConfig, EmbeddedState
 from everstep.runtime.embedded.errors import NotInstalled, ServiceFailed
-from everstep.runtime.embedded.ports import LOCALHOST, free_port
+from everstep.runtime.embedded.free_ports import LOCALHOST, free_port
 from everstep.runtime.embedded.search_attributes import register
 from everstep.runtime.embedded.service import Service
 from everstep.runtime.embedded.ui_proxy import UiProxy

@@ -18,11 +18,11 @@ from mcp.client import Client, ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from everstep.capabilities.mcp import http
+from everstep.capabilities.mcp import http_transport
 from everstep.capabilities.mcp.errors import McpError, McpLost, McpTimeout
 from everstep.capabilities.mcp.hiding import Secrets
-from everstep.capabilities.mcp.links import McpLink, OnLost
 from everstep.capabilities.mcp.results import error_text
+from everstep.capabilities.mcp.transports import McpLink, OnLost
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ OpenLink = Callable[[OnLost], AbstractAsyncContextManager[McpLink]]
 
 OPENING_PAUSES = (0.1, 0.5)
 """Pauses before further attempts to open a connection; then the callers get the error."""
-_TRANSIENT_CODES = frozenset({types.CONNECTION_CLOSED, http.UNSENT, http.BROKEN})
-_STALE_CODES = frozenset({http.SESSION_LOST, http.UNAUTHORIZED})
+_TRANSIENT_CODES = frozenset({types.CONNECTION_CLOSED, http_transport.UNSENT, http_transport.BROKEN})
+_STALE_CODES = frozenset({http_transport.SESSION_LOST, http_transport.UNAUTHORIZED})
 """Another connection may work: it has a new session and new headers."""
 CLOSED = "the connection was closed"
 
@@ -129,7 +129,7 @@ class McpConnection:
             self._is_stale = True
             return McpLost(text, was_sent=False)
         if error.code in _TRANSIENT_CODES:
-            return McpLost(self._reason or text, was_sent=error.code != http.UNSENT)
+            return McpLost(self._reason or text, was_sent=error.code != http_transport.UNSENT)
         return McpError(text)
 
     def _discard_request(self, request: "asyncio.Task[object]") -> None:

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
-from everstep.capabilities.bash import checks, profile, seccomp
-from everstep.capabilities.bash.guard import Guard, Mount
+from everstep.capabilities.bash import profile, seccomp, self_test
+from everstep.capabilities.bash.protected_mounts import Guard, Mount
 from everstep.capabilities.protection import Protection
 from tests.everstep.capabilities.bash.surroundings import SandboxHost, bash, policy_for
 from tests.everstep.capabilities.bash.users import WorkerUser
@@ -19,7 +19,7 @@ from tests.everstep.capabilities.bash.users import WorkerUser
 @pytest.fixture(autouse=True)
 def no_earlier_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a process that has not run a command yet."""
-    monkeypatch.setattr(checks, "_PASSED", set[tuple[int, int, bool, bool]]())
+    monkeypatch.setattr(self_test, "_PASSED", set[tuple[int, int, bool, bool]]())
 
 
 async def refusal_of(around: SandboxHost) -> str:
@@ -32,21 +32,21 @@ async def refusal_of(around: SandboxHost) -> str:
 
 async def test_the_sandbox_holds_here(around: SandboxHost) -> None:
     """9.1.5: nothing is open, with network and without."""
-    assert await checks.failed_checks(policy_for(around)) == []
-    assert await checks.failed_checks(policy_for(around).with_network()) == []
+    assert await self_test.failed_checks(policy_for(around)) == []
+    assert await self_test.failed_checks(policy_for(around).with_network()) == []
     assert not around.running_processes()
 
 
 async def test_it_is_checked_once(around: SandboxHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """9.1.5: for each shape of policy."""
     shapes = list[bool]()
-    real = checks.failed_checks
+    real = self_test.failed_checks
 
     async def count_checks(policy: ExecutionPolicy) -> list[str]:
         shapes.append(bool(policy.network))
         return await real(policy)
 
-    monkeypatch.setattr(checks, "failed_checks", count_checks)
+    monkeypatch.setattr(self_test, "failed_checks", count_checks)
     for policy in (policy_for(around), policy_for(around, 3), policy_for(around).with_network()):
         for _ in range(2):
             assert await bash("echo on", policy) == "on\n"
@@ -246,7 +246,7 @@ async def test_a_sandbox_that_cannot_be_made(  # noqa: PLR0917 -- all parameters
     # The machine's own folders are searched before PATH.
     monkeypatch.setattr(profile, "PROGRAMS", f"{everybodys}:{profile.PROGRAMS}")
     (everybodys / "setting").write_text(f"{setting}\n")
-    monkeypatch.setattr(checks, "CLONE", str(everybodys / "setting"))
+    monkeypatch.setattr(self_test, "CLONE", str(everybodys / "setting"))
     text = await refusal_of(around)
     assert f"bwrap: {problem}; " in text
     assert said in text
@@ -256,5 +256,5 @@ async def test_on_another_system_the_sandbox_is_unsupported(
     around: SandboxHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9.1.5: the text names the supported systems."""
-    monkeypatch.setattr(checks.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(self_test.platform, "machine", lambda: "riscv64")
     assert "it needs Linux on x86_64 or aarch64; run the worker there" in await refusal_of(around)
