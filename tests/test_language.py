@@ -119,15 +119,18 @@ def texts(document: object) -> Iterator[str]:
             yield from texts(each)
 
 
-def helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
+def helps(
+    command: click.Command, name: str, parent: click.Context | None = None
+) -> Iterator[tuple[str, str]]:
     """What `--help` shows of a command and of those below it."""
-    context = click.Context(command, info_name=name)
+    # With the settings of the program: click makes the option `-h, --help` of a command only once.
+    context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
     yield name, command.get_help(context)
     if isinstance(command, click.Group):
         for below in command.list_commands(context):
             found = command.get_command(context, below)
             assert found is not None
-            yield from helps(found, f"{name} {below}")
+            yield from helps(found, f"{name} {below}", context)
 
 
 def private(texts: Iterable[tuple[str, str]]) -> tuple[float, list[Finding]]:

@@ -49,10 +49,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Operate": {
         "worker": ("processes:worker", "Run agents until stopped by SIGINT or SIGTERM."),
         "api": ("http:api", "Serve the HTTP API until stopped by SIGINT or SIGTERM."),
-        "gateway": (
-            "gateway:gateway",
-            "Serve events and live text to browsers until stopped by SIGINT or SIGTERM.",
-        ),
+        "gateway": ("gateway:gateway", "Serve events and live text to browsers."),
         "db": ("processes:db", "Manage the database."),
         "keys": ("http:keys", "Manage the keys that services send to the HTTP API."),
         "prune": ("processes:prune", "Remove rows that are older than the retention settings."),

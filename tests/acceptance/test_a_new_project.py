@@ -76,7 +76,7 @@ class Project:
         file.with_suffix(".py~").write_text(text.replace(old, new))
         os.replace(file.with_suffix(".py~"), file)
 
-    async def until_said(self, words: str) -> None:
+    async def wait_for_text(self, words: str) -> None:
         await until(f"it says {words!r}", lambda: words in self.log)
 
 
@@ -127,10 +127,10 @@ async def test_a_new_project_is_tested_started_and_changed_while_an_execution_ru
         await until("the tool waits", lambda: calls.read_text().count("\n") == 2)
 
         project.save('"Norway": 7.0,', '"Norway": 9.0')
-        await project.until_said("not reloaded: the module of 'agents:agents' cannot be imported: ")
+        await project.wait_for_text("not reloaded: the module of 'agents:agents' cannot be imported: ")
         assert "(agents.py, line 5)" in project.log
         project.save('"Norway": 9.0', '"Norway": 9.0,')
-        await project.until_said("\nreloaded: shipping-desk, assistant")
+        await project.wait_for_text("\nreloaded: shipping-desk, assistant")
 
         (project.folder / "hold").unlink()
         followed = await project.output_of(*EVERSTEP, "follow", execution)
