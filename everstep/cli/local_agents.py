@@ -43,17 +43,18 @@ async def open_agents(installation: Installation, *, has_worker: bool) -> AsyncG
 
 @asynccontextmanager
 async def open_reloaded_agents(
-    installation: Installation, sources: Sequence[str]
+    installation: Installation, sources: Sequence[str], model: str | None = None
 ) -> AsyncGenerator[LocalAgents]:
     """Serve the agents in a process that is replaced when their files change.
 
     Args:
         installation: The installation, of which this process runs the servers.
         sources: The agents that the command line names; if it names none, the settings do.
+        model: The default preset that the command line names.
     """
     settings, project = installation.settings, Path.cwd()
     given = {name: getattr(settings, name) for name in DECIDED_HERE}
-    given |= {"data_dir": str(settings.data_dir), "agents": sources or None}
+    given |= {"data_dir": str(settings.data_dir), "agents": sources or None, "preset": model}
     with bind_local_api(settings) as (listener, api):
 
         async def launch() -> AgentProcess:

@@ -23,6 +23,7 @@ from everstep.runtime.installation import (
     register,
     upgrade,
 )
+from everstep.runtime.models import presets_of
 from everstep.runtime.retention import open_retention
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import build_failpoint
@@ -41,6 +42,7 @@ from everstep.runtime.worker import build_failpoint
     type=click.IntRange(0, 65535),
     help="Default: EVERSTEP_GATEWAY_PORT or 6001; if 0 or busy: a free one.",
 )
+@click.option("--model", help="The default preset, or a model such as openai:gpt-5.5 (EVERSTEP_PRESET).")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 @click.option("--no-worker", is_flag=True, help="Run no worker here; start one with `everstep worker`.")
 @click.option("--reload", is_flag=True, help="Load agents again when their files or everstep.toml change.")
@@ -53,6 +55,7 @@ async def up(
     *,
     temporal_port: int,
     ui_port: int,
+    model: str | None,
     as_json: bool,
     no_worker: bool,
     reload: bool,
@@ -70,7 +73,11 @@ async def up(
     if reload and no_worker:
         raise click.UsageError("--reload and --no-worker exclude each other")
     settings = settings.with_ports(**ports)
-    settings = settings.model_copy(update={"error_details": settings.error_details or debug})
+    settings = settings.model_copy(
+        update={"error_details": settings.error_details or debug, "preset": model or settings.preset}
+    )
+    # A model that does not exist is refused before any server starts.
+    presets_of(settings)
     surroundings = find_data_folder(settings)
     for remark in surroundings.remarks:
         warn(remark)
@@ -81,7 +88,7 @@ async def up(
             services,
         ),
         open_local_gateway(installation) as gateway_url,
-        open_reloaded_agents(installation, named)
+        open_reloaded_agents(installation, named, model)
         if reload
         else open_agents(installation, has_worker=not no_worker) as agents,
     ):

@@ -169,6 +169,13 @@ async def test_models_that_cannot_be_asked_are_wrong_too(folder: Path) -> None:
     assert result.exit_code == 1
 
 
+def test_an_installation_with_a_model_that_does_not_exist_is_not_started(folder: Path) -> None:
+    """11.2: `everstep up --model` names the default preset, and no server was started."""
+    result = CliRunner().invoke(commands, ["--data", str(folder / "data"), "up", "--model", "opnai:x"])
+    assert (result.exit_code, (folder / "data").exists()) == (1, False)
+    assert "No preset or driver named 'opnai'" in result.output
+
+
 async def test_a_named_model_is_checked_even_if_it_is_not_configured() -> None:
     """11.5"""
     result = await run_check("openai:gpt-5.5")

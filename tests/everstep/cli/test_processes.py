@@ -117,10 +117,13 @@ async def remains_of(data: Path, *addresses: str) -> list[object]:
 async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_path: Path) -> None:
     with data_directory() as folder:
         data, nothing = folder / "fresh", environment()
+        (tmp_path / "talk.yaml").write_text("turns: [{text: I follow a script}]")
         given = (
             "--data",
             str(data),
             "up",
+            "--model",
+            f"scripted:{tmp_path / 'talk.yaml'}",
             "--temporal-port",
             "0",
             "--ui-port",
@@ -150,7 +153,7 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
             nursery, "--data", str(data), "run", "Hello", log=tmp_path / "run", environment=nothing
         )
         assert await ran.wait() == 0, ran.log.read_text()
-        assert "I am the scripted demo model" in ran.log.read_text()
+        assert "I follow a script" in ran.log.read_text()
         doctor = await start_without_buffer(
             nursery, "--data", str(data), "doctor", log=tmp_path / "doctor", environment=nothing
         )
