@@ -201,9 +201,9 @@ class WatchedStore:
             self._changed.notify_all()
 
 
-async def eventually(asked: Callable[[], Awaitable[bool]]) -> None:
+async def eventually(asked: Callable[[], Awaitable[bool]], seconds: float = DEADLINE) -> None:
     """Poll until the condition holds, where no change is announced."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(seconds):
         while not await asked():  # noqa: ASYNC110 -- see above
             await asyncio.sleep(0.01)
 

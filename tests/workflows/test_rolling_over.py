@@ -34,6 +34,8 @@ from tests.workflows.harness import (
 )
 
 STEPS = 1000
+LONG = 120.0
+"""Seconds for as many steps, on a busy machine."""
 MOST_EVENTS = agent_execution.ROLL_OVER_EVENTS
 SAYS = "word " * 40
 """The text of each step: 200 kB of conversation in the end."""
@@ -64,7 +66,7 @@ async def pause_after(office: Office, execution: Execution, steps: int) -> None:
         return (await execution.get()).step_count >= steps
 
     # Not `until`: so many checks over so long a time would slow down the execution.
-    await eventually(has_come_there)
+    await eventually(has_come_there, LONG)
     await execution.pause()
     await office.until_status(execution, ExecutionStatus.PAUSED)
     await execution.resume()
@@ -82,7 +84,7 @@ async def rollover(services: EmbeddedServices) -> AsyncGenerator[Rollover]:
                 people.create_task(speak(execution, MESSAGES[person::4]))
             for steps in (20, 200):
                 people.create_task(pause_after(office, execution, steps))
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(LONG):
             result = await execution.workflow.result()
         ref, envelopes = execution.ref, list[StoredEnvelope]()
         while more := await office.store.envelopes(ref.tenant_id, ref.stream_id, len(envelopes)):
