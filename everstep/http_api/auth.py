@@ -9,6 +9,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from everstep.agent_domain.agents.model_name import ModelName, require_no_address
+from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.http_api import api_keys
@@ -112,10 +113,13 @@ def usable_model(caller: Caller, model: str | None) -> str | None:
 
     Raises:
         Refusal: The caller may only name presets.
-        InvalidInput: The model has an address of its own.
+        InvalidInput: The model has an address of its own, or is a script.
     """
     require_no_address(model)
-    if model is not None and ModelName.parse(model) is not None and not caller.sees_all:
+    name = None if model is None else ModelName.parse(model)
+    if name is not None and name.provider == "scripted":
+        raise InvalidInput("'model' must not hold the path of a script; name a preset")
+    if name is not None and not caller.sees_all:
         raise forbidden(f"A model in one line needs the scope '{Grant.ALL_SESSIONS}'; name a preset")
     return model
 

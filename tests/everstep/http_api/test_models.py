@@ -64,6 +64,7 @@ async def test_a_model_that_cannot_be_used_is_refused_before_anything_is_stored(
         (ann, "desk", "openai:gpt-5.5", 403, "needs the scope 'sessions:all'; name a preset"),
         (ann, "desk", elsewhere, 422, "must not hold the address https://elsewhere.example/v1"),
         (ann, "clerk", "loud", 422, "the agent 'clerk' has a model of its own; leave 'model' out"),
+        (service, "desk", "scripted:/etc/passwd", 422, "must not hold the path of a script"),
         (service, "desk", "opnai:gpt-5.5", 422, "No preset or driver named 'opnai'"),
         (service, "desk", elsewhere, 422, "must not hold the address https://elsewhere.example/v1"),
     ):
