@@ -41,8 +41,7 @@ def apply_decision(
         case "answer":
             return call, "", resolution
         case "deny":
-            reason = ((resolution and resolution.reason) or "").strip()
-            return call, "", Resolution("deny", f"Denied by user: {reason}" if reason else "Denied by user")
+            return call, "", Resolution("deny", denial_text(resolution))
         case "edit":
             args = frozen_map(resolution and resolution.edited_args)
             note = f"[Arguments edited by user: {json_text(args)}]\n"
@@ -51,6 +50,14 @@ def apply_decision(
             return call, "", answer
         case _:
             return call, "", None
+
+
+def denial_text(resolution: Resolution | None) -> str:
+    """Return the result of a denied call, which the model reads."""
+    reason = ((resolution and resolution.reason) or "").strip()
+    if resolution and resolution.is_expired:
+        return f"Denied: {reason}"
+    return f"Denied by user: {reason}" if reason else "Denied by user"
 
 
 def result_of_decision(definition: AgentDefinition, reserved: Reservation) -> ToolExecution | None:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from everstep.activities.contracts import InferInput, SettleInput
 from everstep.agent_domain.capabilities.questions import Question
+from everstep.agent_domain.capabilities.rights import OLD_POLICY
 from everstep.agent_domain.loop.compact_outcomes import expand
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import ExecutionStatus, WireStatus, final_situation
@@ -177,8 +178,13 @@ def _request_event(number: int, row: RequestRow, expires_at: datetime | None) ->
             row.id, question.prompt, question.choices, question.schema
         )
     else:
-        event = envelopes.approval_requested_record(row.id, row.call_id, number, row.tool, row.args)
-        announcement = session_messages.approval_requested_announcement(row.id, row.tool, row.args_digest)
+        policy, at = row.policy or OLD_POLICY, row.expires_at
+        event = envelopes.approval_requested_record(
+            row.id, row.call_id, number, row.tool, row.args, policy=policy, expires_at=at
+        )
+        announcement = session_messages.approval_requested_announcement(
+            row.id, row.tool, row.args_digest, policy=policy, expires_at=at
+        )
     return _with_announcement(event, announcement)
 
 

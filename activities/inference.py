@@ -1,7 +1,7 @@
 """Asks the model for a step: the reply is recorded once and paid for once."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -114,7 +114,8 @@ class InferenceRunner:
             if not step.is_failure:
                 live.finish()
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
-        reply = _reply_to_record(begin, driver, result, self.disclosure)
+        to_record = partial(_call_to_record, definition=definition, allowed=started.material.allowed)
+        reply = _reply_to_record(begin, driver, result, self.disclosure, to_record)
         for error in reply.errors:
             activity.logger.warning("step %s: %s (ref %s)", request.number, error.message, error.ref)
         if not is_started.is_set():
@@ -229,13 +230,21 @@ class InferenceRunner:
         raise ApplicationError(sentence, type=type(error).__name__, next_retry_delay=pause) from None
 
 
-def _call_to_record(call: ToolCall, need: CallNeed) -> CallToRecord:
+def _call_to_record(
+    call: ToolCall, need: CallNeed, definition: AgentDefinition, allowed: Sequence[ApprovalRule]
+) -> CallToRecord:
     digest = args_digest(call.name, call.args)
-    return CallToRecord(call, need, digest, request_data(call.args) if need is CallNeed.INPUT else None)
+    asked = request_data(call.args) if need is CallNeed.INPUT else None
+    policy = definition.approval_policy(call, allowed) if need is CallNeed.APPROVAL else None
+    return CallToRecord(call, need, digest, asked, policy)
 
 
 def _reply_to_record(
-    begin: BeginStep, driver: StepDriver, result: ModelCall, disclosure: Disclosure
+    begin: BeginStep,
+    driver: StepDriver,
+    result: ModelCall,
+    disclosure: Disclosure,
+    to_record: Callable[[ToolCall, CallNeed], CallToRecord],
 ) -> RecordReply:
     """Build the record of the model's reply or failure."""
     step = _current_step(result.state)
@@ -249,7 +258,7 @@ def _reply_to_record(
         [disclosure.of(error, begin.ref.execution_id, f"step/{begin.number}") for error in step.errors],
         frozen_map(response.to_dict()),
         () if step.is_failure else driver.outputs(step),
-        [_call_to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],
+        [to_record(call, CallNeed(step.needs[call.id])) for call in step.tool_calls],
         added=result.added,
     )
 

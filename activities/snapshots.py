@@ -80,14 +80,22 @@ def _slim_snapshot(request: SettleInput, material: StepInput, rows: Sequence[Ste
         facts = facts_with_results(row, row.facts or StepFacts(row.number))
         if facts.is_complete:
             completed_at = row.completed_at or now()
-            steps.append(slim_step_facts(facts, replace(row, completed_at=completed_at).duration_ms))
+            duration = replace(row, completed_at=completed_at).duration_ms
+            steps.append(_with_decisions(row, slim_step_facts(facts, duration)))
         else:
-            current = slim_step_facts(facts, None)
+            current = _with_decisions(row, slim_step_facts(facts, None))
     state = step_state(request.ref, request.step_count + 1, material)
     info = request.info.add_execution_time(request.seconds_under_way)
     facts = replace(state.facts, status=request.agent_status, usage=request.usage)
     state = _with_clocks(state.with_facts(facts), info, request.marks)
     return frozen_map(SlimAgentStateSerializer().serialize(state, steps[-SLIM_STEPS:], current))
+
+
+def _with_decisions(row: StepRow, step: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add what people decided about the calls of a step."""
+    decisions = {call.call.id: call.decision.to_dict() for call in row.calls if call.decision}
+    calls = [{**call, **decisions.get(call["id"], {})} for call in step["tool_calls"]]
+    return {**step, "tool_calls": calls} if decisions else step
 
 
 # Full states.

@@ -13,7 +13,7 @@ from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse, StepExecution
-from everstep.agent_domain.storage.calls import CallRecord
+from everstep.agent_domain.storage.calls import CallRecord, CallRow
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
@@ -88,7 +88,7 @@ def step_from(ref: ExecutionRef, row: StepRow) -> AgentStep:
         needs=frozen_map({call.id: call.need for call in facts.calls}),
     )
     if not facts.is_failure:
-        step = step.observed(_execution_from(call.call, call.record) for call in row.calls if call.record)
+        step = step.observed(_execution_from(call, call.record) for call in row.calls if call.record)
     return replace(step, output_messages=_driver_messages(row)) if step.is_complete else step
 
 
@@ -108,8 +108,10 @@ def _reply_failures(ref: ExecutionRef, row: StepRow, response: InferenceResponse
         yield ToolExecution(call, error=error)
 
 
-def _execution_from(call: ToolCall, record: CallRecord) -> ToolExecution:
-    execution = ToolExecution(call, record.result, record.error, record.started_at, record.completed_at)
+def _execution_from(row: CallRow, record: CallRecord) -> ToolExecution:
+    execution = ToolExecution(row.call, record.result, record.error, record.started_at, record.completed_at)
+    if row.decision:
+        execution = replace(execution, decision=frozen_map(row.decision.to_dict()))
     if record.note is None:
         return _with_derived_texts(execution, record.text)
     if record.own_text is None:

@@ -3,6 +3,7 @@
     EverstepError
     ├── InvalidInput (ValueError)      the caller: an argument is wrong; the text says what to change
     │   └── UnknownName (LookupError)  ... nothing is registered under this name
+    ├── NotPermitted                   the caller: a right is missing; the text says which, or who has it
     ├── ListenerFailed                 the operator: a listener raised while handling an event
     └── AgentError                     the error policy: it becomes a step's error
         ├── ModelError                 the model call failed
@@ -49,6 +50,10 @@ class UnknownName(InvalidInput, LookupError):
 def unknown_name_text(kind: str, name: str, known: Iterable[str], *, verb: str = "Choose from") -> str:
     """Return the text for a name that is not known, as models read it as the result of a call."""
     return f"No {kind} named '{name}'. {verb}: {', '.join(known)}"
+
+
+class NotPermitted(EverstepError):
+    """The caller may not do this; the message says which right it needs, or who may."""
 
 
 class ListenerFailed(EverstepError):

@@ -20,6 +20,7 @@ import click
 import everstep
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict, args_digest
 from everstep.agent_domain.capabilities.questions import Question
+from everstep.agent_domain.capabilities.rights import Decider, DecisionPolicy
 from everstep.agent_domain.loop.continuation import (
     ContinuationDecision,
     ContinuationEvaluation,
@@ -304,6 +305,8 @@ ARGUMENTS: Final[Mapping[str, Any]] = {
     "decision": ApprovalDecision(
         decision=Verdict.APPROVE, args_digest=args_digest("book_train", BOOKING), remember=True
     ),
+    "by": Decider("ben", MOMENT, ("approve",)),
+    "policy": DecisionPolicy(),
     "detail": "provider unavailable, next attempt in 2 s",
     "next_attempt_at": MOMENT,
 }
@@ -311,6 +314,7 @@ ARGUMENTS: Final[Mapping[str, Any]] = {
 
 MEANINGS: Final[Mapping[str, str]] = {
     "after_seq": "the stored envelope that the text follows",
+    "approver": "who may decide, any of these: `owner`, `scope:NAME`, `role:NAME`",
     "args": "the arguments of the call; `agent.tool.started` has them with `BroadcastConfig.debug()` only",
     "args_digest": "the digest of tool and arguments, which a decision has to repeat",
     "args_summary": "the arguments as one short text",
@@ -323,13 +327,15 @@ MEANINGS: Final[Mapping[str, str]] = {
     "content": "the text of the chunk; in a snapshot, all text so far",
     "continuation": "the decision after the step, only with `BroadcastConfig.debug()`",
     "decision": "`approve`, `deny` or `edit`",
+    "decided_by": "who decided or answered, with the rights that this used; only if a caller did",
     "detail": "why the model call is delayed, only while it is",
     "duration_ms": "the duration in milliseconds",
     "error": "the error, as viewers may read it; null on success",
     "error_message": "the error that ended the execution, as viewers may read it",
     "errors": "the number of errors in the step",
     "evaluations": "the vote of every criterion: its name, its decision, its reason",
-    "expires_at": "when the question stops waiting; null: never",
+    "expires_at": "when the question stops waiting, or the call is denied; null: never",
+    "four_eyes": "whether the user of the execution may not decide",
     "finish_reason": "why the model stopped writing",
     "has_tool_calls": "whether the model called tools",
     "is_complete": "true in the last chunk of an attempt, whose `content` is empty",

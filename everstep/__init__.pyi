@@ -52,6 +52,11 @@ from everstep.agent_domain.capabilities.extraction import (
     SchemaRegistry as SchemaRegistry,
     StructuredOutputPolicy as StructuredOutputPolicy,
 )
+from everstep.agent_domain.capabilities.rights import (
+    Actor as Actor,
+    Decider as Decider,
+    DecisionPolicy as DecisionPolicy,
+)
 from everstep.agent_domain.capabilities.scratchpad import (
     MetadataPolicy as MetadataPolicy,
 )
@@ -76,6 +81,7 @@ from everstep.agent_domain.errors import (
     ModelTimeout as ModelTimeout,
     ModelUnavailable as ModelUnavailable,
     NotFound as NotFound,
+    NotPermitted as NotPermitted,
     RateLimited as RateLimited,
     StoreUnavailable as StoreUnavailable,
     ToolError as ToolError,

@@ -27,6 +27,7 @@ agents = [
     .with_name("travel-desk", "Books trains")
     .with_capability(UseUserInput())
     .with_tools([book_train])
-    .with_approval("book_train", "always")
+    # The traveller decides about the own booking, and so does a service that has a Temporal client only.
+    .with_approval("book_train", "always", approver=["owner", "role:temporal"])
     .with_driver(ToolCallingDriver(ScenarioModel(SCRIPT)))
 ]

@@ -13,6 +13,7 @@ from everstep.agent_domain.agents.model_name import EXAMPLE, ModelName
 from everstep.agent_domain.agents.plan import CumulativeTimeout, ExecutionPlan, PlannedTool
 from everstep.agent_domain.agents.processors import AgentHook, Processor, ProcessorWithModel, overrides
 from everstep.agent_domain.capabilities.approvals import Approval, parse_approval
+from everstep.agent_domain.capabilities.rights import APPROVE
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, Criterion
@@ -200,16 +201,30 @@ class DefinitionBuilder:
         self._capabilities.append(getattr(capability, "name", type(capability).__name__))
         return self
 
-    def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
-        """Set whether calls of a tool wait for a person's approval.
+    def with_approval(
+        self,
+        tool: str,
+        approval: str | Sequence[Mapping[str, Any]] | Mapping[str, Any],
+        *,
+        approver: str | Sequence[str] = APPROVE,
+        four_eyes: bool = False,
+        expires_after: float | None = None,
+    ) -> Self:
+        """Set whether calls of a tool wait for a person's approval, and who may decide.
 
         The tool may be added later. If the agent has no such tool when it is defined, that raises.
 
         Args:
             tool: The tool's name.
-            approval: `never`, `always`, or a list of rules.
+            approval: `never`, `always`, or a list of rules. A map has these under `approval`, and may have
+                the arguments below; so may each rule.
+            approver: Who may decide: `approve` for callers with that scope, `owner` for the user of the
+                execution, `scope:NAME` and `role:NAME` for those of the caller's token, or a list of them.
+            four_eyes: Whether the user for whom a call was made may not decide about it.
+            expires_after: Seconds after which a call without a decision is denied.
         """
-        self._approvals[valid_text(tool, "the tool's name")] = parse_approval(approval)
+        policy = {"approver": approver, "four_eyes": four_eyes, "expires_after": expires_after}
+        self._approvals[valid_text(tool, "the tool's name")] = parse_approval(approval, policy)
         return self
 
     def with_parallel_tools(self, flag: bool) -> Self:

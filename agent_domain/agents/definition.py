@@ -13,12 +13,11 @@ from everstep.agent_domain.agents.drivers import CanUseTools, StepDriver
 from everstep.agent_domain.agents.plan import REGISTERED, CriterionRegistry, ExecutionPlan
 from everstep.agent_domain.agents.processors import AgentHook, Processor
 from everstep.agent_domain.capabilities.approvals import (
+    NO_APPROVAL,
     Approval,
-    ApprovalMode,
     ApprovalRule,
-    approval_to_json,
-    needs_approval,
 )
+from everstep.agent_domain.capabilities.rights import DecisionPolicy
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.continuation import Criterion
 from everstep.agent_domain.loop.loop import Rules
@@ -157,7 +156,7 @@ class AgentDefinition:
         return frozen_map(self.cached_context.with_tools(self.tools.schemas).to_dict())
 
     def _approval_data(self) -> FrozenDict:
-        return frozen_map({name: approval_to_json(approval) for name, approval in self.approvals.items()})
+        return frozen_map({name: approval.to_json() for name, approval in self.approvals.items()})
 
     def equipped(self) -> "AgentDefinition":
         """A copy whose tools and driver are bound to this agent."""
@@ -184,19 +183,20 @@ class AgentDefinition:
         if self.tools.refusal(call) is not None:
             return CallNeed.RUN
         own = options_of(self.tools.get(call.name)).need
-        return CallNeed.APPROVAL if self.needs_approval(call, allowed) else own
+        return own if self.approval_policy(call, allowed) is None else CallNeed.APPROVAL
 
-    def needs_approval(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> bool:
-        """Whether a person has to approve this call.
+    def approval_policy(self, call: ToolCall, allowed: Sequence[ApprovalRule] = ()) -> DecisionPolicy | None:
+        """Who may decide about this call before it runs; None if it needs no approval.
 
         Args:
             call: The call.
             allowed: Rules of calls that a person has already approved for the execution.
         """
-        if any(rule.matches(call.name, call.args) for rule in allowed):
-            return False
-        approval: Approval = self.approvals.get(call.name, ApprovalMode.NEVER)
-        return needs_approval(approval, call.name, call.args)
+        approval: Approval = self.approvals.get(call.name, NO_APPROVAL)
+        policy = approval.policy_of(call.name, call.args)
+        if policy is None or any(rule.covers(call.name, call.args, policy) for rule in allowed):
+            return None
+        return policy
 
 
 def _criterion_data(criterion: Criterion[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Approval of tool calls by people: which calls need approval, and how a decision is applied.
+"""Approval of tool calls by people: which calls need approval, by whom, and how a decision is applied.
 
 An approval is single-use and bound to the digest of tool and arguments, so it never covers
 another call. The exception is an approval with a rule, which also covers matching calls of the
@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, TypeAlias, cast
@@ -16,11 +17,18 @@ from typing import Annotated, Any, TypeAlias, cast
 from pydantic import (
     AfterValidator,
     ConfigDict,
+    Field,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
 
+from everstep.agent_domain.capabilities.rights import (
+    DEFAULT_POLICY,
+    Approvers,
+    DecisionPolicy,
+    Expiry,
+)
 from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text
@@ -36,6 +44,10 @@ class ApprovalMode(StrEnum):
     ALWAYS = "always"
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class ApprovalRule(StrictModel):
     """Decides for the calls whose tool name and arguments match its globs, case-sensitively."""
 
@@ -44,6 +56,10 @@ class ApprovalRule(StrictModel):
     tool: str
     approval: ApprovalMode
     args: Annotated[Mapping[str, str], AfterValidator(frozen_map)] = EMPTY
+    approver: Approvers | None = Field(default=None, exclude_if=_is_none)
+    """Who decides about these calls; None for the approver of the tool."""
+    four_eyes: bool | None = Field(default=None, exclude_if=_is_none)
+    expires_after: Expiry = Field(default=None, exclude_if=_is_none)
 
     def matches(self, tool: str, args: Mapping[str, Any]) -> bool:
         """Whether the rule applies to a call; a missing argument matches no glob."""
@@ -51,20 +67,100 @@ class ApprovalRule(StrictModel):
             name in args and fnmatchcase(_as_text(args[name]), glob) for name, glob in self.args.items()
         )
 
+    def covers(self, tool: str, args: Mapping[str, Any], policy: DecisionPolicy) -> bool:
+        """Whether it allows a call without a further decision, as the rule of an earlier approval.
+
+        The approver of the earlier call has to be the one of this call, too. Otherwise the approver of small
+        amounts could allow large ones, for which the agent names another.
+        """
+        own = DecisionPolicy(
+            approver=self.approver or DEFAULT_POLICY.approver, four_eyes=bool(self.four_eyes)
+        )
+        same = (own.approver, own.four_eyes) == (policy.approver, policy.four_eyes)
+        return same and self.matches(tool, args)
+
 
 def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json_text(value)
 
 
-Approval: TypeAlias = ApprovalMode | tuple[ApprovalRule, ...]
+Waits: TypeAlias = ApprovalMode | tuple[ApprovalRule, ...]
+"""Which calls wait: all, none, or those of which the first matching rule says so."""
 
 
-def parse_approval(value: object) -> Approval:
-    """Parse a tool's approval: `never`, `always`, or a list of rules.
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """Which calls of a tool wait for a decision, and who may decide."""
+
+    waits: Waits = ApprovalMode.NEVER
+    policy: DecisionPolicy = DEFAULT_POLICY
+
+    def policy_of(self, tool: str, args: Mapping[str, Any]) -> DecisionPolicy | None:
+        """Who may decide about a call; None if the call does not wait."""
+        if isinstance(self.waits, ApprovalMode):
+            return self.policy if self.waits is ApprovalMode.ALWAYS else None
+        rule = next((rule for rule in self.waits if rule.matches(tool, args)), None)
+        return None if rule is None or rule.approval is ApprovalMode.NEVER else self._policy_under(rule)
+
+    def _policy_under(self, rule: ApprovalRule) -> DecisionPolicy:
+        own = {name: value for name in _POLICY_KEYS if (value := getattr(rule, name)) is not None}
+        return self.policy.model_copy(update=own)
+
+    def require_decidable(self) -> None:
+        """Refuse an approval under which no one could decide; see `DecisionPolicy.require_decidable`."""
+        if isinstance(self.waits, ApprovalMode):
+            self.policy.require_decidable()
+            return
+        for rule in self.waits:
+            self._policy_under(rule).require_decidable()
+
+    def to_json(self) -> Any:
+        """The JSON form, which `parse_approval` reads: without a map where the default policy decides."""
+        waits = (
+            self.waits.value
+            if isinstance(self.waits, ApprovalMode)
+            else [rule.model_dump(mode="json") for rule in self.waits]
+        )
+        policy = self.policy.model_dump(mode="json", exclude_defaults=True)
+        return {"approval": waits, **policy} if policy else waits
+
+
+NO_APPROVAL = Approval()
+
+_POLICY_KEYS = tuple(DecisionPolicy.model_fields)
+_APPROVAL_KEYS = ("approval", *_POLICY_KEYS)
+
+
+def parse_approval(value: object, policy: Mapping[str, Any] = EMPTY) -> Approval:
+    """Parse a tool's approval: `never`, `always`, a list of rules, or a map that also says who decides.
+
+    Args:
+        value: The approval. A map has it under `approval`, beside values of `DecisionPolicy`.
+        policy: Values of `DecisionPolicy` for those that `value` leaves out.
 
     Raises:
         InvalidInput: It is none of these.
     """
+    given: Mapping[str, Any] = EMPTY
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+        unknown = [str(key) for key in given if key not in _APPROVAL_KEYS]
+        if unknown:
+            problem = f"an approval has no key '{unknown[0]}'; use {', '.join(_APPROVAL_KEYS)}"
+            raise InvalidInput(problem)
+    values = {**policy, **{name: given[name] for name in _POLICY_KEYS if name in given}}
+    try:
+        decides = DecisionPolicy.model_validate(values)
+    except ValidationError as error:
+        problem = f"the approval does not fit: {faults(error)}"
+        raise InvalidInput(problem) from None
+    waits = given.get("approval") if isinstance(value, Mapping) else value
+    approval = Approval(_parse_waits(waits), decides)
+    approval.require_decidable()
+    return approval
+
+
+def _parse_waits(value: object) -> Waits:
     if isinstance(value, str) and value in tuple(ApprovalMode):
         return ApprovalMode(value)
     if not isinstance(value, list | tuple):
@@ -73,27 +169,12 @@ def parse_approval(value: object) -> Approval:
     return tuple(_rule(number, entry) for number, entry in enumerate(cast("Sequence[object]", value), 1))
 
 
-def approval_to_json(approval: Approval) -> Any:
-    """The JSON form of an approval, the inverse of `parse_approval`."""
-    if isinstance(approval, ApprovalMode):
-        return approval.value
-    return [rule.model_dump(mode="json") for rule in approval]
-
-
 def _rule(number: int, entry: object) -> ApprovalRule:
     try:
         return ApprovalRule.model_validate(entry)
     except ValidationError as error:
         problem = f"approval rule #{number} does not fit: {faults(error)}"
         raise InvalidInput(problem) from None
-
-
-def needs_approval(approval: Approval, tool: str, args: Mapping[str, Any]) -> bool:
-    """Whether a call waits for a person: the first matching rule decides; without one it does not wait."""
-    if isinstance(approval, ApprovalMode):
-        return approval is ApprovalMode.ALWAYS
-    first = next((rule.approval for rule in approval if rule.matches(tool, args)), ApprovalMode.NEVER)
-    return first is ApprovalMode.ALWAYS
 
 
 def args_digest(tool: str, args: Mapping[str, Any]) -> str:
@@ -180,8 +261,15 @@ class ApprovalDecision(StrictModel):
             return RESOLVED
         return None if self.args_digest == pending_digest else MISMATCH
 
-    def rule_to_remember(self, tool: str, args: Mapping[str, Any]) -> ApprovalRule | None:
+    def rule_to_remember(
+        self, tool: str, args: Mapping[str, Any], policy: DecisionPolicy = DEFAULT_POLICY
+    ) -> ApprovalRule | None:
         """The rule that allows later calls of the tool, if the decision is to be remembered.
+
+        Args:
+            tool: The tool of the approved call.
+            args: Its arguments.
+            policy: Who may decide about it; the rule covers calls with the same approver only.
 
         Raises:
             InvalidInput: The rule does not match this call.
@@ -189,7 +277,14 @@ class ApprovalDecision(StrictModel):
         if self.remember is False:
             return None
         globs = EMPTY if self.remember is True else self.remember
-        rule = ApprovalRule(tool=_escape_glob(tool), approval=ApprovalMode.NEVER, args=globs)
+        approver = None if policy.approver == DEFAULT_POLICY.approver else policy.approver
+        rule = ApprovalRule(
+            tool=_escape_glob(tool),
+            approval=ApprovalMode.NEVER,
+            args=globs,
+            approver=approver,
+            four_eyes=policy.four_eyes or None,
+        )
         if not rule.matches(tool, args):
             raise InvalidInput(_REMEMBER_OTHERS)
         return rule

@@ -107,8 +107,13 @@ class CallRow:
     record: CallRecord | None
     index: int = 0
     """Its position among the calls of its step."""
-    edited_args: FrozenDict | None = None
-    """A person's replacement for the model's arguments."""
+    decision: Resolution | None = None
+    """A person's decision about the call."""
+
+    @property
+    def edited_args(self) -> FrozenDict | None:
+        """A person's replacement for the model's arguments."""
+        return self.decision.edited_args if self.decision else None
 
     @property
     def allowed(self) -> ToolCall:

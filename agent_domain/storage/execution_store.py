@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import StepFacts
@@ -169,8 +170,10 @@ class ExecutionStore(Protocol):
         """The state of the message that was sent under this key."""
         ...
 
-    async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
-        """Store a command for the workflow.
+    async def command(
+        self, ref: ExecutionRef, key: str, kind: CommandKind, sent_by: Decider | None = None
+    ) -> tuple[Command, bool]:
+        """Store a command for the workflow, with its sender.
 
         Returns:
             The command and whether it is new. A command that was stored under this key before is returned

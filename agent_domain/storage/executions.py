@@ -8,6 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
+from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.facts import StateInfo
@@ -139,6 +140,8 @@ class ExecutionRow:
     """The times with which it begins: those of its session."""
     error_told: str | None = None
     """The error message for users; None in rows of older releases."""
+    cancelled_by: Decider | None = None
+    """Who cancelled it; None if no caller did, and in lists."""
 
 
 @dataclass(frozen=True, slots=True)

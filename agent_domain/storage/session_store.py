@@ -8,7 +8,7 @@ from uuid import UUID
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
-from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.requests import NO_ACCESS, RequestAccess, RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import (
     ALL_SESSIONS,
     CompleteMessage,
@@ -118,8 +118,44 @@ class SessionStore(Protocol):
         """Cancel an execution that has not begun; False if it has begun or ended."""
         ...
 
-    async def inbox(self, scope: Scope, *, cursor: str | None = None, limit: int = 50) -> Page[RequestRow]:
-        """Open questions and approvals of all executions in the scope, oldest first."""
+    async def inbox(
+        self,
+        scope: Scope,
+        access: RequestAccess = NO_ACCESS,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[RequestRow]:
+        """Open questions and approvals of all executions in the scope, oldest first.
+
+        Args:
+            scope: The tenant, and the user whose requests are listed.
+            access: The requests of other users that are listed, too.
+            cursor: Where the page begins.
+            limit: The number of rows.
+        """
+        ...
+
+    async def requests_of(
+        self,
+        ref: ExecutionRef,
+        scope: Scope,
+        access: RequestAccess = NO_ACCESS,
+        *,
+        state: RequestState | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[RequestRow]:
+        """The requests of an execution that a caller sees, oldest first.
+
+        Args:
+            ref: The execution.
+            scope: The tenant, and the user whose requests are listed.
+            access: The requests of other users that are listed, too.
+            state: Only those in this state.
+            cursor: Where the page begins.
+            limit: The number of rows.
+        """
         ...
 
     async def repair_candidates(

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.facts import StateInfo
@@ -218,6 +219,8 @@ class NewMessage:
     """The session, if the message creates it."""
     request_id: UUID | None = None
     """The question that the message answers."""
+    sent_by: Decider | None = None
+    """Who sends it, to record if it cancels an execution."""
 
     def __post_init__(self) -> None:
         limited_text("content", self.content, MAX_CONTENT)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
+from everstep.agent_domain.capabilities.rights import DecisionPolicy
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.step_error import StepError
@@ -152,6 +153,8 @@ class CallToRecord:
     args_digest: str
     request: FrozenDict | None = None
     """The question to a person, if the call asks one: prompt, choices, schema."""
+    policy: DecisionPolicy | None = None
+    """Who may decide about the call, if it needs an approval."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,27 @@ The functions below build the records, one for each type of envelope.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any, cast
 from uuid import UUID
 
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, args_digest
 from everstep.agent_domain.capabilities.questions import Question
+from everstep.agent_domain.capabilities.rights import Decider, DecisionPolicy
 from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.stream.envelope_types import (
+    EPHEMERAL,
+    TIME_DIGITS,
+    Attempt,
+    EnvelopeType,
+    InputSource,
+    channel_name,
+    time_digits,
+)
 from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope
 from everstep.agent_domain.tools.summaries import args_summary, cut_args, result_summary
 from everstep.agent_domain.values import (
@@ -38,45 +47,6 @@ from everstep.agent_domain.values import (
     uuid_or_text,
     valid_text,
 )
-
-
-class EnvelopeType(StrEnum):
-    """The types of envelopes. Readers skip types that they do not know."""
-
-    AGENT_STATUS = "agent.status"
-    AGENT_STEP_STARTED = "agent.step.started"
-    AGENT_STEP_COMPLETED = "agent.step.completed"
-    AGENT_TOOL_STARTED = "agent.tool.started"
-    AGENT_TOOL_COMPLETED = "agent.tool.completed"
-    AGENT_STREAM_CHUNK = "agent.stream.chunk"
-    AGENT_STREAM_SNAPSHOT = "agent.stream.snapshot"
-    AGENT_CONTINUATION = "agent.continuation"
-    AGENT_INPUT_REQUESTED = "agent.input.requested"
-    AGENT_INPUT_RECEIVED = "agent.input.received"
-    AGENT_APPROVAL_REQUESTED = "agent.approval.requested"
-    AGENT_APPROVAL_RESOLVED = "agent.approval.resolved"
-    AGENT_ATTEMPT_SUPERSEDED = "agent.attempt.superseded"
-
-
-EPHEMERAL = frozenset({EnvelopeType.AGENT_STREAM_CHUNK, EnvelopeType.AGENT_STREAM_SNAPSHOT})
-"""Neither stored nor replayed: their content is useless once the step is complete."""
-
-TELEMETRY = "agent."
-"""The prefix of the types that report on an execution; other types announce a stored message."""
-
-TIME_DIGITS = 3
-MESSAGE_DIGITS = 6
-"""An announcement has the `created_at` of its message, so that both sort the same."""
-
-
-def time_digits(kind: str) -> int:
-    """The number of digits after the second in an envelope of this type."""
-    return TIME_DIGITS if kind.startswith(TELEMETRY) else MESSAGE_DIGITS
-
-
-def channel_name(session_id: UUID | None, execution_id: UUID) -> str:
-    """The channel of an execution: that of its session, or its own if it has no session."""
-    return f"agent.execution.{execution_id}" if session_id is None else f"agent.{session_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,23 +329,6 @@ def tool_completed_record(
 # The model's text while it is streamed.
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Attempt:
-    """An attempt of a step's model call; later ones compare as greater."""
-
-    step_number: int
-    number: int = 1
-
-    def __post_init__(self) -> None:
-        require_integer_at_least("step_number", self.step_number, 0)
-        require_integer_at_least("attempt", self.number, 1)
-
-    @property
-    def key(self) -> str:
-        """Identifies the attempt within the execution."""
-        return f"step/{self.step_number}/attempt/{self.number}"
-
-
 def stream_chunk_record(
     attempt: Attempt, index: int, content: str, *, is_complete: bool = False, after_seq: int | None = None
 ) -> EventRecord:
@@ -434,13 +387,6 @@ def attempt_superseded_record(attempt: Attempt, next_attempt: int) -> EventRecor
 # Questions and approvals.
 
 
-class InputSource(StrEnum):
-    """The source of an answer."""
-
-    USER = "user"
-    DEFAULT = "default"
-
-
 def input_requested_record(
     request_id: UUID, tool_call_id: str, step_number: int, question: Question, expires_at: datetime | None
 ) -> EventRecord:
@@ -458,24 +404,39 @@ def input_requested_record(
 
 
 def input_received_record(
-    request_id: UUID, tool_call_id: str, step_number: int, source: InputSource, message_id: UUID | None
+    request_id: UUID,
+    tool_call_id: str,
+    step_number: int,
+    source: InputSource,
+    message_id: UUID | None,
+    *,
+    by: Decider | None = None,
 ) -> EventRecord:
-    """An answer to a question; a default answer has no message."""
-    payload = {
+    """An answer to a question; a default answer has no message and no decider."""
+    payload: dict[str, Any] = {
         "request_id": str(request_id),
         "tool_call_id": tool_call_id,
         "step_number": step_number,
         "source": source,
         "message_id": None if message_id is None else str(message_id),
     }
+    if by is not None:
+        payload |= {"decided_by": by.to_dict()}
     return _record(EnvelopeType.AGENT_INPUT_RECEIVED, f"request/{request_id}/received", payload)
 
 
 def approval_requested_record(
-    request_id: UUID, tool_call_id: str, step_number: int, tool: str, args: Mapping[str, Any]
+    request_id: UUID,
+    tool_call_id: str,
+    step_number: int,
+    tool: str,
+    args: Mapping[str, Any],
+    *,
+    policy: DecisionPolicy | None = None,
+    expires_at: datetime | None = None,
 ) -> EventRecord:
-    """A request to approve a call; its arguments are complete."""
-    payload = {
+    """A request to approve a call; its arguments are complete, and it says who may decide."""
+    payload: dict[str, Any] = {
         "request_id": str(request_id),
         "tool_call_id": tool_call_id,
         "tool_name": tool,
@@ -483,11 +444,19 @@ def approval_requested_record(
         "args": args,
         "args_digest": args_digest(tool, args),
     }
+    if policy is not None:
+        payload |= {
+            "approver": list(policy.approver),
+            "four_eyes": policy.four_eyes,
+            "expires_at": format_optional_moment(expires_at, TIME_DIGITS),
+        }
     return _record(EnvelopeType.AGENT_APPROVAL_REQUESTED, f"request/{request_id}/requested", payload)
 
 
-def approval_resolved_record(request_id: UUID, tool_call_id: str, decision: ApprovalDecision) -> EventRecord:
-    """A person's decision about a call."""
+def approval_resolved_record(
+    request_id: UUID, tool_call_id: str, decision: ApprovalDecision, *, by: Decider | None = None
+) -> EventRecord:
+    """A decision about a call; one without a decider came from trusted code, or expired."""
     payload: dict[str, Any] = {
         "request_id": str(request_id),
         "tool_call_id": tool_call_id,
@@ -495,6 +464,8 @@ def approval_resolved_record(request_id: UUID, tool_call_id: str, decision: Appr
         "reason": decision.reason,
         "args_digest": decision.args_digest,
     }
+    if by is not None:
+        payload |= {"decided_by": by.to_dict()}
     if decision.remember is not False:
         payload["remember"] = decision.remember
     return _record(EnvelopeType.AGENT_APPROVAL_RESOLVED, f"request/{request_id}/resolved", payload)

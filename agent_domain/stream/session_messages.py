@@ -6,13 +6,22 @@ same transaction, and sent to the session's viewers.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
 from uuid import UUID
 
+from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY, DecisionPolicy
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.status import StopReason, WireStatus
-from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
+from everstep.agent_domain.values import (
+    EMPTY,
+    FrozenDict,
+    format_moment,
+    format_optional_moment,
+    frozen_map,
+    valid_text,
+)
 
 
 class MessageRole(StrEnum):
@@ -137,11 +146,25 @@ def input_requested_announcement(
     return Announcement("execution.paused", MessageRole.ASSISTANT, prompt, frozen_map(metadata, "metadata"))
 
 
-def approval_requested_announcement(request_id: UUID, tool: str, args_digest: str) -> Announcement:
-    """The message with a request for approval."""
-    text = f"{tool} waits for approval"
+def approval_requested_announcement(
+    request_id: UUID,
+    tool: str,
+    args_digest: str,
+    *,
+    policy: DecisionPolicy = DEFAULT_POLICY,
+    expires_at: datetime | None = None,
+) -> Announcement:
+    """The message with a request for approval, which says who may decide and until when."""
+    until = f" until {format_moment(expires_at, 0)}" if expires_at else ""
+    text = f"{tool} waits for approval by {policy.approver_text}{until}"
     return _notification(
-        "execution.paused", text, request_id=str(request_id), tool=tool, args_digest=args_digest
+        "execution.paused",
+        text,
+        request_id=str(request_id),
+        tool=tool,
+        args_digest=args_digest,
+        approver=list(policy.approver),
+        expires_at=format_optional_moment(expires_at),
     )
 
 

@@ -127,6 +127,8 @@ class ToolExecution:
     """The text that the model reads instead of the result or the error message, if not empty."""
     metadata: FrozenDict = EMPTY
     """Changes to the agent's metadata, made after the step."""
+    decision: FrozenDict = EMPTY
+    """What people decided about the call: `decision` and `decided_by`; empty if they were not asked."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "result", _frozen_result(self.result))
@@ -141,6 +143,7 @@ class ToolExecution:
             "completedAt": format_optional_moment(self.completed_at),
             "note": self.note,
             "told": self.told,
+            **({"decision": self.decision} if self.decision else {}),
         }
 
     @classmethod
@@ -154,6 +157,7 @@ class ToolExecution:
             parse_optional_moment(data.get("completedAt"), "completedAt"),
             str(data.get("note") or ""),
             str(data.get("told") or ""),
+            decision=frozen_map(data.get("decision") or EMPTY, "decision"),
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream.channels import ChannelGrant, channel_signature
-from everstep.agent_domain.stream.envelopes import TELEMETRY
+from everstep.agent_domain.stream.envelope_types import TELEMETRY
 from everstep.agent_domain.values import FrozenDict, frozen_map, json_text, parse_json
 from everstep.broadcast_gateway.frames import RelayedEnvelope
 from everstep.broadcast_gateway.subscriptions import SubscribeReply

@@ -5,7 +5,7 @@ installs the capability that it belongs to. `skills` installs the skills capabil
 approval capability. `tools`, if present, keeps only the tools that it names.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -79,10 +79,10 @@ class _SelectingBuilder(DefinitionBuilder):
         chosen = self.chosen
         return super().with_tools([tool for tool in added if chosen is None or tool.name in chosen])
 
-    def with_approval(self, tool: str, approval: str | Sequence[Mapping[str, Any]]) -> Self:
+    def with_approval(self, tool: str, *settings: Any, **policy: Any) -> Self:
         """Add an approval rule, and record it for the check at the end: the tool may be added later."""
         self.guarded.append(tool)
-        return super().with_approval(tool, approval)
+        return super().with_approval(tool, *settings, **policy)
 
     def with_toolset(self, toolset: Toolset) -> Self:
         """Add a toolset, reduced to the selected tools.

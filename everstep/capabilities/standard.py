@@ -11,6 +11,7 @@ from everstep.agent_domain.capabilities.bash import BashPolicy, ExecutionPolicy
 from everstep.agent_domain.capabilities.critique import CritiquePolicy
 from everstep.agent_domain.capabilities.extraction import StructuredOutputPolicy
 from everstep.agent_domain.capabilities.files import MAX_ENTRIES, MAX_RESULTS
+from everstep.agent_domain.capabilities.rights import APPROVE
 from everstep.agent_domain.capabilities.scratchpad import MetadataPolicy
 from everstep.agent_domain.capabilities.skills import Skill
 from everstep.agent_domain.capabilities.subagents import SubagentPolicy
@@ -214,9 +215,16 @@ def _user_input(
     return UseUserInput(timeout_seconds, default_answer)
 
 
-def _approval(here: AgentLocation, *, tools: dict[str, Any]) -> AgentCapability:
+def _approval(
+    here: AgentLocation,
+    *,
+    tools: dict[str, Any],
+    approver: str | list[str] = APPROVE,
+    four_eyes: bool = False,
+    expires_after: float | None = None,
+) -> AgentCapability:
     del here
-    return UseApproval(tools)
+    return UseApproval(tools, approver=approver, four_eyes=four_eyes, expires_after=expires_after)
 
 
 _FILE_TOOLS: Final = ("read_file", "write_file", "edit_file", "search_files", "list_dir")

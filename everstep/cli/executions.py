@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import click
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
+from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, OPERATOR_SCOPES, Actor, Decider
 from everstep.agent_domain.errors import EverstepError, InvalidInput, StoreUnavailable
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
@@ -18,12 +19,20 @@ from everstep.cli.command import command, print_line, with_agents
 from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.printing import echo
 from everstep.client.errors import Refused
-from everstep.client.execution import Execution
+from everstep.client.execution import Execution, now
 from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import gateway_url
 
 T = TypeVar("T")
+
+OPERATOR = Actor("local", OPERATOR_SCOPES)
+"""The person who runs the commands: they read the database, so they have every right on this machine."""
+
+
+def _operator() -> Decider:
+    return Decider(OPERATOR.subject, now(), (ALL_SESSIONS,))
+
 
 WORKER_SECONDS = 10.0
 """The time limit for a worker to accept an update of an execution."""
@@ -112,6 +121,8 @@ async def show(settings: Settings, execution_id: str) -> None:
         _print_execution(installation, await execution.get())
         for line in output.request_lines(await execution.requests_of_all()):
             print_line(line)
+        for line in output.decision_lines(await execution.all_requests()):
+            print_line(line)
         async for step in execution.each_step():
             for line in output.step_lines(step):
                 print_line(line)
@@ -164,7 +175,7 @@ async def answer(settings: Settings, execution_id: str, text: str, data_text: st
     data = None if data_text is None else parse_json(data_text, "--data")
 
     async def submit_answer(_installation: Installation, execution: Execution) -> None:
-        request = await _await_worker(execution.submit_input(text, data=data))
+        request = await _await_worker(execution.submit_input(text, data=data, by=OPERATOR))
         print_line(f"answered: {request.request.get('prompt', '')}")
 
     await _with_execution(settings, execution_id, submit_answer)
@@ -215,16 +226,16 @@ async def approve(
     async def submit_decision(_installation: Installation, execution: Execution) -> None:
         if deny:
             request, verdict = (
-                await _await_worker(execution.deny(reason=reason, args_digest=digest)),
+                await _await_worker(execution.deny(reason=reason, args_digest=digest, by=OPERATOR)),
                 "denied",
             )
         elif args is not None:
             request, verdict = (
-                await _await_worker(execution.edit(args, args_digest=digest)),
+                await _await_worker(execution.edit(args, args_digest=digest, by=OPERATOR)),
                 "approved with other arguments",
             )
         else:
-            approved = execution.approve(remember=matching or remember, args_digest=digest)
+            approved = execution.approve(remember=matching or remember, args_digest=digest, by=OPERATOR)
             request, verdict = await _await_worker(approved), "approved"
         print_line(f"{verdict}: {request.tool} {json_text(request.args)}")
 
@@ -241,7 +252,9 @@ async def steer(settings: Settings, execution_id: str, message: str) -> None:
     _require_text(message, "message")
 
     async def send_message(installation: Installation, execution: Execution) -> None:
-        steering = await _await_worker(installation.sessions.steer(execution.ref, message))
+        steering = await _await_worker(
+            installation.sessions.steer(execution.ref, message, sent_by=_operator())
+        )
         if steering.is_moved:
             follower = steering.heard_by.execution_id
             echo(f"the execution is ending; its successor {follower} receives the message")
@@ -272,7 +285,7 @@ def _control_command(
 
 async def _cancel(execution: Execution) -> str:
     try:
-        await _await_worker(execution.cancel())
+        await _await_worker(execution.cancel(sent_by=_operator()))
     except Unheard:
         # Temporal stores this request until a worker is available.
         await execution.workflow.cancel()

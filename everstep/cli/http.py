@@ -60,7 +60,12 @@ _tenant = click.option("--tenant", default=DEFAULT_TENANT, show_default=True, he
 @keys.command("create")
 @click.argument("name")
 @click.option("--user", help="The user it acts for; default: the key acts as its own user.")
-@click.option("--scope", "scopes", multiple=True, help="sessions:all or read-only; may be repeated.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    help="A scope, such as sessions:all, approve or read-only; may be repeated.",
+)
 @_tenant
 @click.pass_obj
 @command

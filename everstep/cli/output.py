@@ -14,7 +14,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.agent_domain.tools.summaries import args_summary
-from everstep.agent_domain.values import json_text, truncate
+from everstep.agent_domain.values import format_moment, json_text, truncate
 from everstep.runtime.retention import TableRetention
 
 WIDTH = 200
@@ -63,6 +63,8 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
     yield f"steps      {row.step_count}, {row.usage.get('total', 0)} tokens"
     if ui_url:
         yield f"temporal   {ui_url}/namespaces/{namespace}/workflows/agent-execution%2F{row.ref.execution_id}"
+    if row.cancelled_by:
+        yield f"cancelled  by {row.cancelled_by.text}, {format_moment(row.cancelled_by.at, 0)}"
     if row.error_message:
         yield f"error      {row.error_message}"
     if row.output and row.output.get("response"):
@@ -152,3 +154,21 @@ def request_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
             yield f"approval   {request.tool} {json_text(request.args)}"
             yield f"           everstep approve {request.ref.execution_id} [--deny]"
             yield f"digest     {request.args_digest}"
+            if request.policy:
+                until = f" until {format_moment(request.expires_at, 0)}" if request.expires_at else ""
+                yield f"by         {request.policy.approver_text}{until}"
+
+
+_VERDICTS = {"approve": "approved", "deny": "denied", "edit": "edited", "answer": "answered"}
+
+
+def decision_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
+    """The decisions about calls and the answers to questions, with who gave them."""
+    for request in requests:
+        resolution = request.resolution
+        if resolution is None:
+            continue
+        verdict = _VERDICTS.get(resolution.outcome, resolution.outcome)
+        by = f" by {resolution.by.text}, {format_moment(resolution.by.at, 0)}" if resolution.by else ""
+        reason = f": {resolution.reason}" if resolution.reason else ""
+        yield f"{verdict:<10} {request.tool}{by}{reason}"

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -21,6 +22,13 @@ from everstep.agent_domain.agents.spawning import child_ref, find_definition
 from everstep.agent_domain.capabilities import approvals
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict, valid_digest
 from everstep.agent_domain.capabilities.questions import Question, UserAnswer
+from everstep.agent_domain.capabilities.rights import (
+    ANSWER,
+    OLD_POLICY,
+    Actor,
+    Decider,
+    command_decider,
+)
 from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -146,6 +154,7 @@ class Execution:
         context: Context = NO_CONTEXT,
         metadata: Mapping[str, Any] = EMPTY,
         key: str | None = None,
+        by: Actor | None = None,
     ) -> RequestRow:
         """Answer a question; an invalid answer changes nothing.
 
@@ -157,23 +166,26 @@ class Execution:
             context: The context of that message.
             metadata: The metadata of that message.
             key: An idempotency key: the same key again is the same answer.
+            by: Who answers, with the rights to check; see `approve`.
 
         Raises:
             InvalidInput: The answer does not fit the question.
+            NotPermitted: `by` may not answer the questions of this user.
             Refused: There is no such question, or it has another answer.
         """
         if known := await self._redeliver_resolution(key):
             return known
         request = await self._find_request(CallNeed.INPUT, request_id)
+        decider = by and command_decider(by, ANSWER, request.user_id, now())
         question = Question.parse(request.request)
         result = question.result(UserAnswer(text, data), json_schema.check)
         place = request.id, request.call_id, request.step_number
-        received = envelopes.input_received_record(*place, InputSource.USER, message_id)
+        received = envelopes.input_received_record(*place, InputSource.USER, message_id, by=decider)
         message_metadata = {**metadata, "request_id": str(request.id)}
         announcement = session_messages.input_received_announcement(
             text or json_text(data), message_id, message_metadata, context
         )
-        resolution = Resolution("answer", result, key=key)
+        resolution = Resolution("answer", result, key=key, by=decider)
         if not await self._resolve(request, resolution, [replace(received, announces=announcement)]):
             await self._require_same_answer(request, result)
         self.client.strike(Failpoint.API_AFTER_COMMIT)
@@ -205,6 +217,7 @@ class Execution:
         args_digest: str | None = None,
         key: str | None = None,
         remember: bool | Mapping[str, str] = False,
+        by: Actor | None = None,
     ) -> RequestRow:
         """Approve a call with exactly the arguments that were shown.
 
@@ -215,13 +228,16 @@ class Execution:
             key: An idempotency key: the same key again is the same decision.
             remember: Later calls of the tool in this execution run without asking: all of them, or those
                 whose arguments match these globs.
+            by: Who decides, with the rights to check, and to record with the decision. Without it nothing
+                is checked and no decider is recorded: a program with this client is trusted.
 
         Raises:
             InvalidInput: The digest is malformed, or the globs do not match the call.
+            NotPermitted: `by` may not decide about this call; the message says who may.
             Refused: The digest is that of another call, or the request is decided or closed.
         """
         fields = {"decision": Verdict.APPROVE, "remember": remember}
-        return await self._decide(request_id, args_digest, fields, key)
+        return await self._decide(request_id, args_digest, fields, key, by)
 
     async def deny(
         self,
@@ -230,10 +246,11 @@ class Execution:
         reason: str | None = None,
         args_digest: str | None = None,
         key: str | None = None,
+        by: Actor | None = None,
     ) -> RequestRow:
         """Deny a call; the model reads the reason. The other arguments are those of `approve`."""
         fields = {"decision": Verdict.DENY, "reason": reason}
-        return await self._decide(request_id, args_digest, fields, key)
+        return await self._decide(request_id, args_digest, fields, key, by)
 
     async def edit(
         self,
@@ -242,12 +259,21 @@ class Execution:
         *,
         args_digest: str | None = None,
         key: str | None = None,
+        by: Actor | None = None,
     ) -> RequestRow:
-        """Approve a call with other arguments. The other parameters are those of `approve`."""
-        return await self._decide(request_id, args_digest, {"decision": Verdict.EDIT, "args": args}, key)
+        """Approve a call with other arguments, which needs the scope `approve:edit` as well.
+
+        The other parameters are those of `approve`.
+        """
+        return await self._decide(request_id, args_digest, {"decision": Verdict.EDIT, "args": args}, key, by)
 
     async def _decide(
-        self, request_id: UUID | None, digest: str | None, fields: Mapping[str, Any], key: str | None
+        self,
+        request_id: UUID | None,
+        digest: str | None,
+        fields: Mapping[str, Any],
+        key: str | None,
+        by: Actor | None,
     ) -> RequestRow:
         if digest is not None:
             valid_digest(digest)
@@ -256,6 +282,9 @@ class Execution:
         request = await self._find_request(CallNeed.APPROVAL, request_id)
         bound_to = request.args_digest if digest is None else digest
         decision = ApprovalDecision.parse({**fields, "args_digest": bound_to})
+        policy = request.policy or OLD_POLICY
+        edits = decision.decision is Verdict.EDIT
+        decider = by and policy.decider(by, request.user_id, now(), edits=edits)
         conflict = decision.conflict(request.args_digest, request.state is RequestState.RESOLVED)
         if request.state is RequestState.RESOLVED:
             # Only then: an undecided request must not be delivered.
@@ -264,10 +293,11 @@ class Execution:
         if conflict:
             raise Refused(conflict)
         await self._check_edited_args(request, decision)
-        event = envelopes.approval_resolved_record(request.id, request.call_id, decision)
-        value = decision.args if decision.decision is Verdict.EDIT else None
-        rule = decision.rule_to_remember(request.tool, request.args)
-        resolution = Resolution(decision.decision.value, value, decision.reason, key, rule)
+        event = envelopes.approval_resolved_record(request.id, request.call_id, decision, by=decider)
+        rule = decision.rule_to_remember(request.tool, request.args, policy)
+        resolution = Resolution(
+            decision.decision.value, decision.args, decision.reason, key, rule, by=decider
+        )
         if not await self._resolve(request, resolution, [event]):
             # Another attempt of this decision may have been faster.
             if known := await self._redeliver_resolution(key):
@@ -361,8 +391,8 @@ class Execution:
         """Resume the paused execution."""
         await self._command(CommandKind.RESUME, key)
 
-    async def cancel(self, *, key: str | None = None) -> None:
-        """Stop the execution now, and abandon its current step.
+    async def cancel(self, *, key: str | None = None, sent_by: Decider | None = None) -> None:
+        """Stop the execution now, and abandon its current step; `sent_by` is recorded.
 
         The command is stored before it is sent to the workflow, so it survives a crash of this process.
         Repeating the call with the same `key` changes nothing.
@@ -370,11 +400,13 @@ class Execution:
         Raises:
             Refused: The execution ended in another way.
         """
-        await self._command(CommandKind.CANCEL, key)
+        await self._command(CommandKind.CANCEL, key, sent_by)
 
-    async def _command(self, kind: CommandKind, key: str | None) -> None:
+    async def _command(self, kind: CommandKind, key: str | None, sent_by: Decider | None = None) -> None:
         try:
-            command, is_new = await self.client.store.command(self.ref, f"{kind}/{key or uuid4()}", kind)
+            command, is_new = await self.client.store.command(
+                self.ref, f"{kind}/{key or uuid4()}", kind, sent_by
+            )
         except ExecutionEnded as error:
             raise Ended(f"The execution has ended as {error.status}") from None
         self.client.strike(Failpoint.API_AFTER_COMMIT)
@@ -420,6 +452,11 @@ class Execution:
     @property
     def _delivery(self) -> CommandDelivery:
         return CommandDelivery(self.client.store, self.workflow, self.ref)
+
+
+def now() -> datetime:
+    """The current time, in UTC."""
+    return datetime.now(UTC)
 
 
 def _need_name(need: CallNeed) -> str:

@@ -18,6 +18,7 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.capabilities.rights import CANCEL, Actor, Decider, command_decider
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -46,7 +47,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_tex
 from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
 from everstep.client.errors import Ended, Refused
-from everstep.client.execution import Execution
+from everstep.client.execution import Execution, now
 from everstep.client.titles import Titles
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,8 @@ class UserMessage:
     """The caller for the context policy; default: the user without scopes and roles."""
     model: str | None = None
     """The preset or the model of the new execution; default: the agent's."""
+    by: Actor | None = None
+    """Who sends it, to record with an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,12 @@ class Sessions:
         return sent
 
     async def cancel(
-        self, ref: ExecutionRef, key: str | None = None, *, is_pending: bool | None = None
+        self,
+        ref: ExecutionRef,
+        key: str | None = None,
+        *,
+        is_pending: bool | None = None,
+        sent_by: Decider | None = None,
     ) -> bool:
         """Cancel an execution, started or not, and start the next one of its session.
 
@@ -196,6 +204,7 @@ class Sessions:
             ref: The execution, with its session.
             key: The idempotency key.
             is_pending: Whether the execution has not begun, if the caller has just read that.
+            sent_by: Who cancels it, to record.
 
         Returns:
             Whether the end is stored; else the workflow stores it soon.
@@ -205,7 +214,7 @@ class Sessions:
         """
         command_key = cancel_command_key(key or str(uuid4()))
         try:
-            command, is_new = await self.client.store.command(ref, command_key, CommandKind.CANCEL)
+            command, is_new = await self.client.store.command(ref, command_key, CommandKind.CANCEL, sent_by)
         except ExecutionEnded as error:
             if error.status is ExecutionStatus.CANCELLED:
                 return True
@@ -231,8 +240,14 @@ class Sessions:
         await execution.carry_out(command, is_new=is_new)
         return False
 
-    async def steer(self, ref: ExecutionRef, content: str, key: str | None = None) -> Steering:
-        """Send a message to an execution that has not ended.
+    async def steer(
+        self,
+        ref: ExecutionRef,
+        content: str,
+        key: str | None = None,
+        sent_by: Decider | None = None,
+    ) -> Steering:
+        """Send a message to an execution that has not ended; `sent_by` is recorded with it.
 
         An accepted message is delivered exactly once: to the execution before its next step, or if there is
         no such step, to its successor (`Steering.heard_by`).
@@ -241,7 +256,8 @@ class Sessions:
             ExecutionEnded: It has ended; nothing is stored.
         """
         ref, key = await self._resolve_ref(ref), key or str(uuid4())
-        announcement = session_messages.input_received_announcement(content, None)
+        sender = {"sent_by": sent_by.to_dict()} if sent_by else EMPTY
+        announcement = session_messages.input_received_announcement(content, None, sender)
         await self.client.store.steer(ref, key, user(content), announcement)
         self.strike(Failpoint.API_AFTER_COMMIT)
         return await self._notify_steering(ref, key)
@@ -370,6 +386,7 @@ class Sessions:
                 message_id=message.id,
                 context=message.context,
                 metadata=message.metadata,
+                by=user_message.by,
             )
 
     async def _apply_message(
@@ -421,6 +438,7 @@ class Sessions:
         self, scope: Scope, session_id: UUID, user_message: UserMessage, agent: str | None, context: Context
     ) -> NewMessage:
         definition = self._require_agent(agent)
+        by = user_message.by if user_message.on_busy is OnBusy.INTERRUPT else None
         return NewMessage(
             id=self._derive_id(scope, user_message, "message"),
             session_id=session_id,
@@ -436,6 +454,7 @@ class Sessions:
             context=context,
             metadata=frozen_map(user_message.metadata, "metadata"),
             request_id=user_message.request_id,
+            sent_by=by and command_decider(by, CANCEL, user_message.user_id, now()),
         )
 
     def _require_agent(self, name: str | None) -> AgentDefinition:

@@ -20,13 +20,14 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from everstep.agent_domain.capabilities.approvals import Digest
+from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, OPERATOR_SCOPES, TEMPORAL, Actor, Decider
 from everstep.agent_domain.checks import StrictModel
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.client import Client
-from everstep.client.execution import Execution
+from everstep.client.execution import Execution, now
 
 
 class _Contract(StrictModel):
@@ -84,6 +85,8 @@ class OpenRequest(BaseModel):
     kind: CallNeed
     tool: str
     args_digest: str
+    approver: tuple[str, ...] = ()
+    """Who may decide about the call."""
 
 
 class ExecutionReport(BaseModel):
@@ -114,17 +117,28 @@ class ExecutionReport(BaseModel):
             response=row.output.get("response") if row.output else None,
             error=row.error_told or (row.error_message and "Failed"),
             requests=tuple(
-                OpenRequest(id=each.id, kind=each.kind, tool=each.tool, args_digest=each.args_digest)
+                OpenRequest(
+                    id=each.id,
+                    kind=each.kind,
+                    tool=each.tool,
+                    args_digest=each.args_digest,
+                    approver=each.policy.approver if each.policy else (),
+                )
                 for each in requests
             ),
         )
 
 
 class TemporalEntry:
-    """The activities that services call instead of a client."""
+    """The activities that services call instead of a client.
 
-    def __init__(self, client: Client) -> None:
+    Their callers send no token: they have the role `temporal`, and with `may_approve` also the scopes that
+    decide about calls.
+    """
+
+    def __init__(self, client: Client, *, may_approve: bool = False) -> None:
         self.client = client
+        self.may_approve = may_approve
 
     @activity.defn(name="everstep.start")
     async def start(self, request: StartRequest) -> ExecutionReport:
@@ -149,33 +163,42 @@ class TemporalEntry:
         """Act on an execution, and return its status."""
         execution = self.client.execution(request.execution_id)
         try:
-            await _perform_act(execution, request)
+            await _perform_act(execution, request, self._actor(request))
             return await ExecutionReport.of(execution)
         except EverstepError as error:
             raise _refusal(error) from error
 
+    def _actor(self, request: ActRequest) -> Actor:
+        info = activity.info()
+        decides = request.act in {"approve", "deny", "edit"}
+        scopes = OPERATOR_SCOPES if self.may_approve else ()
+        subject = f"temporal:{info.workflow_id or info.activity_type}"
+        return Actor(subject, scopes if decides else (ALL_SESSIONS,), (TEMPORAL,))
 
-async def _perform_act(execution: Execution, request: ActRequest) -> None:
+
+async def _perform_act(execution: Execution, request: ActRequest, by: Actor) -> None:
     key = _activity_key()
     match request.act:
         case "answer":
             await execution.submit_input(
-                request.text, data=request.data, request_id=request.request_id, key=key
+                request.text, data=request.data, request_id=request.request_id, key=key, by=by
             )
         case "approve":
-            await execution.approve(request.request_id, args_digest=request.required_digest, key=key)
+            await execution.approve(request.request_id, args_digest=request.required_digest, key=key, by=by)
         case "deny":
             reason = request.text or None
             await execution.deny(
-                request.request_id, reason=reason, args_digest=request.required_digest, key=key
+                request.request_id, reason=reason, args_digest=request.required_digest, key=key, by=by
             )
         case "edit":
             await execution.edit(
-                request.data or {}, request.request_id, args_digest=request.required_digest, key=key
+                request.data or {}, request.request_id, args_digest=request.required_digest, key=key, by=by
             )
         case "steer":
             await execution.steer(request.text, key=key)
-        case "pause" | "resume" | "cancel":
+        case "cancel":
+            await execution.cancel(key=key, sent_by=Decider(by.subject, now(), roles=by.roles))
+        case "pause" | "resume":
             await getattr(execution, request.act)(key=key)
         case "show":
             """Only return the status."""

@@ -4,21 +4,28 @@ A caller sees only data of its tenant, and within the tenant only its own, unles
 
 - `sessions:all` gives access to the data of all users of the tenant, and lets a service name the user it
   acts for;
+- `approve` opens the requests of all users of the tenant and decides about calls, `approve:edit` also with
+  other arguments;
+- `answer`, `steer` and `cancel` do this for the executions of other users;
 - `read-only` forbids every change.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Self, cast
 from uuid import UUID
 
+from everstep.agent_domain.capabilities import rights
+from everstep.agent_domain.capabilities.rights import Actor
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
+from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.contexts import ContextCaller
+from everstep.agent_domain.storage.requests import RequestAccess, RequestRow
 from everstep.agent_domain.storage.sessions import limited_text
-from everstep.agent_domain.values import as_list
+from everstep.agent_domain.values import valid_text
 
 LEEWAY = 30
 """Seconds by which two clocks may differ."""
@@ -35,8 +42,13 @@ data of a tenant, so only a token with that permission may name them."""
 class Grant(StrEnum):
     """The scopes of tokens and keys that change permissions."""
 
-    ALL_SESSIONS = "sessions:all"
+    ALL_SESSIONS = rights.ALL_SESSIONS
     READ_ONLY = "read-only"
+    APPROVE = rights.APPROVE
+    EDIT = rights.EDIT
+    ANSWER = rights.ANSWER
+    STEER = rights.STEER
+    CANCEL = rights.CANCEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,23 @@ class Caller:
         """The data that the caller may see."""
         return Scope(self.tenant_id, None if self.sees_all else self.user_id)
 
+    @property
+    def actor(self) -> Actor:
+        """The caller as the sender of decisions and commands."""
+        return Actor(self.user_id, self.scopes, self.roles, self.key_id)
+
+    @property
+    def request_access(self) -> RequestAccess:
+        """The requests of other users that the caller sees."""
+        kinds = (CallNeed.INPUT,) if Grant.ANSWER in self.grants else ()
+        if Grant.APPROVE in self.grants:
+            kinds = (CallNeed.INPUT, CallNeed.APPROVAL)
+        return RequestAccess(kinds, self.actor.approver_names)
+
+    def sees_request(self, row: RequestRow) -> bool:
+        """Whether the caller sees this request."""
+        return self.scope.covers(row.user_id) or self.request_access.covers(row)
+
     def acts_for(self, user_id: str | None) -> str | None:
         """The user to act for: the caller, or the named user; None if the caller may not act for it."""
         if user_id is None or user_id == self.user_id:
@@ -120,7 +149,17 @@ class Caller:
 
 
 def _split_names(value: object, what: str) -> tuple[str, ...]:
-    return (*value.split(),) if isinstance(value, str) else (*map(str, as_list(value or (), what)),)
+    """The names in a claim: a text with spaces between them, or a list of texts.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    if value is None:
+        return ()
+    names = value.split() if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise InvalidInput(f"{what} must be a list of names, or a text with spaces between them")
+    return tuple(valid_text(name, f"each name in {what}") for name in cast("Sequence[object]", names))
 
 
 KEY_USER_PREFIX = "key:"
@@ -143,9 +182,24 @@ def validate_name(what: str, value: object) -> str:
 
 
 def validate_scopes(names: Sequence[str]) -> tuple[str, ...]:
-    """Validate the scopes of a new key; duplicates are removed."""
-    unknown = [name for name in names if name not in tuple(Grant)]
+    """Validate the scopes of a new key; duplicates are removed.
+
+    A scope that only agents name, as an approver, contains a colon, such as `shop:refund`: without that rule
+    a misspelt scope would be accepted and grant nothing.
+    """
+    unknown = [name for name in names if name not in tuple(Grant) and not _is_own_scope(name)]
     if unknown:
         hint = did_you_mean(unknown[0], Grant)
-        raise InvalidInput(f"unknown scope '{unknown[0]}'; use: {', '.join(Grant)}{hint}")
+        raise InvalidInput(
+            f"unknown scope '{unknown[0]}'; use: {', '.join(Grant)}, or a scope of your agents, "
+            f"which contains a colon, such as shop:refund{hint}"
+        )
     return tuple(dict.fromkeys(names))
+
+
+_OWN_PREFIXES = tuple(f"{grant.partition(':')[0]}:" for grant in Grant)
+
+
+def _is_own_scope(name: str) -> bool:
+    before, _, after = name.partition(":")
+    return bool(before and after) and name == "".join(name.split()) and not name.startswith(_OWN_PREFIXES)

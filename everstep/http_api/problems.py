@@ -19,7 +19,13 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
 from everstep.agent_domain.capabilities.approvals import MISMATCH, RESOLVED
-from everstep.agent_domain.errors import EverstepError, InvalidInput, NotFound, StoreUnavailable
+from everstep.agent_domain.errors import (
+    EverstepError,
+    InvalidInput,
+    NotFound,
+    NotPermitted,
+    StoreUnavailable,
+)
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.sessions import (
     ContextForbidden,
@@ -172,6 +178,8 @@ def refusal_of(error: Exception) -> Refusal:
     match error:
         case Refusal():
             return error
+        case NotPermitted():
+            return forbidden(str(error))
         case ContextForbidden():
             return forbidden(str(error) or "This context is not allowed; choose another one")
         case InvalidInput():
@@ -188,7 +196,7 @@ def is_refusal(error: Exception) -> bool:
         case Refusal() | HTTPException():
             status = error.status if isinstance(error, Refusal) else error.status_code
             return status < HTTPStatus.INTERNAL_SERVER_ERROR
-        case RequestValidationError() | ContextForbidden() | InvalidInput() | NotFound():
+        case RequestValidationError() | ContextForbidden() | NotPermitted() | InvalidInput() | NotFound():
             return True
         case _:
             return _conflict(error) is not None

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.stream.channels import Channel, StreamStore
 from everstep.broadcast_gateway.ports import Guest, NotAdmitted
 from everstep.http_api.auth import Authenticate, Authenticator, allow_all
-from everstep.http_api.callers import Grant
 from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.jwks import KeySet
 from everstep.http_api.problems import Refusal
@@ -35,7 +35,7 @@ def local_token(settings: Settings) -> str | None:
     return sign_token(
         settings.auth_secret,
         LOCAL_USER,
-        scope=Grant.ALL_SESSIONS,
+        scope=" ".join(OPERATOR_SCOPES),
         issuer=settings.auth_issuer,
         audience=settings.auth_audience,
     )

@@ -182,7 +182,7 @@ class Installation:
             self.book,
             self.settings,
             strike,
-            front_door=TemporalEntry(self.client),
+            front_door=TemporalEntry(self.client, may_approve=self.settings.approve_by_signal == "on"),
             ended=self.sessions.on_end,
             bus=self.bus,
         )

@@ -120,6 +120,9 @@ class Settings(StrictModel, BaseSettings):
     """The required `iss` of a token. Must be set with `auth_jwks_url`; `any` accepts every issuer."""
     auth_audience: str | None = None
     """The required `aud` of a token. Must be set with `auth_jwks_url`; `any` accepts every audience."""
+    approve_by_signal: Literal["on", "off"] = "off"
+    """Whether services that have a Temporal client only may decide about calls. They send no token, so by
+    default they decide only about calls whose approver is the role `temporal`."""
     allowed_origins: CommaSeparated = ()
     """The origins, in addition to the API's own, whose pages may use the API in a browser."""
     allowed_hosts: CommaSeparated = ()

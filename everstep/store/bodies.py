@@ -12,6 +12,7 @@ from uuid import UUID, uuid5
 from pydantic import TypeAdapter
 
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
+from everstep.agent_domain.capabilities.rights import OLD_POLICY, Decider, DecisionPolicy
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
 from everstep.agent_domain.loop.status import TERMINAL_WIRE_STATUSES
@@ -141,6 +142,10 @@ def dump_resolution(resolution: Resolution) -> str:
         body["key"] = resolution.key
     if resolution.remember is not None:
         body["remember"] = resolution.remember.model_dump(mode="json")
+    if resolution.by is not None:
+        body["by"] = resolution.by.to_dict()
+    if resolution.is_expired:
+        body["expired"] = True
     return encode(body, "the resolution")
 
 
@@ -152,7 +157,22 @@ def parse_resolution(data: Any) -> Resolution | None:
         value, reason = freeze(data.get("value")), data.get("reason")
         remember = data.get("remember")
         rule = None if remember is None else ApprovalRule.model_validate(remember)
-        return Resolution(str(data["kind"]), value, reason, data.get("key"), rule)
+        by = None if data.get("by") is None else Decider.from_dict(data["by"])
+        key, is_expired = data.get("key"), bool(data.get("expired"))
+        return Resolution(str(data["kind"]), value, reason, key, rule, by, is_expired)
+
+
+def dump_policy(policy: DecisionPolicy | None) -> str | None:
+    """Return who may decide about a call as JSON text, or None for None."""
+    return None if policy is None else policy.model_dump_json()
+
+
+def parse_policy(kind: CallNeed, data: Any) -> DecisionPolicy | None:
+    """Return who may decide about a request; None for a question."""
+    if kind is not CallNeed.APPROVAL:
+        return None
+    with reading("who may decide"):
+        return OLD_POLICY if data is None else DecisionPolicy.model_validate(data)
 
 
 def parse_rules(data: Any) -> tuple[ApprovalRule, ...]:

@@ -127,10 +127,10 @@ RECORD_INNER_REPLY = text(f"""
 _CALLED = """
     SELECT call_id, step, idx, name, args, malformed, state, attempts, result, text, error, success,
            started_at, completed_at, seconds, besides, note, own_text,
-           (SELECT resolution -> 'value'
+           (SELECT resolution
               FROM agent_requests request
              WHERE request.execution_id = call.execution_id AND request.call_id = call.call_id
-               AND request.kind = 'approval' AND request.resolution ->> 'kind' = 'edit') AS edited_args
+               AND request.kind = 'approval') AS decision
       FROM agent_tool_calls call
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id
 """

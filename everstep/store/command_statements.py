@@ -71,8 +71,8 @@ KNOWN_COMMAND = text(f"""{_COMMAND}
 """)
 
 KEEP_COMMAND = text(f"""
-    INSERT INTO agent_commands (execution_id, key, tenant_id, kind)
-    SELECT id, :key, tenant_id, :kind
+    INSERT INTO agent_commands (execution_id, key, tenant_id, kind, sent_by)
+    SELECT id, :key, tenant_id, :kind, CAST(:sent_by AS json)
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
         ON CONFLICT DO NOTHING

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -37,14 +38,41 @@ class Cursor:
         Raises:
             InvalidInput: The text is not a cursor of this API.
         """
+        at, _, last = _decode(text).partition(" ")
         try:
-            written = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-            at, _, last = written.partition(" ")
             return cls(parse_moment(at), UUID(last))
-        except (ValueError, binascii.Error):
-            raise InvalidInput(
-                "the cursor cannot be read; pass one that a page came with, unchanged"
-            ) from None
+        except ValueError:
+            raise InvalidInput(_UNREADABLE) from None
+
+
+_UNREADABLE = "the cursor cannot be read; pass one that a page came with, unchanged"
+
+
+def _decode(text: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (ValueError, binascii.Error):
+        raise InvalidInput(_UNREADABLE) from None
+
+
+def place_text(step: int, index: int, kind: str) -> str:
+    """Return a cursor after a request of an execution: its step, its call's index, and its kind."""
+    return base64.urlsafe_b64encode(f"{step} {index} {kind}".encode()).decode().rstrip("=")
+
+
+_PLACE = re.compile(r"(\d{1,9}) (\d{1,9}) ([a-z]{1,20})")
+
+
+def parse_place(text: str) -> tuple[int, int, str]:
+    """Return the place that a cursor of `place_text` names.
+
+    Raises:
+        InvalidInput: The text is no such cursor.
+    """
+    found = _PLACE.fullmatch(_decode(text))
+    if found is None:
+        raise InvalidInput(_UNREADABLE)
+    return int(found[1]), int(found[2]), found[3]
 
 
 def page_size(limit: int) -> int:

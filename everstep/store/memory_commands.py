@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from uuid import UUID
 
+from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import Message
@@ -47,13 +48,15 @@ class MemoryCommands(MemoryBase):
         steered = execution.steering.get(key) if execution else None
         return Steering(ref, ref, ref, is_settled=steered.heard_at is not None) if steered else None
 
-    async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
+    async def command(
+        self, ref: ExecutionRef, key: str, kind: CommandKind, sent_by: Decider | None = None
+    ) -> tuple[Command, bool]:
         """Store a command for the workflow; see `ExecutionStore.command`."""
         execution = self._require_execution(ref)
         is_new = key not in execution.commands
         if is_new:
             require_active(execution)
-            execution.commands[key] = MemoryCommand(kind)
+            execution.commands[key] = MemoryCommand(kind, sent_by=sent_by)
         return _command(execution, key), is_new
 
     async def pending_commands(self, ref: ExecutionRef) -> tuple[Command, ...]:
@@ -75,10 +78,11 @@ class MemoryCommands(MemoryBase):
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
         """Return the open requests, oldest first."""
         execution = self._find(ref)
-        asked = list(execution.requests.values()) if execution else []
-        waiting = [request for request in asked if request.state is RequestState.OPEN]
+        if execution is None:
+            return ()
+        waiting = [request for request in execution.requests.values() if request.state is RequestState.OPEN]
         in_order = sorted(waiting, key=lambda request: (request.call.step, request.call.idx))
-        return tuple(_request_row(ref, request) for request in in_order)
+        return tuple(_request_row(execution, request) for request in in_order)
 
     async def requests_within(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
         """Return all requests of an execution and of its subagents, oldest first."""
@@ -90,13 +94,13 @@ class MemoryCommands(MemoryBase):
             ]
         asked = [(member, request) for member in family for request in member.requests.values()]
         asked.sort(key=lambda each: (each[1].created_at, each[1].call.step, each[1].call.idx))
-        return tuple(_request_row(member.ref, request) for member, request in asked)
+        return tuple(_request_row(member, request) for member, request in asked)
 
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
         """Return one request."""
         execution = self._find(ref)
         request = execution.requests.get(request_id) if execution else None
-        return _request_row(execution.ref, request) if execution and request else None
+        return _request_row(execution, request) if execution and request else None
 
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
@@ -119,9 +123,11 @@ class MemoryCommands(MemoryBase):
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
         """Return the request that was resolved under this key."""
         execution = self._find(ref)
-        for request in execution.requests.values() if execution else ():
+        if execution is None:
+            return None
+        for request in execution.requests.values():
             if request.resolution and request.resolution.key == key:
-                return _request_row(ref, request)
+                return _request_row(execution, request)
         return None
 
 
@@ -130,11 +136,11 @@ def _command(execution: MemoryExecution, key: str) -> Command:
     return Command(execution.ref, key, kept.kind, kept.call_id, kept.is_denied, kept.is_delivered)
 
 
-def _request_row(ref: ExecutionRef, request: MemoryRequest) -> RequestRow:
+def _request_row(execution: MemoryExecution, request: MemoryRequest) -> RequestRow:
     call = request.call
     return RequestRow(
         id=request.id,
-        ref=ref,
+        ref=execution.ref,
         call_id=call.call.id,
         kind=request.kind,
         state=request.state,
@@ -145,4 +151,7 @@ def _request_row(ref: ExecutionRef, request: MemoryRequest) -> RequestRow:
         resolution=request.resolution,
         created_at=request.created_at,
         step_number=call.step,
+        agent=execution.spec.agent,
+        user_id=execution.user_id,
+        policy=request.policy,
     )

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from everstep.agent_domain.capabilities.rights import Decider, DecisionPolicy
 from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
@@ -71,6 +72,7 @@ class MemoryRequest:
     kind: CallNeed
     request: FrozenDict
     created_at: datetime
+    policy: DecisionPolicy | None = None
     state: RequestState = RequestState.OPEN
     resolution: Resolution | None = None
 
@@ -91,6 +93,7 @@ class MemoryCommand:
     call_id: str | None = None
     is_denied: bool = False
     is_delivered: bool = False
+    sent_by: Decider | None = None
 
 
 @dataclass(slots=True)
@@ -173,7 +176,15 @@ class MemoryExecution:
             user_id=self.user_id,
             last_snapshot_id=self.last_snapshot_id,
             clocks=self.clocks,
+            cancelled_by=self._canceller(),
         )
+
+    def _canceller(self) -> Decider | None:
+        """Who cancelled the execution."""
+        if self.status is not ExecutionStatus.CANCELLED:
+            return None
+        cancels = (command for command in self.commands.values() if command.kind is CommandKind.CANCEL)
+        return next((command.sent_by for command in cancels), None)
 
 
 @dataclass(slots=True)

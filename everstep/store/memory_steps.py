@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, request_id
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.steps import (
@@ -252,13 +252,15 @@ def _request_from(
     reply: RecordReply, call: MemoryCall, recorded: CallToRecord, now: datetime
 ) -> MemoryRequest:
     identity = request_id(reply.ref.execution_id, call.call.id)
-    return MemoryRequest(identity, call, call.need, as_stored(recorded.request or {}, "the request"), now)
+    asked = as_stored(recorded.request or {}, "the request")
+    policy = bodies.parse_policy(call.need, recorded.policy and json.loads(recorded.policy.model_dump_json()))
+    return MemoryRequest(identity, call, call.need, asked, now, policy)
 
 
 def _call_row(execution: MemoryExecution, call: MemoryCall) -> CallRow:
     asked = execution.requests.get(request_id(execution.ref.execution_id, call.call.id))
-    edited = asked.resolution.edited_args if asked and asked.resolution else None
-    return CallRow(call.call, call.state, call.attempts, call.record, call.idx, edited)
+    decision = asked.resolution if asked and asked.kind is CallNeed.APPROVAL else None
+    return CallRow(call.call, call.state, call.attempts, call.record, call.idx, decision)
 
 
 def _step_row(execution: MemoryExecution, number: int) -> StepRow:

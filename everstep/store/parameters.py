@@ -111,6 +111,7 @@ def _request_values(ref: ExecutionRef, calls: Sequence[CallToRecord]) -> dict[st
         "asking": [told.call.id for told in calls],
         "kinds": [str(told.need) for told in calls],
         "requests": [encode(told.request or {}, "the request") for told in calls],
+        "policies": [bodies.dump_policy(told.policy) for told in calls],
     }
 
 

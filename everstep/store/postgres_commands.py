@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import Message
@@ -51,9 +52,12 @@ class PostgresCommands(PostgresWriter):
         found = await self._fetch_all(command_statements.STEERING, execution_key(ref) | {"key": key})
         return rows.steering(found[0], ref.tenant_id, key) if found else None
 
-    async def command(self, ref: ExecutionRef, key: str, kind: CommandKind) -> tuple[Command, bool]:
+    async def command(
+        self, ref: ExecutionRef, key: str, kind: CommandKind, sent_by: Decider | None = None
+    ) -> tuple[Command, bool]:
         """Store a command for the workflow; see `ExecutionStore.command`."""
-        values = execution_key(ref) | {"key": key, "kind": str(kind)}
+        sender = bodies.encode_optional(sent_by and sent_by.to_dict(), "the sender")
+        values = execution_key(ref) | {"key": key, "kind": str(kind), "sent_by": sender}
         async with self._transaction() as connection:
             locked, made, known = await connection.together(
                 (execution_statements.LOCK_EXECUTION, execution_key(ref)),

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    case,
     cast,
     literal_column,
     select,
@@ -25,6 +26,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.calls import InnerReply
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.steps import StepInput, StepRow
@@ -41,7 +43,7 @@ from everstep.store import (
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import error_translation
 from everstep.store.parameters import execution_key
-from everstep.store.tables import envelopes, executions, requests, tool_calls
+from everstep.store.tables import commands, envelopes, executions, requests, tool_calls
 from everstep.store.transaction import BEGIN_SNAPSHOT, QueryResult, Transaction, transaction
 
 T = TypeVar("T")
@@ -67,6 +69,16 @@ ROW = [*(column for column in executions.c if column.name not in _LARGE_COLUMNS)
 
 # Only for single rows: the column that it is extracted from is large.
 DEFINITION_HASH = executions.c.agent_config["definition_hash"].as_string().label("definition_hash")
+_CANCELS = select(commands.c.sent_by).where(
+    commands.c.execution_id == executions.c.id, commands.c.kind == str(CommandKind.CANCEL)
+)
+# Read for cancelled executions only.
+CANCELLED_BY = case(
+    (
+        executions.c.status == str(ExecutionStatus.CANCELLED),
+        _CANCELS.order_by(commands.c.position).limit(1).scalar_subquery(),
+    )
+).label("cancelled_by")
 
 
 class PostgresReader:
@@ -133,7 +145,9 @@ class PostgresReader:
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """Return one execution."""
-        found = await self._fetch_all(_filter_by_execution(select(*ROW).add_columns(DEFINITION_HASH), ref))
+        found = await self._fetch_all(
+            _filter_by_execution(select(*ROW).add_columns(DEFINITION_HASH, CANCELLED_BY), ref)
+        )
         return rows.single_execution_row(found[0]) if found else None
 
     async def executions(
@@ -172,7 +186,7 @@ class PostgresReader:
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
         """Return the open requests, oldest first."""
-        wanted = _select_requests_of(ref).where(requests.c.state == str(RequestState.OPEN))
+        wanted = select_requests_of(ref).where(requests.c.state == str(RequestState.OPEN))
         found = await self._fetch_all(wanted.order_by(tool_calls.c.step, tool_calls.c.idx))
         return tuple(rows.request_row(row) for row in found)
 
@@ -189,13 +203,13 @@ class PostgresReader:
 
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
         """Return one request."""
-        found = await self._fetch_all(_select_requests_of(ref).where(requests.c.id == request_id))
+        found = await self._fetch_all(select_requests_of(ref).where(requests.c.id == request_id))
         return rows.request_row(found[0]) if found else None
 
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
         """Return the request that was resolved under this key."""
         named = requests.c.resolution["key"].as_string() == key
-        found = await self._fetch_all(_select_requests_of(ref).where(named))
+        found = await self._fetch_all(select_requests_of(ref).where(named))
         return rows.request_row(found[0]) if found else None
 
     async def envelopes(
@@ -287,11 +301,14 @@ def select_requests() -> Select[Any]:
         tool_calls.c.args,
         tool_calls.c.args_digest,
         tool_calls.c.step,
+        tool_calls.c.idx,
         executions.c.session_id,
+        executions.c.agent_type,
     )
     return select(requests, *columns).select_from(asked)
 
 
-def _select_requests_of(ref: ExecutionRef) -> Select[Any]:
+def select_requests_of(ref: ExecutionRef) -> Select[Any]:
+    """Select the requests of an execution."""
     whose = (requests.c.execution_id == ref.execution_id, requests.c.tenant_id == ref.tenant_id)
     return select_requests().where(*whose)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Row
 
+from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.ids import ExecutionRef, follow_up_id
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
@@ -58,8 +59,9 @@ def clocks(row: Row[Any]) -> StateInfo:
 
 
 def single_execution_row(row: Row[Any]) -> ExecutionRow:
-    """Return an execution with its definition hash, which lists omit."""
-    return replace(execution_row(row), definition_hash=row.definition_hash or None)
+    """Return an execution with its definition hash and its canceller, which lists omit."""
+    by = None if row.cancelled_by is None else Decider.from_dict(row.cancelled_by)
+    return replace(execution_row(row), definition_hash=row.definition_hash or None, cancelled_by=by)
 
 
 def messages(said: Iterable[Row[Any]]) -> Messages:
@@ -126,8 +128,8 @@ def call_record(row: Row[Any]) -> CallRecord | None:
 
 def call_row(row: Row[Any]) -> CallRow:
     """Return a call as clients see it."""
-    edited = bodies.optional_document(row.edited_args, "the arguments")
-    return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx, edited)
+    decision = bodies.parse_resolution(row.decision)
+    return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx, decision)
 
 
 def command(row: Row[Any]) -> Command:
@@ -175,11 +177,12 @@ def _earlier_call(values: list[Any]) -> ToolCall:
 
 def request_row(row: Row[Any]) -> RequestRow:
     """Return a request."""
+    kind = CallNeed(row.kind)
     return RequestRow(
         id=row.id,
         ref=ExecutionRef(row.execution_id, row.tenant_id, row.session_id),
         call_id=row.call_id,
-        kind=CallNeed(row.kind),
+        kind=kind,
         state=RequestState(row.state),
         tool=row.name,
         args=bodies.document(row.args, "the arguments"),
@@ -188,6 +191,9 @@ def request_row(row: Row[Any]) -> RequestRow:
         resolution=bodies.parse_resolution(row.resolution),
         created_at=row.created_at,
         step_number=row.step,
+        agent=row.agent_type,
+        user_id=row.user_id,
+        policy=bodies.parse_policy(kind, row.policy),
     )
 
 

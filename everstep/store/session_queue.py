@@ -45,7 +45,7 @@ from everstep.store import (
     session_statements,
     transcripts,
 )
-from everstep.store.bodies import encode
+from everstep.store.bodies import encode, encode_optional
 from everstep.store.parameters import execution_key
 from everstep.store.postgres import PostgresStore
 from everstep.store.session_rows import launch_row, message_row, session_row
@@ -107,7 +107,12 @@ class SessionQueue(PostgresStore):
                 is_behind = current is not None and current.status != ExecutionStatus.PENDING
                 return replace(posted, is_behind_running=is_behind)
             cancels = _ref(message, current.id)
-            kept = {"key": cancel_command_key(str(message.id)), "kind": str(CommandKind.CANCEL)}
+            sender = encode_optional(message.sent_by and message.sent_by.to_dict(), "the sender")
+            kept = {
+                "key": cancel_command_key(str(message.id)),
+                "kind": str(CommandKind.CANCEL),
+                "sent_by": sender,
+            }
             await connection.execute(command_statements.KEEP_COMMAND, execution_key(cancels) | kept)
             return replace(posted, cancels=cancels)
 

@@ -1,20 +1,32 @@
 """Sessions in PostgreSQL: creating, changing and listing them, and recovery of their executions."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, func, literal_column, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    TextClause,
+    func,
+    literal_column,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
 
 from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope, follow_up_id
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page
-from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.requests import NO_ACCESS, RequestAccess, RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import (
     ALL_SESSIONS,
     ExecutionFilter,
@@ -33,13 +45,13 @@ from everstep.agent_domain.storage.sessions import (
 from everstep.agent_domain.values import frozen_map
 from everstep.store import command_statements, rows, session_statements, transcripts
 from everstep.store.bodies import encode
-from everstep.store.cursors import Cursor, page_size
+from everstep.store.cursors import Cursor, page_size, parse_place, place_text
 from everstep.store.parameters import execution_key
-from everstep.store.reading import ROW, page_from, select_requests
+from everstep.store.reading import ROW, page_from, select_requests, select_requests_of
 from everstep.store.session_forks import SessionForks
 from everstep.store.session_queue import require_session, session_scope, session_values
 from everstep.store.session_rows import execution_ref, launch_row, message_row, session_row, snapshot_row
-from everstep.store.tables import executions, requests, session_messages, sessions, snapshots
+from everstep.store.tables import executions, requests, session_messages, sessions, snapshots, tool_calls
 from everstep.store.transaction import Transaction
 
 FIRST_CURSOR = Cursor.first()
@@ -146,17 +158,50 @@ class PostgresSessions(SessionForks):
         query = select(session_messages).where(session_messages.c.session_id == session_id)
         return await self._load_page(query, session_messages, message_row, cursor, limit)
 
-    async def inbox(self, scope: Scope, *, cursor: str | None = None, limit: int = 50) -> Page[RequestRow]:
+    async def inbox(
+        self,
+        scope: Scope,
+        access: RequestAccess = NO_ACCESS,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[RequestRow]:
         """Return a page of open requests of all executions, oldest first."""
         size = page_size(limit)
         query = select_requests().where(requests.c.tenant_id == scope.tenant_id, requests.c.state == "open")
         if scope.user_id is not None:
-            query = query.where(requests.c.user_id == scope.user_id)
+            query = query.where(or_(requests.c.user_id == scope.user_id, *_visible_to_others(access)))
         if cursor is not None:
             last = Cursor.parse(cursor)
             query = query.where(tuple_(requests.c.created_at, requests.c.id) > (last.created_at, last.id))
         found = await self._fetch_all(query.order_by(requests.c.created_at, requests.c.id).limit(size + 1))
         return page_from(found, size, rows.request_row)
+
+    async def requests_of(
+        self,
+        ref: ExecutionRef,
+        scope: Scope,
+        access: RequestAccess = NO_ACCESS,
+        *,
+        state: RequestState | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[RequestRow]:
+        """Return a page of the requests of an execution that a caller sees, oldest first."""
+        size = page_size(limit)
+        query = select_requests_of(ref)
+        if scope.user_id is not None:
+            query = query.where(or_(requests.c.user_id == scope.user_id, *_visible_to_others(access)))
+        if state is not None:
+            query = query.where(requests.c.state == str(state))
+        # A call that asks for its approval and then a question has two requests, in the order of their kinds.
+        place = (tool_calls.c.step, tool_calls.c.idx, requests.c.kind)
+        if cursor is not None:
+            query = query.where(tuple_(*place) > parse_place(cursor))
+        found = await self._fetch_all(query.order_by(*place).limit(size + 1))
+        shown = found[:size]
+        last = place_text(shown[-1].step, shown[-1].idx, shown[-1].kind) if len(found) > size else None
+        return Page(tuple(map(rows.request_row, shown)), last)
 
     async def executions_of(
         self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
@@ -272,6 +317,21 @@ class PostgresSessions(SessionForks):
             open=[execution_ref(row) for row in found if row.status != ExecutionStatus.PENDING],
             cursor=Cursor(found[-1].updated_at, found[-1].id).text if len(found) == limit else None,
         )
+
+
+_NAMED_AS_APPROVER = text("""
+    EXISTS (SELECT 1
+              FROM json_array_elements_text(agent_requests.policy -> 'approver') AS named(approver)
+             WHERE named.approver = ANY (CAST(:approvers AS text[])))
+""")
+
+
+def _visible_to_others(access: RequestAccess) -> Iterator[ColumnElement[bool] | TextClause]:
+    """Yield the conditions under which a caller sees requests of other users."""
+    if access.kinds:
+        yield requests.c.kind.in_([str(kind) for kind in access.kinds])
+    if access.approvers:
+        yield _NAMED_AS_APPROVER.bindparams(approvers=[*access.approvers])
 
 
 def _filter_by_scope(query: Select[Any], scope: Scope) -> Select[Any]:

@@ -136,13 +136,14 @@ RECORD_REPLY = text(f"""
                WITH ORDINALITY AS call(id, name, args, malformed, need, digest, place)
          WHERE call.id <> ALL (CAST(:settled AS text[]))
     ), asked AS (
-        INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, request)
+        INSERT INTO agent_requests (id, tenant_id, execution_id, user_id, call_id, kind, request, policy)
         SELECT asked.id, :tenant_id, :execution_id,
                (SELECT user_id FROM agent_executions WHERE id = :execution_id),
-               asked.call_id, asked.kind, CAST(asked.request AS json)
+               asked.call_id, asked.kind, CAST(asked.request AS json), CAST(asked.policy AS json)
           FROM fresh,
                unnest(CAST(:request_ids AS uuid[]), CAST(:asking AS text[]), CAST(:kinds AS text[]),
-                      CAST(:requests AS text[])) AS asked(id, call_id, kind, request)
+                      CAST(:requests AS text[]), CAST(:policies AS text[]))
+                   AS asked(id, call_id, kind, request, policy)
     ), execution AS (
         UPDATE agent_executions
            SET {ADD_USAGE},

@@ -318,6 +318,8 @@ tool_calls = Table(
     one_of("state", "told", "reserved", "done"),
 )
 
+_OPEN = text("state = 'open'")
+
 requests = Table(
     "agent_requests",
     metadata,
@@ -330,6 +332,7 @@ requests = Table(
     Column("kind", Text, nullable=False),
     Column("state", Text, nullable=False, server_default="open"),
     json_column("request", "{}"),
+    optional_json_column("policy"),
     optional_json_column("resolution"),
     time_column(),
     optional_time_column("resolved_at"),
@@ -341,15 +344,8 @@ requests = Table(
         ondelete="CASCADE",
     ),
     one_of("state", *RequestState),
-    Index("agent_requests_open", "tenant_id", "created_at", "id", postgresql_where=text("state = 'open'")),
-    Index(
-        "agent_requests_open_by_user",
-        "tenant_id",
-        "user_id",
-        "created_at",
-        "id",
-        postgresql_where=text("state = 'open'"),
-    ),
+    Index("agent_requests_open", "tenant_id", "created_at", "id", postgresql_where=_OPEN),
+    Index("agent_requests_open_by_user", "tenant_id", "user_id", "created_at", "id", postgresql_where=_OPEN),
 )
 
 steered = Table(
@@ -380,6 +376,7 @@ commands = Table(
     Column("kind", Text, nullable=False),
     Column("call_id", Text),
     Column("is_denied", Boolean, nullable=False, server_default=text("false")),
+    optional_json_column("sent_by"),
     time_column(),
     optional_time_column("delivered_at"),
     PrimaryKeyConstraint("execution_id", "key"),

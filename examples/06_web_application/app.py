@@ -23,6 +23,10 @@ SECRET = os.environ["EVERSTEP_AUTH_SECRET"]
 app = FastAPI()
 
 
+APPROVERS = {"ann"}
+"""The people who may decide about refunds."""
+
+
 def current_user() -> str:
     """The person who is logged in. Replace this function by your login."""
     return "ann"
@@ -34,7 +38,8 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key")]
 
 def token_for(user: str) -> str:
     """A token that opens what belongs to this person, for ten minutes."""
-    claims = {"sub": user, "exp": datetime.now(UTC) + timedelta(minutes=10)}
+    scope = "approve" if user in APPROVERS else ""
+    claims = {"sub": user, "scope": scope, "exp": datetime.now(UTC) + timedelta(minutes=10)}
     return jwt.encode(claims, SECRET, "HS256")
 
 
@@ -88,7 +93,7 @@ async def steps(execution_id: UUID, user: User) -> Response:
 async def decide(
     execution_id: UUID, request_id: UUID, decision: Decision, user: User, key: Key = None
 ) -> Response:
-    """Approve a call or deny it. In your application, check here whether this person may."""
+    """Approve a call or deny it. The API refuses it to people without the scope `approve`."""
     path = f"/agent/executions/{execution_id}/approvals/{request_id}"
     return await call(user, "POST", path, decision.model_dump(), key)
 

@@ -38,7 +38,9 @@ async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGen
 async def front(installation: Installation, tmp_path: Path) -> AsyncGenerator[Front]:
     """An API with a worker and a key."""
     keys = PostgresKeys(installation.store.engine)
-    made = await create_key(keys, "people", tenant_id=f"front-{uuid4().hex}", user_id="ann")
+    made = await create_key(
+        keys, "people", tenant_id=f"front-{uuid4().hex}", user_id="ann", scopes=["approve"]
+    )
     front = Front(installation, tmp_path, made.secret, f"front-{uuid4().hex}")
     await front.process("worker", says="working on")
     yield front

@@ -29,7 +29,8 @@ async def town(installation: Installation, tmp_path_factory: pytest.TempPathFact
     """One API process and one worker for all tests of this module."""
     folder: Path = tmp_path_factory.mktemp("town")
     tenant = f"town-{uuid4().hex}"
-    made = await create_key(PostgresKeys(installation.store.engine), "ann", tenant_id=tenant, user_id="ann")
+    keys, scopes = PostgresKeys(installation.store.engine), ["approve", "approve:edit"]
+    made = await create_key(keys, "ann", tenant_id=tenant, user_id="ann", scopes=scopes)
     variables = {"EVERSTEP_AGENTS": AGENTS, "EVERSTEP_TEST_FOLDER": str(folder)}
     front = Front(installation, folder, made.secret, f"town-{uuid4().hex}", variables=variables)
     await front.process("worker", says="working on")

@@ -1,22 +1,26 @@
 """Routes about executions."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 from uuid import UUID
 
 from fastapi import Path, Query
 
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict
+from everstep.agent_domain.capabilities.rights import ANSWER, Decider, command_decider
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
-from everstep.agent_domain.storage.executions import Page
+from everstep.agent_domain.storage.executions import ExecutionRow, Page
+from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import ExecutionFilter
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.values import EMPTY
 from everstep.client.errors import Taken
-from everstep.client.execution import Execution as Handle
+from everstep.client.execution import Execution as Handle, now
 from everstep.http_api.auth import CallerDep, acting_user, usable_model
-from everstep.http_api.callers import Caller
+from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import KeyDep, key_conflict
 from everstep.http_api.problems import not_found
@@ -40,6 +44,8 @@ from everstep.http_api.schemas.responses import PageResponse, page_response
 from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("executions")
+
+ResponseT = TypeVar("ResponseT", bound=ExecutionResponse)
 
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only items after this step.")]
 
@@ -90,10 +96,28 @@ async def read_execution(execution_id: ExecutionId, api: ApiDep, caller: CallerD
 
 
 @routes.get("/agent/executions/{execution_id}/requests")
-async def list_requests(execution_id: ExecutionId, api: ApiDep, caller: CallerDep) -> PageResponse[Request]:
-    """List the open questions and approvals of an execution, oldest first."""
-    _, execution = await load_execution(api, caller, execution_id)
-    return page_response(Page(tuple(await execution.requests())), Request.of)
+async def list_requests(
+    execution_id: ExecutionId,
+    api: ApiDep,
+    caller: CallerDep,
+    status: Annotated[
+        Literal["open", "resolved", "all"], Query(description="Which requests: those that wait, or others.")
+    ] = "open",
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> PageResponse[Request]:
+    """List the questions and approvals of an execution, oldest first: by default those that are open."""
+    ref, access = ExecutionRef(execution_id, caller.tenant_id), caller.request_access
+    row = await api.sessions.client.store.execution(ref)
+    state = None if status == "all" else RequestState(status)
+    page = await api.sessions.store.requests_of(
+        ref, caller.scope, access, state=state, cursor=cursor, limit=limit
+    )
+    # An approver of some calls, such as a role, does not learn of executions without such a call.
+    may_see = row is not None and (caller.scope.covers(row.user_id) or bool(access.kinds or page.rows))
+    if not may_see:
+        raise not_found("execution", execution_id)
+    return page_response(page, partial(Request.of, actor=caller.actor))
 
 
 @routes.get("/agent/executions/{execution_id}/steps")
@@ -135,13 +159,18 @@ async def list_snapshots(
 async def answer_question(
     execution_id: ExecutionId, body: AnswerSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> Request:
-    """Answer a question of an execution, by default the oldest open one."""
-    _, execution = await load_execution(api, caller, execution_id)
-    await _require_request(execution, body.request_id, CallNeed.INPUT)
+    """Answer a question of an execution, by default the oldest open one.
+
+    A question of another user needs the scope `answer`.
+    """
+    if body.request_id is None:
+        execution = await _load_for_answer(api, caller, execution_id)
+    else:
+        execution = await _load_for_decision(api, caller, execution_id, body.request_id, CallNeed.INPUT)
     request = await execution.submit_input(
-        body.text, data=body.data, request_id=body.request_id, key=str(key.id("input"))
+        body.text, data=body.data, request_id=body.request_id, key=str(key.id("input")), by=caller.actor
     )
-    return Request.of(await execution.client.store.request(execution.ref, request.id) or request)
+    return await _stored_request(execution, request, caller)
 
 
 @routes.post("/agent/executions/{execution_id}/approvals/{request_id}")
@@ -153,30 +182,40 @@ async def decide(
     caller: CallerDep,
     key: KeyDep,
 ) -> Request:
-    """Approve a call, approve it with other arguments, or deny it."""
-    _, execution = await load_execution(api, caller, execution_id)
-    await _require_request(execution, request_id, CallNeed.APPROVAL)
-    bound = {"args_digest": body.args_digest, "key": str(key.id("decision"))}
+    """Approve a call, approve it with other arguments, or deny it.
+
+    `approver` of the request says who may: by default callers with the scope `approve`. Other arguments need
+    the scope `approve:edit` as well.
+    """
+    execution = await _load_for_decision(api, caller, execution_id, request_id, CallNeed.APPROVAL)
+    digest, command_key, by = body.args_digest, str(key.id("decision")), caller.actor
     match body.decision:
         case Verdict.APPROVE:
-            decided = execution.approve(request_id, remember=body.remember, **bound)
+            decided = execution.approve(
+                request_id, args_digest=digest, key=command_key, remember=body.remember, by=by
+            )
         case Verdict.DENY:
-            decided = execution.deny(request_id, reason=body.reason, **bound)
+            decided = execution.deny(
+                request_id, args_digest=digest, key=command_key, reason=body.reason, by=by
+            )
         case Verdict.EDIT:
-            decided = execution.edit(body.args or {}, request_id, **bound)
-    request = await decided
-    return Request.of(await execution.client.store.request(execution.ref, request.id) or request)
+            decided = execution.edit(body.args or {}, request_id, args_digest=digest, key=command_key, by=by)
+    return await _stored_request(execution, await decided, caller)
 
 
 @routes.post("/agent/executions/{execution_id}/steer")
 async def steer(
     execution_id: ExecutionId, body: SteerSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> ExecutionSteered:
-    """Send a message that the agent reads before its next step; if there is none, its successor reads it."""
-    row, execution = await load_execution(api, caller, execution_id)
+    """Send a message that the agent reads before its next step; if there is none, its successor reads it.
+
+    The execution of another user needs the scope `steer`.
+    """
+    row, execution, sent_by = await _load_for_command(api, caller, execution_id, Grant.STEER)
     content = require_text(body.content)
-    steering = await api.sessions_for(caller).steer(row.ref, content, str(key.id("steer")))
-    return ExecutionSteered.from_steering(await execution.get(), steering)
+    steering = await api.sessions_for(caller).steer(row.ref, content, str(key.id("steer")), sent_by)
+    response = ExecutionSteered.from_steering(await execution.get(), steering)
+    return _without_conversation(response, row, caller)
 
 
 @routes.post("/agent/executions/{execution_id}/pause")
@@ -197,11 +236,17 @@ async def resume(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key:
 
 @routes.post("/agent/executions/{execution_id}/cancel")
 async def cancel(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> ExecutionResponse:
-    """Stop an execution now and abandon its current step. Cancelling it again changes nothing."""
-    row, execution = await load_execution(api, caller, execution_id)
+    """Stop an execution now and abandon its current step. Cancelling it again changes nothing.
+
+    The execution of another user needs the scope `cancel`.
+    """
+    row, execution, sent_by = await _load_for_command(api, caller, execution_id, Grant.CANCEL)
     is_pending = row.status is ExecutionStatus.PENDING
-    is_stored = await api.sessions_for(caller).cancel(row.ref, str(key.id("cancel")), is_pending=is_pending)
-    return ExecutionResponse.of(await execution.get() if is_stored else row, in_full=caller.sees_all)
+    is_stored = await api.sessions_for(caller).cancel(
+        row.ref, str(key.id("cancel")), is_pending=is_pending, sent_by=sent_by
+    )
+    latest = await execution.get() if is_stored else row
+    return _without_conversation(ExecutionResponse.of(latest, in_full=caller.sees_all), row, caller)
 
 
 @routes.post("/agent/executions/{execution_id}/fork", status_code=201)
@@ -216,9 +261,46 @@ async def fork(
     return ExecutionResponse.of(await forked.get(), in_full=caller.sees_all)
 
 
-async def _require_request(execution: Handle, request_id: UUID | None, kind: CallNeed) -> None:
-    if request_id is None:
-        return
+async def _stored_request(execution: Handle, request: RequestRow, caller: Caller) -> Request:
+    stored = await execution.client.store.request(execution.ref, request.id)
+    return Request.of(stored or request, actor=caller.actor)
+
+
+async def _load_for_decision(
+    api: Api, caller: Caller, execution_id: UUID, request_id: UUID, kind: CallNeed
+) -> Handle:
+    """Load the execution of a request that the caller sees."""
+    execution = Handle(api.client_for(caller), ExecutionRef(execution_id, caller.tenant_id))
     request = await execution.client.store.request(execution.ref, request_id)
-    if request is None or request.kind is not kind:
+    if request is None or request.kind is not kind or not caller.sees_request(request):
         raise not_found("question" if kind is CallNeed.INPUT else "approval", request_id)
+    return Handle(execution.client, request.ref)
+
+
+async def _load_for_answer(api: Api, caller: Caller, execution_id: UUID) -> Handle:
+    """Load an execution whose oldest question is answered; its owner is known before its questions are."""
+    execution = Handle(api.client_for(caller), ExecutionRef(execution_id, caller.tenant_id))
+    row = await execution.client.store.execution(execution.ref)
+    if row is None or not (caller.scope.covers(row.user_id) or caller.request_access.kinds):
+        raise not_found("execution", execution_id)
+    command_decider(caller.actor, ANSWER, row.user_id, now())
+    return Handle(execution.client, row.ref)
+
+
+async def _load_for_command(
+    api: Api, caller: Caller, execution_id: UUID, right: Grant
+) -> tuple[ExecutionRow, Handle, Decider]:
+    """Load an execution that the caller may steer or cancel: its own, or with the right any."""
+    execution = Handle(api.client_for(caller), ExecutionRef(execution_id, caller.tenant_id))
+    row = await execution.client.store.execution(execution.ref)
+    if row is None or not (caller.scope.covers(row.user_id) or right in caller.grants):
+        raise not_found("execution", execution_id)
+    sent_by = command_decider(caller.actor, right, row.user_id, now())
+    return row, Handle(execution.client, row.ref), sent_by
+
+
+def _without_conversation(response: ResponseT, row: ExecutionRow, caller: Caller) -> ResponseT:
+    """Leave out the conversation for callers who may steer or cancel, and not read it."""
+    if caller.scope.covers(row.user_id):
+        return response
+    return response.model_copy(update={"output": None, "error_message": None, "metadata": EMPTY})

@@ -1,5 +1,7 @@
 """Routes for the inbox of open requests and the list of agents."""
 
+from functools import partial
+
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.routes.router import ApiDep, router
 from everstep.http_api.schemas.execution_responses import Request
@@ -14,7 +16,9 @@ async def read_inbox(
     api: ApiDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 50
 ) -> PageResponse[Request]:
     """List open questions and approvals of all executions, oldest first."""
-    return page_response(await api.sessions.store.inbox(caller.scope, cursor=cursor, limit=limit), Request.of)
+    store, access = api.sessions.store, caller.request_access
+    page = await store.inbox(caller.scope, access, cursor=cursor, limit=limit)
+    return page_response(page, partial(Request.of, actor=caller.actor))
 
 
 @routes.get("/agent/agents")

@@ -6,6 +6,7 @@ from uuid import UUID
 from fastapi import Query, Response
 
 from everstep.agent_domain.capabilities.questions import Question, UserAnswer
+from everstep.agent_domain.capabilities.rights import Actor
 from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -137,6 +138,7 @@ async def send_message(
         user_id,
         key,
         asks,
+        caller.actor,
         data=body.data,
         request_id=body.request_id,
         model=usable_model(caller, body.model),
@@ -158,6 +160,7 @@ async def begin_session(
         user_id,
         key,
         caller.in_context(user_id),
+        caller.actor,
         initial=body.initial_context_url,
         model=usable_model(caller, body.model),
     )
@@ -186,6 +189,7 @@ def _user_message(
     user_id: str,
     key: RequestKey,
     asks: ContextCaller,
+    by: Actor,
     *,
     data: object = None,
     request_id: UUID | None = None,
@@ -207,6 +211,7 @@ def _user_message(
         initial,
         asks,
         model,
+        by,
     )
 
 

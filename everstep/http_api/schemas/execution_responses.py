@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from everstep.agent_domain.capabilities.rights import ANSWER, Actor, Decider
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -19,8 +20,30 @@ from everstep.agent_domain.storage.sessions import (
 )
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.http_api import samples
+from everstep.http_api.callers import Grant
 from everstep.http_api.samples import example
 from everstep.http_api.schemas.text import Moment, ResponseModel
+
+
+class DecidedBy(ResponseModel):
+    """Who decided about a request, with the rights that this used."""
+
+    subject: str = Field(description="The user or the key; `temporal:...` for a client of Temporal.")
+    scopes: list[str] = Field(description="The scopes that the decision used; none for the owner's own.")
+    roles: list[str] = Field(default_factory=list, description="The roles that the decision used.")
+    key_id: UUID | None = Field(default=None, description="The API key, if one was sent.")
+    at: Moment
+
+    @classmethod
+    def of(cls, decider: Decider) -> Self:
+        """Convert a stored decider."""
+        return cls(
+            subject=decider.subject,
+            scopes=list(decider.scopes),
+            roles=list(decider.roles),
+            key_id=decider.key_id,
+            at=decider.at,
+        )
 
 
 class Request(ResponseModel):
@@ -38,10 +61,34 @@ class Request(ResponseModel):
     args_digest: str = Field(description="The digest that a decision must send back.")
     request: Mapping[str, Any] = Field(description="For a question: its prompt, choices and schema.")
     created_at: Moment
+    agent: str = Field(default="", description="The agent that asks.")
+    user_id: str | None = Field(default=None, description="The user of the execution.")
+    approver: list[str] = Field(
+        default_factory=list,
+        description="Who may decide about a call, any of these: `owner`, `scope:NAME` or `role:NAME`.",
+    )
+    four_eyes: bool = Field(default=False, description="Whether the user of the execution may not decide.")
+    expires_at: Moment | None = Field(
+        default=None, description="When the call is denied if no one has decided; null for never."
+    )
+    may_decide: bool = Field(default=False, description="Whether the caller may decide or answer now.")
+    decision: str | None = Field(
+        default=None, description="`approve`, `deny`, `edit`, `answer`, or `expired`; null while it is open."
+    )
+    reason: str | None = Field(default=None, description="The reason for a denial.")
+    edited_args: Mapping[str, Any] | None = Field(
+        default=None, description="The arguments that replaced the requested ones."
+    )
+    decided_by: DecidedBy | None = Field(
+        default=None,
+        description="Who decided or answered; null while it is open, for what no caller decided, and for "
+        "decisions of older releases.",
+    )
 
     @classmethod
-    def of(cls, row: RequestRow) -> Self:
-        """Convert a stored row."""
+    def of(cls, row: RequestRow, *, actor: Actor | None = None) -> Self:
+        """Convert a stored row, for the caller that reads it."""
+        resolution, policy = row.resolution, row.policy
         return cls(
             id=row.id,
             execution_id=row.ref.execution_id,
@@ -53,7 +100,25 @@ class Request(ResponseModel):
             args_digest=row.args_digest,
             request=row.request,
             created_at=row.created_at,
+            agent=row.agent,
+            user_id=row.user_id,
+            approver=list(policy.approver) if policy else [],
+            four_eyes=policy is not None and policy.four_eyes,
+            expires_at=row.expires_at,
+            may_decide=actor is not None and _may_decide(row, actor),
+            decision=resolution.outcome if resolution else None,
+            reason=resolution.reason if resolution else None,
+            edited_args=resolution.edited_args if resolution else None,
+            decided_by=DecidedBy.of(resolution.by) if resolution and resolution.by else None,
         )
+
+
+def _may_decide(row: RequestRow, actor: Actor) -> bool:
+    if row.state is RequestState.RESOLVED or actor.has_scope(Grant.READ_ONLY):
+        return False
+    if row.policy is not None:
+        return row.policy.permits(actor, row.user_id)
+    return actor.acts_for(row.user_id) or actor.has_scope(ANSWER)
 
 
 class ExecutionResponse(ResponseModel):
@@ -80,6 +145,9 @@ class ExecutionResponse(ResponseModel):
     error_message: str | None
     last_snapshot_id: UUID | None = Field(default=None, description="The latest snapshot of the execution.")
     metadata: Mapping[str, Any]
+    cancelled_by: DecidedBy | None = Field(
+        default=None, description="Who cancelled the execution; null if no caller did, and in lists."
+    )
     created_at: Moment
     started_at: Moment | None
     completed_at: Moment | None
@@ -103,6 +171,7 @@ class ExecutionResponse(ResponseModel):
             error_message=row.error_message if in_full else public_message,
             last_snapshot_id=row.last_snapshot_id,
             metadata=row.metadata,
+            cancelled_by=DecidedBy.of(row.cancelled_by) if row.cancelled_by else None,
             created_at=row.created_at,
             started_at=row.started_at,
             completed_at=row.completed_at,

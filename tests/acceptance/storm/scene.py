@@ -277,7 +277,8 @@ async def open_scene(measure: Force, seed: str, nursery: Nursery, folder: Path) 
 
             database = await stack.enter_async_context(Relay.open("the link to PostgreSQL", to_postgres))
             temporal = await stack.enter_async_context(Relay.open("the link to Temporal", to_temporal))
-            key = await create_key(PostgresKeys(installation.store.engine), "storm", user_id="ann")
+            keys, scopes = PostgresKeys(installation.store.engine), ["approve", "approve:edit"]
+            key = await create_key(keys, "storm", user_id="ann", scopes=scopes)
             scene = Scene(measure, seed, installation, services, folder, key.secret, database, temporal)
             try:
                 await scene.open()

@@ -14,7 +14,7 @@ from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.agents.plan import PlannedTool
 from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.agents.react import ReActDriver
-from everstep.agent_domain.capabilities.approvals import ApprovalMode
+from everstep.agent_domain.capabilities.approvals import Approval, ApprovalMode
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, ContinuationDecision
 from everstep.agent_domain.loop.criteria import (
@@ -199,7 +199,7 @@ def test_processors_and_hooks_keep_their_order() -> None:
 def test_approvals_are_kept_by_tool() -> None:
     """11, 8.6.1: `never` by default; the last setting counts."""
     builder = DefinitionBuilder.base().with_approval("look", "never").with_approval("look", "always")
-    assert builder.with_tools([LOOK]).definition().approvals == {"look": ApprovalMode.ALWAYS}
+    assert builder.with_tools([LOOK]).definition().approvals == {"look": Approval(ApprovalMode.ALWAYS)}
 
 
 def test_an_approval_of_a_tool_that_the_agent_lacks_is_refused() -> None:

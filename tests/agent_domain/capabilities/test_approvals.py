@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from everstep.agent_domain.capabilities.approvals import (
+    NO_APPROVAL,
+    Approval,
     ApprovalDecision,
-    ApprovalMode,
-    approval_to_json,
     args_digest,
-    needs_approval,
     parse_approval,
 )
+from everstep.agent_domain.capabilities.rights import DecisionPolicy
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import frozen_map
 
@@ -36,6 +36,10 @@ def rules(*entries: tuple[str, dict[str, str], str]) -> Any:
     return parse_approval([{"tool": tool, "args": args, "approval": mode} for tool, args, mode in entries])
 
 
+def needs_approval(approval: Approval, tool: str, args: dict[str, Any]) -> bool:
+    return approval.policy_of(tool, args) is not None
+
+
 def a_decision(decision: str = "approve", **fields: Any) -> ApprovalDecision:
     return ApprovalDecision.parse({"decision": decision, "args_digest": DIGEST, **fields})
 
@@ -44,16 +48,24 @@ def a_decision(decision: str = "approve", **fields: Any) -> ApprovalDecision:
 
 
 @pytest.mark.parametrize(
-    "given", ["never", "always", [{"tool": "x", "args": {"a": "b"}, "approval": "always"}]]
+    "given",
+    [
+        "never",
+        "always",
+        [{"tool": "x", "args": {"a": "b"}, "approval": "always"}],
+        [{"tool": "x", "args": {}, "approval": "always", "approver": ["role:boss"], "four_eyes": True}],
+        {"approval": "always", "approver": ["owner"]},
+        {"approval": "always", "four_eyes": True, "expires_after": 60.0},
+    ],
 )
 def test_an_approval_can_be_written(given: Any) -> None:
     """8.6.1: as it was given."""
-    assert approval_to_json(parse_approval(given)) == given
+    assert parse_approval(given).to_json() == given
 
 
 def test_never_and_always_ignore_the_call() -> None:
     """8.6.1: `never`, `always`."""
-    assert parse_approval("never") is ApprovalMode.NEVER
+    assert parse_approval("never") == NO_APPROVAL
     assert not needs_approval(parse_approval("never"), "bash", ARGS)
     assert needs_approval(parse_approval("always"), "bash", ARGS)
 
@@ -69,7 +81,7 @@ def test_the_first_rule_that_matches_decides() -> None:
 def test_without_a_matching_rule_the_call_runs() -> None:
     """8.6.1: `never` is the default."""
     assert not needs_approval(rules(("bash", {"command": "rm*"}, "always")), "bash", {"command": "ls"})
-    assert not needs_approval((), "bash", {})
+    assert not needs_approval(parse_approval(()), "bash", {})
 
 
 @pytest.mark.parametrize(
@@ -117,6 +129,68 @@ def test_a_meaningless_approval_is_refused(value: object) -> None:
     """8.6.1: unknown fields too, as a misspelt rule would let calls run."""
     with pytest.raises(InvalidInput, match="approval"):
         parse_approval(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (
+            {"approval": "always", "by": "owner"},
+            "no key 'by'; use approval, approver, four_eyes, expires_after",
+        ),
+        ({"approver": "owner"}, "None is not an approval"),
+        (
+            {"approval": "always", "approver": "boss"},
+            "'boss' is no approver; use 'owner', 'approve', 'scope:",
+        ),
+        ({"approval": "always", "approver": []}, r"\[\] is no approver"),
+        ({"approval": "always", "approver": "role:"}, "'role:' is no approver"),
+        ({"approval": "always", "approver": "scope:two words"}, "is no approver"),
+        ({"approval": "always", "approver": ["owner", 5]}, "5 is no approver"),
+        ({"approval": "always", "approver": "owner", "four_eyes": True}, "four_eyes leaves no one to decide"),
+        ({"approval": "always", "four_eyes": "perhaps"}, "four_eyes"),
+        ({"approval": "always", "expires_after": 0}, "more than 0"),
+        ({"approval": "always", "expires_after": True}, "expires_after"),
+        ({"approval": "always", "expires_after": 1e12}, "at most a hundred years"),
+        ([{"tool": "x", "approval": "always", "approver": "boss"}], "rule #1 does not fit: approver"),
+        (
+            {"approval": [{"tool": "x", "approval": "always", "four_eyes": True}], "approver": "owner"},
+            "four_eyes leaves no one to decide",
+        ),
+    ],
+)
+def test_an_approval_that_no_one_can_give_is_refused(value: object, complaint: str) -> None:
+    """8.6.7: one sentence that says what to change."""
+    with pytest.raises(InvalidInput, match=complaint):
+        parse_approval(value)
+
+
+def test_a_rule_may_name_its_own_approver() -> None:
+    """8.6.7: the rule's values, else those of the tool, else those of the agent."""
+    rule = {"tool": "pay", "args": {"euros": "???"}, "approval": "always", "approver": "role:head of sales"}
+    more = {"tool": "pay", "approval": "always", "four_eyes": False}
+    given = {"approval": [rule, more], "four_eyes": True}
+    approval = parse_approval(given, {"approver": "owner", "expires_after": 60})
+
+    assert approval.policy_of("pay", {"euros": 100}) == DecisionPolicy(
+        approver=("role:head of sales",), four_eyes=True, expires_after=60
+    )
+    assert approval.policy_of("pay", {"euros": 10}) == DecisionPolicy(approver=("owner",), expires_after=60)
+    assert approval.policy_of("sell", {}) is None
+
+
+def test_a_remembered_approval_covers_calls_with_the_same_approver() -> None:
+    """8.6.4: the owner, who may allow small amounts, cannot allow large ones with it."""
+    owner, boss = DecisionPolicy(approver=("owner",)), DecisionPolicy(approver=("role:boss",))
+    rule = a_decision(remember=True).rule_to_remember("bash", ARGS, owner)
+    assert rule is not None
+    assert rule.covers("bash", {"command": "ls"}, owner)
+    assert not rule.covers("bash", {"command": "ls"}, boss)
+    assert not rule.covers("bash", {"command": "ls"}, DecisionPolicy(approver=("owner",), four_eyes=True))
+    default = a_decision(remember=True).rule_to_remember("bash", ARGS)
+    assert default is not None
+    assert default.model_dump(mode="json") == {"tool": "bash", "approval": "never", "args": {}}
+    assert default.covers("bash", {}, DecisionPolicy())
 
 
 def test_a_refused_rule_is_named_with_its_place() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision
 from everstep.agent_domain.capabilities.questions import Question
+from everstep.agent_domain.capabilities.rights import Decider, DecisionPolicy
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
 from everstep.agent_domain.loop.continuation import (
@@ -238,6 +239,8 @@ STEP: dict[str, Any] = {
 }
 TOOL_STARTED = envelopes.tool_started_record("c1", "bash", {"command": "ls"}, step_number=2)
 APPROVAL = ApprovalDecision.parse({"decision": "deny", "args_digest": DIGEST, "reason": "too risky"})
+BEN = Decider("ben", datetime(2026, 1, 16, 10, 5, tzinfo=UTC), ("approve",))
+BY_BEN = {"subject": "ben", "scopes": ["approve"], "at": "2026-01-16T10:05:00.000000Z"}
 
 PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
     (
@@ -422,7 +425,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.input_received_record(REQUEST, "c1", 2, InputSource.USER, MESSAGE),
+        envelopes.input_received_record(REQUEST, "c1", 2, InputSource.USER, MESSAGE, by=BEN),
         "agent.input.received",
         f"request/{REQUEST}/received",
         {
@@ -431,6 +434,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
             "step_number": 2,
             "source": "user",
             "message_id": str(MESSAGE),
+            "decided_by": BY_BEN,
         },
     ),
     (
@@ -446,7 +450,9 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         },
     ),
     (
-        envelopes.approval_requested_record(REQUEST, "c1", 2, "rm", {"path": "notes.txt"}),
+        envelopes.approval_requested_record(
+            REQUEST, "c1", 2, "rm", {"path": "notes.txt"}, policy=DecisionPolicy(four_eyes=True)
+        ),
         "agent.approval.requested",
         f"request/{REQUEST}/requested",
         {
@@ -456,10 +462,13 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
             "step_number": 2,
             "args": {"path": "notes.txt"},
             "args_digest": DIGEST,
+            "approver": ["scope:approve"],
+            "four_eyes": True,
+            "expires_at": None,
         },
     ),
     (
-        envelopes.approval_resolved_record(REQUEST, "c1", APPROVAL),
+        envelopes.approval_resolved_record(REQUEST, "c1", APPROVAL, by=BEN),
         "agent.approval.resolved",
         f"request/{REQUEST}/resolved",
         {
@@ -468,6 +477,7 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
             "decision": "deny",
             "reason": "too risky",
             "args_digest": DIGEST,
+            "decided_by": BY_BEN,
         },
     ),
     (

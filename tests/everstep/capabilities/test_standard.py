@@ -116,7 +116,12 @@ CHANGED: dict[str, dict[str, Any]] = {
     "react": {"max_retries": 1, "final_via_inference": True},
     "mcp": {"servers": ["time", "crm"]},
     "user_input": {"timeout_seconds": 5.0, "default_answer": "Friday"},
-    "approval": {"tools": {"todo_write": "always"}},
+    "approval": {
+        "tools": {"todo_write": "always"},
+        "approver": "owner",
+        "four_eyes": True,
+        "expires_after": 60,
+    },
 }
 """For each option a value that is not its default."""
 

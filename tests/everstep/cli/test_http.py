@@ -31,10 +31,16 @@ async def test_a_key_is_created_listed_and_revoked(desk: CommandLine) -> None:
     assert "  revoked 20" in await desk.output_of("keys", "list", "--tenant", "acme")
 
 
+UNKNOWN_SCOPE = (
+    "unknown scope 'all'; use: sessions:all, read-only, approve, approve:edit, answer, steer, cancel, or a "
+    "scope of your agents, which contains a colon, such as shop:refund"
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("create", "x", "--scope", "all"), "unknown scope 'all'; use: sessions:all, read-only"),
+        (("create", "x", "--scope", "all"), UNKNOWN_SCOPE),
         (("create", "x" * 201), "name has 201 characters; send at most 200"),
         (("revoke", "7"), "'7' is not a key id; `everstep keys list` lists them"),
     ],

@@ -115,7 +115,8 @@ async def test_activities_of_different_workflows_start_different_executions(temp
 async def test_a_decision_is_bound_to_the_listed_arguments(temporal: TemporalClient) -> None:
     """8.6.3"""
     agent = an_agent(calls(("delete", {"path": "a"})), says("Done."), tools=[tool(delete)])
-    async with open_service(temporal, agent.with_approval("delete", "always")) as office:
+    agent = agent.with_approval("delete", "always", approver="role:temporal")
+    async with open_service(temporal, agent) as office:
         begun = await call_entry(office, "start", StartRequest(agent="agent", message="Delete a"))
         execution = office.client.execution(begun.execution_id)
         await office.until_status(execution, ExecutionStatus.PAUSED)
@@ -130,8 +131,36 @@ async def test_a_decision_is_bound_to_the_listed_arguments(temporal: TemporalCli
         approval = {"act": "approve", "args_digest": asked.args_digest}
         await call_entry(office, "act", act.model_copy(update=approval))
         await execution.result()
+        (decided,) = await execution.all_requests()
+        assert decided.resolution is not None
+        assert decided.resolution.by is not None
+        assert (decided.resolution.by.subject, decided.resolution.by.roles) == (
+            "temporal:everstep.act",
+            ("temporal",),
+        )
 
         assert (await call_entry(office, "act", act)).status is ExecutionStatus.COMPLETED
+
+
+@pytest.mark.parametrize("approver", ["approve", "owner"])
+async def test_a_client_of_temporal_decides_only_if_a_setting_permits_it(
+    temporal: TemporalClient, approver: str
+) -> None:
+    """8.6.8: its calls carry no token."""
+    agent = an_agent(calls(("delete", {"path": "a"})), says("Done."), tools=[tool(delete)])
+    agent = agent.with_approval("delete", "always", approver=approver)
+    async with open_service(temporal, agent) as office:
+        execution = await office.client.start("agent", "Delete a", user_id="ann")
+        await office.until_status(execution, ExecutionStatus.PAUSED)
+        (asked,) = await execution.requests()
+        environment = ActivityEnvironment()
+        decision = ActRequest(execution_id=execution.id, act="approve", args_digest=asked.args_digest)
+
+        with pytest.raises(ApplicationError, match=r"Only .* may decide about this call") as refused:
+            await environment.run(TemporalEntry(office.client).act, decision)
+        assert refused.value.type == "NotPermitted"
+        await environment.run(TemporalEntry(office.client, may_approve=True).act, decision)
+        await execution.result()
 
 
 @pytest.mark.parametrize("digest", ["", " ", "A" * 64, "a" * 63])

@@ -1,8 +1,8 @@
 """The agent of these tests: the first word of a message selects what it does.
 
-`ask` asks for a day, `wonder` asks why, `form` asks for a form, `book` makes a booking that needs approval,
-`fail` is an error; it answers any other message at once. The chief does the same, and `send A & B` starts
-subagents for A and B.
+`ask` asks for a day, `wonder` asks why, `form` asks for a form, `fail` is an error. `book` makes a booking
+that its owner approves, `refund` pays back what an approver allows, `wire` what another person allows. It
+answers any other message at once. The chief does the same, and `send A & B` starts subagents for A and B.
 """
 
 from typing import Any
@@ -20,6 +20,13 @@ from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 
 SCHEMA = {"type": "object", "properties": {"seats": {"type": "integer"}}, "required": ["seats"]}
+
+
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "ask": {"prompt": "Which day?", "choices": ["Monday", "Friday"]},
+    "wonder": {"prompt": "Why?"},
+    "form": {"prompt": "How many?", "schema": SCHEMA},
+}
 
 
 class ClerkModel:
@@ -40,14 +47,12 @@ class ClerkModel:
 def _calls_in(text: str) -> list[tuple[str, dict[str, Any]]]:
     word, _, rest = text.partition(" ")
     match word:
-        case "ask":
-            return [("user_input", {"prompt": "Which day?", "choices": ["Monday", "Friday"]})]
-        case "wonder":
-            return [("user_input", {"prompt": "Why?"})]
-        case "form":
-            return [("user_input", {"prompt": "How many?", "schema": SCHEMA})]
+        case "ask" | "wonder" | "form":
+            return [("user_input", QUESTIONS[word])]
         case "book":
             return [("book", {"hotel": "Harbour Inn"})]
+        case "refund" | "wire":
+            return [(word, {"euros": 80})]
         case "send":
             return [("spawn_subagent", {"subagent": "aide", "prompt": task}) for task in rest.split(" & ")]
         case _:
@@ -60,9 +65,25 @@ def book(hotel: str) -> str:
     return f"a room at {hotel}"
 
 
+@tool
+def refund(euros: int) -> str:
+    """Pay money back."""
+    return f"{euros} euros are paid back"
+
+
+@tool
+def wire(euros: int) -> str:
+    """Send money."""
+    return f"{euros} euros are on their way"
+
+
 def _clerk(name: str, description: str) -> DefinitionBuilder:
     agent = DefinitionBuilder.new().with_name(name, description).with_driver(ToolCallingDriver(ClerkModel()))
-    return agent.with_tools([book]).with_approval("book", "always").with_capability(UseUserInput())
+    agent = agent.with_tools([book, refund, wire]).with_capability(UseUserInput())
+    agent = agent.with_approval("book", "always", approver="owner").with_approval("refund", "always")
+    return agent.with_approval(
+        "wire", "always", approver=["owner", "approve", "role:head of sales"], four_eyes=True
+    )
 
 
 CLERK = _clerk("clerk", "Books rooms")

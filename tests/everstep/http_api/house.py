@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx2
+import jwt
 from fastapi import FastAPI
 from starlette.routing import BaseRoute
 from temporalio.client import Client as TemporalClient
@@ -74,9 +75,13 @@ class ApiSetup:
         """A reconciler without a grace period."""
         return Reconciler(self.sessions, grace=0)
 
-    def token(self, user_id: str, *scopes: str, tenant: str | None = None) -> str:
-        """A bearer token for this user."""
-        return sign_token(SECRET, user_id, tenant or self.tenant, " ".join(scopes))
+    def token(self, user_id: str, *scopes: str, tenant: str | None = None, **claims: Any) -> str:
+        """A bearer token for this user, optionally with other claims."""
+        token = sign_token(SECRET, user_id, tenant or self.tenant, " ".join(scopes))
+        if not claims:
+            return token
+        signed = jwt.decode(token, options={"verify_signature": False})
+        return jwt.encode({**signed, **claims}, SECRET, "HS256")
 
     @asynccontextmanager
     async def open_worker(self) -> AsyncGenerator[None]:
@@ -177,8 +182,10 @@ async def open_callers(api_setup: ApiSetup) -> AsyncGenerator[MakeCaller]:
     app = make_app(api_setup.api)
     async with AsyncExitStack() as stack:
 
-        async def sign_in(user_id: str = "ann", *scopes: str, tenant: str | None = None) -> ApiCaller:
-            token = api_setup.token(user_id, *scopes, tenant=tenant)
+        async def sign_in(
+            user_id: str = "ann", *scopes: str, tenant: str | None = None, **claims: Any
+        ) -> ApiCaller:
+            token = api_setup.token(user_id, *scopes, tenant=tenant, **claims)
             http = http_client(app, {"Authorization": f"Bearer {token}"})
             return ApiCaller(await stack.enter_async_context(http), api_setup, app)
 

@@ -4,7 +4,7 @@ The addresses come from the API's own description, so that a new one is tested a
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -84,10 +84,12 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
     return OwnObjects(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
 
 
-async def assert_no_access(stranger: ApiCaller, theirs: OwnObjects) -> None:
-    """This caller reads nothing, and changes nothing."""
+async def assert_no_access(stranger: ApiCaller, theirs: OwnObjects, opened: Sequence[str] = ()) -> None:
+    """This caller reads nothing, and changes nothing, except at the addresses that end in `opened`."""
     count = 0
     for method, address, body in theirs.requests(await stranger.get("/openapi.json")):
+        if address.endswith(tuple(opened)):
+            continue
         count += 1
         given = httpx2.Request(method, "http://x", json=body) if body is not None else None
         headers = {"Content-Type": "application/json"} if given else {}
@@ -127,6 +129,42 @@ async def test_another_user_and_another_tenant_get_nothing(sign_in: MakeCaller, 
     await assert_no_access(await sign_in("ben"), theirs)
     await assert_no_access(await sign_in("ann", tenant=f"far-{uuid4().hex}"), theirs)
     await assert_no_access(await sign_in("robot", "sessions:all", tenant=f"far-{uuid4().hex}"), theirs)
+
+    assert await stored_objects(ann, theirs) == before
+    del work
+
+
+OPENED: Mapping[str, Sequence[str]] = {
+    "approve": ("/agent/inbox", "/requests"),
+    "answer": ("/agent/inbox", "/requests", "/input"),
+    "steer": ("/steer",),
+    "cancel": ("/cancel",),
+}
+"""The addresses that a scope opens for the objects of other users: others are 403 or 404 as without it."""
+
+
+async def test_scopes_open_requests_and_no_conversation(sign_in: MakeCaller, work: None) -> None:
+    """8.6.9, 8.9.5: each right by itself; the owner's call is not for approvers."""
+    ann = await sign_in("ann")
+    theirs = await create_objects(ann)
+    before = await stored_objects(ann, theirs)
+
+    await assert_no_access(await sign_in("ben", "approve:edit"), theirs)
+    await assert_no_access(
+        await sign_in("ben", "profile", roles=["owner", "approve", "sessions:all"]), theirs
+    )
+    for scope, opened in OPENED.items():
+        person = await sign_in("ben", scope, "approve:edit")
+        await assert_no_access(person, theirs, opened=opened)
+        if scope in {"steer", "cancel"}:
+            continue
+        for address in ("/agent/inbox", f"/agent/executions/{theirs.ids['execution_id']}/requests"):
+            shown = await person.http.get(address)
+            assert shown.status_code == 200
+            assert "My treasure" not in shown.text
+    reader = await sign_in("ben", "approve", "read-only")
+    for request in (await reader.get("/agent/inbox"))["items"]:
+        assert request["may_decide"] is False
 
     assert await stored_objects(ann, theirs) == before
     del work

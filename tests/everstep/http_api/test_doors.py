@@ -368,6 +368,9 @@ async def test_a_revoked_key_is_refused(api_setup: ApiSetup) -> None:
     ("name", "given", "words"),
     [
         ("x", {"scopes": ["all"]}, "unknown scope 'all'"),
+        ("x", {"scopes": ["approve", "approve:edti"]}, "unknown scope 'approve:edti'"),
+        ("x", {"scopes": ["shop:"]}, "unknown scope 'shop:'"),
+        ("x", {"scopes": ["shop:pay back"]}, "unknown scope 'shop:pay back'"),
         ("x" * 201, {}, "name"),
         (" ", {}, "name"),
         ("x", {"tenant_id": ""}, "tenant"),

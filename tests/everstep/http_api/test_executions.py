@@ -126,9 +126,10 @@ async def test_a_call_runs_once_it_is_approved(ann: ApiCaller, work: None) -> No
     ],
 )
 async def test_a_call_is_denied_or_edited(
-    ann: ApiCaller, work: None, decision: dict[str, Any], response: str
+    sign_in: MakeCaller, work: None, decision: dict[str, Any], response: str
 ) -> None:
     """8.6.2"""
+    ann = await sign_in("ann", "approve:edit")
     execution = await ann.start_execution("book")
     request = await ann.wait_for_request(execution)
 
@@ -140,9 +141,10 @@ async def test_a_call_is_denied_or_edited(
 
 
 async def test_after_an_edit_only_the_request_shows_the_original_arguments(
-    ann: ApiCaller, work: None
+    sign_in: MakeCaller, work: None
 ) -> None:
     """8.6.5"""
+    ann = await sign_in("ann", "approve:edit")
     session = await ann.create_session()
     execution = (await ann.post_message(session, "book", broadcast="debug"))["execution_id"]
     request = await ann.wait_for_request(execution)

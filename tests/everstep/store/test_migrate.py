@@ -78,6 +78,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0008_references",
         "0009_disclosure",
         "0010_call_texts",
+        "0011_approvers",
     ]
 
 
@@ -209,6 +210,8 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
 
 
 BEFORE_CALL_TEXTS = """
+    ALTER TABLE agent_requests DROP COLUMN policy;
+    ALTER TABLE agent_commands DROP COLUMN sent_by;
     ALTER TABLE agent_tool_calls DROP COLUMN note, DROP COLUMN own_text;
     UPDATE agent_schema_version SET version_num = '0009_disclosure';
 """

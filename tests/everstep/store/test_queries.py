@@ -175,6 +175,8 @@ MANY = """
       FROM agent_executions, generate_series(1, 5) AS step;
     INSERT INTO agent_requests (id, tenant_id, execution_id, call_id, kind)
     SELECT gen_random_uuid(), tenant_id, execution_id, call_id, 'input' FROM agent_tool_calls WHERE step = 1;
+    INSERT INTO agent_commands (execution_id, tenant_id, key, kind, delivered_at)
+    SELECT execution_id, tenant_id, 'cancel/' || number, 'cancel', now() FROM agent_steps;
     INSERT INTO agent_streams (stream_id, tenant_id) SELECT session_id, tenant_id FROM agent_executions;
     INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
     SELECT session_id, seq, tenant_id, gen_random_uuid(), 'agent.status', id, '{{}}'
