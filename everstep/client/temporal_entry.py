@@ -47,6 +47,8 @@ class StartRequest(_Contract):
     """Store the full state after each step."""
     broadcast: Literal["minimal", "standard", "debug"] | None = None
     """The level of detail of the events; default: the agent's."""
+    model: str | None = None
+    """A preset, or a model in one line; default: the agent's."""
 
 
 class ActRequest(_Contract):
@@ -153,6 +155,7 @@ class TemporalEntry:
                 session_id=request.session_id,
                 debug=request.debug,
                 broadcast=request.broadcast and BroadcastConfig.preset(request.broadcast),
+                model=request.model,
             )
             return await ExecutionReport.of(execution)
         except EverstepError as error:

@@ -174,6 +174,7 @@ def test_a_malformed_digest_is_refused_before_it_is_sent(digest: str) -> None:
     ("request_", "complaint"),
     [
         (StartRequest(agent="nobody", message="x"), "No agent named 'nobody'"),
+        (StartRequest(agent="agent", message="x", model="fast"), "the agent 'agent' has a model of its own"),
         (ActRequest(execution_id=UUID(int=5), act="show"), "There is no execution"),
         (ActRequest(execution_id=UUID(int=5), act="answer", text="x"), "There is no execution"),
     ],
