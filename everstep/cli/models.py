@@ -34,7 +34,7 @@ async def _list_models(settings: Settings, *, as_json: bool) -> None:
 @click.pass_obj
 @command
 async def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
-    """Ask each model for one token and say what is wrong; then exit with 1.
+    """Ask each model for one token; exit with 1 if anything is wrong.
 
     MODEL is a preset, or a model such as openai:gpt-5.5. Without any, all presets are asked, except built-in
     ones without a key.
