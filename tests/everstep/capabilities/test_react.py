@@ -19,6 +19,7 @@ from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.react import UseReAct
 from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.tasks import UseTaskPlanning
+from everstep.local.agent import Agent
 from everstep.runtime.builder import AgentBuilder
 from tests.everstep.capabilities.agent_words import Presets, builder_of, results
 
@@ -59,7 +60,7 @@ async def test_the_model_of_the_preset_decides() -> None:
 
 async def test_without_presets_the_step_fails() -> None:
     """12.2: and its error says so."""
-    state = await builder_of(UseReAct()).build().arun("Where?")
+    state = await Agent(builder_of(UseReAct()).definition()).arun("Where?")
     assert state.status is AgentStatus.FAILED
     assert "ReActDriver has no model; pass one" in state.steps[0].errors_as_text
 
