@@ -19,6 +19,7 @@ from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.loop import CriteriaView, Infer, decide, only_facts
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.messages import MessageList
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall, ToolExecution
@@ -75,7 +76,7 @@ def body(state: AgentState, number: int) -> AgentStep:
     calls = tuple(ToolCall(f"call-{number}-{i}", "look") for i in range(2))
     response = InferenceResponse("", calls, "tool_calls", Usage(300, 40))
     executions = tuple(ToolExecution(call, "x" * 200) for call in calls)
-    return AgentStep(state.new_step_id(), NOW, (), (), response, executions, seconds=0.5)
+    return AgentStep(state.new_step_id(), NOW, (), MessageList(), response, executions, seconds=0.5)
 
 
 def state_after(steps: int) -> AgentState:

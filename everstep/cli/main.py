@@ -18,7 +18,7 @@ import click
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.cli.options import AGENTS_HELP, SOURCE
-from everstep.cli.printing import visible, visible_stream
+from everstep.cli.printing import echo, visible, visible_stream
 from everstep.runtime.signals import restore_for_children
 
 SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
@@ -99,7 +99,7 @@ def _print_version(context: click.Context, _option: click.Parameter, is_wanted: 
     import platform  # noqa: PLC0415
     from importlib.metadata import version  # noqa: PLC0415
 
-    click.echo(f"everstep {version('everstep')} (Python {platform.python_version()}, {platform.platform()})")
+    echo(f"everstep {version('everstep')} (Python {platform.python_version()}, {platform.platform()})")
     context.exit()
 
 
@@ -131,7 +131,7 @@ def commands(context: click.Context, data: Path | None, agents: tuple[str, ...],
     except EverstepError as error:
         raise click.ClickException(visible(str(error))) from error
     for warning in misspelled_variables(os.environ):
-        click.echo(visible(warning), err=True)
+        echo(warning, err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

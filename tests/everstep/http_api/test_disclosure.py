@@ -108,7 +108,7 @@ async def leaking(api_setup: ApiSetup) -> AsyncGenerator[ApiSetup]:
     sessions = Sessions(client, api_setup.sessions.store, "ends")
     book = AgentBook(known.values(), NoModels())
     async with make_worker(client.temporal, client.store, book, api_setup.settings, ended=sessions.on_end):
-        yield ApiSetup(sessions, api_setup.keys, api_setup.settings, api_setup.tenant)
+        yield ApiSetup(sessions, api_setup.keys, api_setup.settings, tenant=api_setup.tenant)
 
 
 @pytest_asyncio.fixture
@@ -212,7 +212,7 @@ async def test_a_setting_shows_all_texts_to_all_callers(
     book = AgentBook(known.values(), NoModels())
     async with (
         make_worker(client.temporal, client.store, book, settings, ended=sessions.on_end),
-        open_callers(ApiSetup(sessions, api_setup.keys, settings, api_setup.tenant)) as sign_in,
+        open_callers(ApiSetup(sessions, api_setup.keys, settings, tenant=api_setup.tenant)) as sign_in,
     ):
         ann = await sign_in("ann")
         _, execution = await run_two_failures(ann, "ends")

@@ -186,7 +186,7 @@ async def processes(api_setup: ApiSetup, sign_in: MakeCaller, work: None) -> Asy
     store = PostgresSessions(engine)
     client = Client(ours.client.temporal, store, ours.client.agents, ours.client.task_queue)
     sessions = Sessions(client, store, ours.default_agent, ours.contexts)
-    other = ApiSetup(sessions, PostgresKeys(engine), api_setup.settings, api_setup.tenant)
+    other = ApiSetup(sessions, PostgresKeys(engine), api_setup.settings, tenant=api_setup.tenant)
     async with open_callers(other) as let_in:
         yield TwoProcesses(api_setup, await sign_in("ann"), await let_in("ann"))
     await engine.dispose()

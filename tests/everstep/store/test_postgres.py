@@ -223,9 +223,13 @@ class TestErrors:
         with pytest.raises(InvalidInput, match="PostgreSQL cannot hold this value"):
             await postgres.settle(a_settlement(ref, ExecutionStatus.RUNNING, step_count=2**40))
 
-    async def test_a_violated_constraint(self, postgres: PostgresStore) -> None:
+    async def test_a_violated_constraint(self, own_store: PostgresStore) -> None:
+        await execute(own_store, "ALTER TABLE agent_executions ADD CHECK (step_count < 7)")
+
         with pytest.raises(StoreError, match=r"refused a statement: new row .* violates check constraint"):
-            await postgres.settle(a_settlement(await accept_execution(postgres), "odd"))  # type: ignore[arg-type]
+            await own_store.settle(
+                a_settlement(await accept_execution(own_store), ExecutionStatus.FAILED, step_count=7)
+            )
 
     async def test_another_constraint_is_not_taken_for_a_duplicate_call_id(
         self, own_store: PostgresStore
