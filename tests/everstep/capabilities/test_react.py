@@ -19,7 +19,7 @@ from everstep.capabilities.metadata import UseMetadataTools
 from everstep.capabilities.react import UseReAct
 from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.tasks import UseTaskPlanning
-from everstep.local.agent import Agent
+from everstep.local.local_agent import Agent
 from everstep.runtime.builder import AgentBuilder
 from tests.everstep.capabilities.agent_words import Presets, builder_of, results
 
