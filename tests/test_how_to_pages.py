@@ -160,12 +160,16 @@ async def test_the_commands_of_the_page_on_debugging_are_run() -> None:
 
 async def test_the_commands_and_programs_of_the_page_on_temporal_only_are_run(tmp_path: Path) -> None:
     page = read_page("temporal-only")
-    service, planning = find_blocks(page, "python")
+    service, signalling, planning = find_blocks(page, "python")
     async with open_desk() as run:
         output = await run(*SHELL, page="".join(find_blocks(page, "sh")))
         assert "COMPLETED" in output
+        assert "No question is open" in output
         assert await run(sys.executable, "-c", page=service) == (
             "completed after 3 steps: Your train to Bergen is booked.\n"
+        )
+        assert await run(sys.executable, "-c", page=signalling) == (
+            "user_input is refused: No question is open\ncompleted after 3 steps\n"
         )
         program = tmp_path / "planning.py"
         write = "import os, sys; open(sys.argv[1], 'w').write(sys.argv[2])"

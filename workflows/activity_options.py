@@ -80,5 +80,8 @@ SETTLE = LocalActivityConfig(
     retry_policy=_RETRY,
 )
 
+# A repeated attempt finds what an earlier one stored: the timeout only limits the wait for a lost worker.
+SIGNAL = ActivityConfig(start_to_close_timeout=timedelta(seconds=20), retry_policy=_RETRY)
+
 ROLL_OVER_EVENTS = 1000
 """History length at which the next step boundary continues as new; replaying thousands of events is slow."""

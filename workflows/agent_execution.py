@@ -2,7 +2,7 @@
 
 `decide` is the only source of decisions. Every method that does something folds its result into `self.facts`,
 and the loop then asks for the next decision. Updates from users (`updates.py`) and signals from children
-(`children.py`) change the facts as well.
+(`children.py`) change the facts as well. Signals from users (`people_signals.py`) become updates.
 """
 
 import asyncio
@@ -49,6 +49,7 @@ with workflow.unsafe.imports_passed_through():
     from everstep.workflows.contracts import WORKFLOW, ExecutionInput, ExecutionResult
     from everstep.workflows.execution_base import gather_all
     from everstep.workflows.foreign_workflows import find_foreign_workflow
+    from everstep.workflows.people_signals import SignalHandlers
     from everstep.workflows.updates import UpdateHandlers
 
 
@@ -59,7 +60,7 @@ UNKNOWN_EFFECT_IS_TOOL_ERROR = "unknown-effect-is-tool-error"
 
 
 @workflow.defn(name=WORKFLOW)
-class AgentExecution(UpdateHandlers, ChildExecutions):
+class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
     """One execution, from its first step to its stop reason."""
 
     # The arguments are unchecked: any client of the namespace can start a workflow of this type.
@@ -286,4 +287,6 @@ class AgentExecution(UpdateHandlers, ChildExecutions):
             return
         self.describe("continues in the next run of this workflow")
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(replace(self.start, facts=self.facts, settlements=self.settlements))
+        workflow.continue_as_new(
+            replace(self.start, facts=self.facts, settlements=self.settlements, refused=self.refused)
+        )

@@ -1,6 +1,7 @@
 """The workflow's inputs, outputs and update arguments. References only: bodies stay in the store."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from everstep.agent_domain.agents.plan import ExecutionPlan
@@ -14,6 +15,11 @@ ID_PREFIX = "agent-execution/"
 """Prefix of the workflow ids of executions. Other workflows in the namespace do not have it."""
 CHILD_STATUS_SIGNAL = "child_stands"
 PARENT_PAUSE_SIGNAL = "parent_stands"
+
+PEOPLE_SIGNALS = ("user_input", "approve", "steer", "cancel")
+"""The signals that services with only a Temporal client send. Their payloads are read by an activity."""
+SIGNAL_ACTIVITY = "everstep.signal"
+"""The activity that validates and carries out one of these signals."""
 
 
 def workflow_id(ref: ExecutionRef) -> str:
@@ -34,6 +40,36 @@ def execution_id_of(workflow_id: str) -> UUID | None:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedSignal:
+    """A signal that changed nothing."""
+
+    signal: str
+    """Its name."""
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SignalInput:
+    """A signal for the activity to carry out: its place in the history, where its payload and sender are."""
+
+    ref: ExecutionRef
+    signal: str
+    number: int
+    """Its number among the `PEOPLE_SIGNALS` of this run of the workflow, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReply:
+    """Whether a signal was carried out."""
+
+    refusal: str | None = None
+    """Why not; None if it was."""
+    error_type: str | None = None
+    """The type of the refusal, for the log."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionInput:
     """The input of an execution's workflow, at its start and after continue-as-new."""
 
@@ -49,6 +85,8 @@ class ExecutionInput:
     """Whether a parent execution waits for this one."""
     clocks: StateInfo | None = None
     """The session's clocks, read once when the execution was started."""
+    refused: tuple[RefusedSignal, ...] = ()
+    """Carried over by continue-as-new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +116,8 @@ class ExecutionProgress:
 
     status: ExecutionStatus
     facts: ExecutionFacts
+    refused: tuple[RefusedSignal, ...] = ()
+    """The last signals that were refused, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

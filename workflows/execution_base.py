@@ -34,6 +34,7 @@ class ExecutionBase:
         self.tools = {tool.name: tool for tool in start.plan.tools}
         self.facts = start.facts or ExecutionFacts.begun(start.clocks, workflow.now())
         self.settlements = start.settlements
+        self.refused = start.refused
         self.status = ExecutionStatus.RUNNING
         self.work: asyncio.Task[None] | None = None
         """The task that a cancel interrupts."""

@@ -44,8 +44,8 @@ class UpdateHandlers(ExecutionBase):
 
     @workflow.query
     def state(self) -> ExecutionProgress:
-        """The status and the facts of the execution."""
-        return ExecutionProgress(self.status, self.facts)
+        """The status and the facts of the execution, and the signals that it refused."""
+        return ExecutionProgress(self.status, self.facts, self.refused)
 
     # Updates.
 

@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import TypeAdapter
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client, KeepAliveConfig
+from temporalio.common import RawValue
 from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter, pydantic_data_converter
 from temporalio.converter import (
     CompositePayloadConverter,
@@ -95,7 +96,9 @@ class GuardedPayloadConverter(CompositePayloadConverter):
             raise
 
     def _values(self, payloads: Sequence[Payload], type_hints: list[type] | None) -> list[Any]:
-        if any(payload.metadata.get("encoding") == REFUSED_ENCODING for payload in payloads):
+        # An undecoded value is only passed on; decoding it later raises the refusal.
+        is_read = any(hint is not RawValue for hint in type_hints or [None])
+        if is_read and any(payload.metadata.get("encoding") == REFUSED_ENCODING for payload in payloads):
             raise PlainPayload
         return super().from_payloads(payloads, type_hints)
 

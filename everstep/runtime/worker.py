@@ -21,6 +21,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
+from everstep.client.signal_entry import SignalEntry
 from everstep.client.temporal_entry import TemporalEntry
 from everstep.runtime.secrets import disclosure_of
 from everstep.runtime.settings import Settings
@@ -60,7 +61,15 @@ def make_worker(
         children.report,
         children.close,
     ]
-    answered = [front_door.start, front_door.act] if front_door else []
+    answered = (
+        [
+            front_door.start,
+            front_door.act,
+            SignalEntry(front_door.client, may_approve=front_door.may_approve).receive,
+        ]
+        if front_door
+        else []
+    )
     return Worker(
         client,
         task_queue=settings.task_queue,

@@ -115,6 +115,13 @@ async def answer(execution: Execution) -> None:
     await execution.submit_input("Blue")
 
 
+async def answer_by_signals(execution: Execution) -> None:
+    """Refused, unknown and accepted."""
+    await execution.workflow.signal("user_input", {"answer": "Blue"})
+    await execution.workflow.signal("user-input", "Blue")
+    await execution.workflow.signal("user_input", "Blue")
+
+
 async def approve(execution: Execution) -> None:
     await execution.approve()
 
@@ -301,6 +308,11 @@ async def rolled_over(temporal: TemporalClient) -> Execution:
 @way
 async def questions_answered_way(temporal: TemporalClient) -> Execution:
     return await with_people(temporal, having(calling("ask", "look", "ask"), "Done"), answer, answer)
+
+
+@way
+async def answered_by_signal(temporal: TemporalClient) -> Execution:
+    return await with_people(temporal, having(calling("ask"), "Done"), answer_by_signals)
 
 
 @way

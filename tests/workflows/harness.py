@@ -40,6 +40,7 @@ from everstep.agent_domain.testing import ScriptedModel, says
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.tools.tools import Tool
 from everstep.client.client import Client, Execution
+from everstep.client.temporal_entry import TemporalEntry
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
@@ -241,7 +242,16 @@ class Office:
     def worker(self, *agents: AgentDefinition, strike: Strike = inert, moment: float = START_DELAY) -> Worker:
         """A worker with these agents: by default all that can be started."""
         book = AgentBook(agents or self.agents, NoModels())
-        return make_worker(self.temporal, self.port, book, self.settings, strike, bus=self.bus, moment=moment)
+        return make_worker(
+            self.temporal,
+            self.port,
+            book,
+            self.settings,
+            strike,
+            front_door=TemporalEntry(self.client, may_approve=self.settings.approve_by_signal == "on"),
+            bus=self.bus,
+            moment=moment,
+        )
 
     def worker_with(self, runner: WorkflowRunner) -> Worker:
         """A worker with another workflow runner."""
