@@ -146,17 +146,18 @@ def output_from(call: ToolCall, record: CallRecord) -> ToolOutput:
     return ToolOutput(facts, record.seconds, record.besides)
 
 
-def build_context(ref: ExecutionRef, reserved: Reservation, ask: AskModel) -> ToolContext:
+def build_context(ref: ExecutionRef, reserved: Reservation, ask: AskModel, attempt: int = 1) -> ToolContext:
     """Build the context that the tool of a call receives."""
-    return ToolContext(
+    context = ToolContext(
         ref.execution_id,
         reserved.call.id,
         reserved.step_number,
         reserved.metadata,
-        ref.tenant_id,
-        reserved.earlier,
-        ask,
+        earlier=reserved.earlier,
+        ask=ask,
+        attempt=attempt,
     )
+    return context.for_run(reserved.run)
 
 
 def now() -> datetime:

@@ -278,6 +278,7 @@ def _reservations(
             broadcast=material.broadcast,
             earlier=step.tool_calls[:index],
             allowed=material.allowed,
+            run=material.run,
         )
         for index, call in enumerate(step.tool_calls)
         if step.needs[call.id] == CallNeed.RUN

@@ -35,7 +35,7 @@ def bare_state(ref: ExecutionRef, material: StepInput) -> AgentState:
         facts=ExecutionFacts(state_info=replace(material.clocks, id=material.agent_id)),
         metadata=material.metadata,
         cached_context=CachedContext.from_dict(material.spec.cached_context),
-        execution=ExecutionData(ref.execution_id, task=material.task),
+        execution=ExecutionData(ref.execution_id, task=material.task, run=material.run),
     ).with_messages(material.messages)
 
 

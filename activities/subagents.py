@@ -96,10 +96,9 @@ class SubagentActivities:
         self, request: SpawnInput, definition: AgentDefinition, reserved: Reservation
     ) -> SpawnOutput | ToolExecution:
         call, note, _ = call_records.apply_decision(reserved.call, reserved.resolution)
-        context, started = (
-            call_records.build_context(request.ref, replace(reserved, call=call), refuse_model_call),
-            now(),
-        )
+        given, attempt = replace(reserved, call=call), activity.info().attempt
+        context = call_records.build_context(request.ref, given, refuse_model_call, attempt)
+        started = now()
         spawn = await spawn_child(definition.tools, call, context)
         if isinstance(spawn, Outcome):
             return spawn.execution(call, started, now(), note)

@@ -93,7 +93,7 @@ class ToolRunner:
             return call_records.output_from(reserved.call, reserved.recorded)
         async with deferred_start(reserve, self.start_delay, is_written=is_reserved) as is_started:
             self.strike(Failpoint.TOOL_AFTER_RESERVE)
-            run = await self._execute(request, definition, reserved)
+            run = await self._execute(request, definition, reserved, attempt)
         self.strike(Failpoint.TOOL_AFTER_EFFECT)
         start_events = () if is_started.is_set() else execution_events.call_start_events(reserved)
         record = await call_records.record_run(
@@ -111,7 +111,7 @@ class ToolRunner:
         return call_records.output_from(reserved.call, record)
 
     async def _execute(
-        self, request: ToolInput, definition: AgentDefinition, reserved: Reservation
+        self, request: ToolInput, definition: AgentDefinition, reserved: Reservation, attempt: int
     ) -> ToolRun:
         key = f"call/{reserved.call.id}"
         ask = RecordedInquiry(self.store, self.agents, request, key, plan=definition.base_plan)
@@ -123,7 +123,7 @@ class ToolRunner:
         if early_result:
             return ToolRun(early_result)
         call, note, _ = call_records.apply_decision(reserved.call, reserved.resolution)
-        context = call_records.build_context(request.ref, replace(reserved, call=call), ask)
+        context = call_records.build_context(request.ref, replace(reserved, call=call), ask, attempt)
         run = await run_tool(
             definition.tools.get(call.name),
             call,

@@ -255,6 +255,7 @@ from everstep.agent_domain.tools.function_tool import (
     tool as tool,
 )
 from everstep.agent_domain.tools.inquiry import AskModel as AskModel, ModelChoice as ModelChoice
+from everstep.agent_domain.tools.run_context import Cancellation as Cancellation, RunContext as RunContext
 from everstep.agent_domain.tools.tools import (
     Effect as Effect,
     Tool as Tool,
@@ -262,6 +263,7 @@ from everstep.agent_domain.tools.tools import (
     ToolCall as ToolCall,
     ToolContext as ToolContext,
     ToolExecution as ToolExecution,
+    ToolLogger as ToolLogger,
     ToolOptions as ToolOptions,
     ToolResult as ToolResult,
 )

@@ -5,6 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
+from everstep.agent_domain.tools.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.values import FrozenDict
 
 
@@ -21,6 +22,8 @@ class ExecutionData:
     """Data that hooks pass from the beginning of a step to its end; None outside of steps."""
     task: str | None = None
     """The message that started it; None until it starts."""
+    run: RunContext = NO_RUN_CONTEXT
+    """Its user and its request."""
 
     def __repr__(self) -> str:
         return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"

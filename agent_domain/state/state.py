@@ -254,7 +254,7 @@ class AgentState:
             facts=self.facts.renewed(),
             metadata=inherited_metadata(self.metadata),
             cached_context=CachedContext(),
-            execution=ExecutionData(),
+            execution=ExecutionData(run=self.execution.run),
         )
 
     def with_continuation_outcome(self, outcome: ContinuationOutcome) -> "AgentState":

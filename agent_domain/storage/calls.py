@@ -13,6 +13,7 @@ from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict
 
@@ -64,6 +65,8 @@ class Reservation:
     """The calls before this one in the same response."""
     allowed: tuple[ApprovalRule, ...] = ()
     """Rules of calls that people have approved for the whole execution."""
+    run: RunContext = NO_RUN_CONTEXT
+    """The user and the request of the execution."""
 
     @property
     def is_denied(self) -> bool:

@@ -79,6 +79,8 @@ class NewExecution:
     """The task queue of the workers that run its agent; children use their parent's."""
     session_seconds: float | None = None
     """Working time of its session so far; None: the stored value. Only a parent has a newer one."""
+    request: FrozenDict = EMPTY
+    """`request_data` of the request that starts it; a child without any has its parent's."""
 
 
 @dataclass(frozen=True, slots=True)

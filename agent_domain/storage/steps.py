@@ -19,6 +19,7 @@ from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
 from everstep.agent_domain.stream.records import EventRecord, no_event_records
+from everstep.agent_domain.tools.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict
 
@@ -66,6 +67,8 @@ class StepInput:
     """The times with which the execution began: those of its session."""
     places: tuple[MessagePlace, ...] = ()
     """The place of each message, in order."""
+    run: RunContext = NO_RUN_CONTEXT
+    """The user and the request of the execution."""
 
     def before_step(self, number: int) -> "StepInput":
         """The input without the messages of this step, also without those that it reads."""

@@ -133,8 +133,12 @@ class BaseTool:
         Such a parameter serves classes that override `to_tool_schema`.
         """
         parameters = inspect.signature(self._call).parameters.values()
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            return self._call(**args)
+        named = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        if len(named) < len(parameters):
+            hints = _hints(self._call, self.name) if named else {}
+            contexts = [name for name in named if _is_context(hints.get(name))]
+            # The context wins over an argument of that name, which the model made up.
+            return self._call(**{**args, **dict.fromkeys(contexts, context)})
         return self._function.call(args, context)
 
     def to_tool_schema(self) -> dict[str, Any]:

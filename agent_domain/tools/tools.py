@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, StrEnum
 from types import NoneType
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Final, Protocol, Self, cast, runtime_checkable
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -17,6 +17,7 @@ from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.tools.inquiry import AskModel, refuse_model_call
+from everstep.agent_domain.tools.run_context import Cancellation, RunContext
 from everstep.agent_domain.values import (
     DOCUMENT_DEPTH,
     EMPTY,
@@ -42,6 +43,39 @@ class Effect(StrEnum):
     """Never run it again; the model reads that the effect is unknown."""
 
 
+class ToolLogger(Protocol):
+    """The methods of a standard logger that tools use."""
+
+    def debug(self, msg: str, *args: object) -> None:
+        """Log details."""
+        ...
+
+    def info(self, msg: str, *args: object) -> None:
+        """Log a normal event."""
+        ...
+
+    def warning(self, msg: str, *args: object) -> None:
+        """Log something unexpected."""
+        ...
+
+    def error(self, msg: str, *args: object) -> None:
+        """Log a failure."""
+        ...
+
+    def exception(self, msg: str, *args: object) -> None:
+        """Log a failure with the exception that is being handled."""
+        ...
+
+
+class SilentLogger:
+    """A logger that logs nothing."""
+
+    def debug(self, msg: str, *args: object) -> None:
+        """Log nothing."""
+
+    info = warning = error = exception = debug
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The context of a tool call; `execution_id` and `tool_call_id` form its idempotency key."""
@@ -56,6 +90,40 @@ class ToolContext:
     """The calls before this one in the same response, unchanged."""
     ask: AskModel = field(default=refuse_model_call, compare=False)
     """Calls a model; the usage is added to the execution."""
+    user_id: str | None = None
+    """The user of the execution; None if its service named none."""
+    session_id: UUID | None = None
+    related_type: str | None = None
+    """The type of the object that the request is about: the message's, or else its session's."""
+    related_id: str | None = None
+    request_metadata: FrozenDict = EMPTY
+    """The metadata that the service sent with the request; neither models nor tools can change them."""
+    attempt: int = 1
+    """The number of this attempt of the call, from 1."""
+    logger: ToolLogger = field(default_factory=SilentLogger, compare=False, repr=False)
+    """Logs with the ids of the call; silent in a context that a program makes itself."""
+    cancellation: Cancellation = field(default_factory=Cancellation, compare=False, repr=False)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the result is no longer awaited: the execution was cancelled, or the time limit is over.
+
+        A coroutine is cancelled itself. A plain function runs in a thread, which cannot be stopped: one that
+        takes long should look here and return.
+        """
+        return self.cancellation.is_requested
+
+    def for_run(self, run: RunContext) -> Self:
+        """A copy with the user and the request of the execution."""
+        return replace(
+            self,
+            tenant_id=run.tenant_id,
+            user_id=run.user_id,
+            session_id=run.session_id,
+            related_type=run.related_type,
+            related_id=run.related_id,
+            request_metadata=run.request_metadata,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from everstep.agent_domain.messages.messages import Message, Messages, as_messag
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.tools.run_context import request_data
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
@@ -121,6 +122,7 @@ class Client:
                 plan=frozen_map(plan.model_dump(mode="json")),
                 task_queue=self.task_queue,
                 notes=frozen_map({REQUEST_DIGEST: request} if request else {}),
+                request=request_data(metadata),
             )
         )
         if request and row.metadata.get(REQUEST_DIGEST, request) != request:

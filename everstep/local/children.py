@@ -54,6 +54,7 @@ class SubagentParent:
         state = replace(
             state,
             parent_agent_id=self.state.agent_id,
+            execution=replace(state.execution, run=self.state.execution.run),
             facts=replace(state.facts, state_info=StateInfo(session_execution_seconds=worked)),
         )
         return replace(child, base_plan=plan), state

@@ -174,7 +174,7 @@ def _tool_context(call: ToolCall, state: AgentState, ask: LocalInquiry) -> ToolC
         raise InvalidInput("the state has no execution id yet; call identified(agent_id, execution_id) first")
     step = state.current_step
     step_calls = step.tool_calls if step and not state.facts.is_recorded else ()
-    return ToolContext(
+    context = ToolContext(
         state.execution.execution_id,
         call.id,
         state.facts.recorded_steps + 1,
@@ -182,3 +182,4 @@ def _tool_context(call: ToolCall, state: AgentState, ask: LocalInquiry) -> ToolC
         earlier=tuple(takewhile(lambda each: each.id != call.id, step_calls)),
         ask=ask,
     )
+    return context.for_run(state.execution.run)

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from everstep.agent_domain.agents.contracts import AgentDescriptor
 from everstep.agent_domain.agents.definition import AgentDefinition
@@ -14,6 +15,7 @@ from everstep.agent_domain.messages.messages import Message, user
 from everstep.agent_domain.state.events import E, Event, EventBus, Listener
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.run_context import RunContext
 from everstep.local.clock import Clock
 from everstep.local.runner import LocalRunner
 
@@ -23,7 +25,9 @@ T = TypeVar("T")
 class Agent:
     """A built agent. Its methods block; inside an event loop use the methods that start with `a`.
 
-    Text or a message can be passed in place of a state and begins a new conversation.
+    Text or a message can be passed in place of a state and begins a new conversation. `context` names the
+    user and the request: tools read them in their `ToolContext`, hooks in `state.execution.run`. A state
+    keeps them.
     """
 
     def __init__(
@@ -64,44 +68,58 @@ class Agent:
 
     # Blocking methods.
 
-    def run(self, state: AgentState | Message | str) -> AgentState:
+    def run(self, state: AgentState | Message | str, *, context: RunContext | None = None) -> AgentState:
         """Run steps until a decision stops the run; the returned state has its final status."""
-        return _run_blocking(self.arun(state), "run")
+        return _run_blocking(self.arun(as_state(state, context)), "run")
 
-    def final_step(self, state: AgentState | Message | str) -> AgentState:
+    def final_step(
+        self, state: AgentState | Message | str, *, context: RunContext | None = None
+    ) -> AgentState:
         """Return the state after the last step; the same as `run`."""
-        return self.run(state)
+        return self.run(as_state(state, context))
 
-    def next_step(self, state: AgentState | Message | str) -> AgentState:
+    def next_step(
+        self, state: AgentState | Message | str, *, context: RunContext | None = None
+    ) -> AgentState:
         """Run one more step; returns the state unchanged if the run has ended."""
-        return _run_blocking(self.anext_step(state), "next_step")
+        return _run_blocking(self.anext_step(as_state(state, context)), "next_step")
 
     def has_next_step(self, state: AgentState | Message | str) -> bool:
         """Whether the agent would run another step."""
         return self.runner.has_next_step(as_state(state))
 
-    def iterator(self, state: AgentState | Message | str) -> Generator[AgentState, None, None]:
+    def iterator(
+        self, state: AgentState | Message | str, *, context: RunContext | None = None
+    ) -> Generator[AgentState, None, None]:
         """Yield the state after each step. `close()` stops the run early, as does dropping the iterator."""
         _require_no_loop("iterator")
-        return _iterate_blocking(self.aiterator(state))
+        return _iterate_blocking(self.aiterator(as_state(state, context)))
 
     # Methods for coroutines.
 
-    async def arun(self, state: AgentState | Message | str) -> AgentState:
+    async def arun(
+        self, state: AgentState | Message | str, *, context: RunContext | None = None
+    ) -> AgentState:
         """Like `run`, for coroutines."""
-        return await self.runner.run(as_state(state))
+        return await self.runner.run(as_state(state, context))
 
-    async def afinal_step(self, state: AgentState | Message | str) -> AgentState:
+    async def afinal_step(
+        self, state: AgentState | Message | str, *, context: RunContext | None = None
+    ) -> AgentState:
         """Like `final_step`, for coroutines."""
-        return await self.arun(state)
+        return await self.arun(as_state(state, context))
 
-    async def anext_step(self, state: AgentState | Message | str) -> AgentState:
+    async def anext_step(
+        self, state: AgentState | Message | str, *, context: RunContext | None = None
+    ) -> AgentState:
         """Like `next_step`, for coroutines."""
-        return await self.runner.next_step(as_state(state))
+        return await self.runner.next_step(as_state(state, context))
 
-    def aiterator(self, state: AgentState | Message | str) -> AsyncGenerator[AgentState]:
+    def aiterator(
+        self, state: AgentState | Message | str, *, context: RunContext | None = None
+    ) -> AsyncGenerator[AgentState]:
         """Like `iterator`, for coroutines."""
-        return self.runner.iterate(as_state(state))
+        return self.runner.iterate(as_state(state, context))
 
     # Listeners.
 
@@ -122,8 +140,18 @@ class Agent:
         return self
 
 
-def as_state(value: AgentState | Message | str) -> AgentState:
-    """Return a state; text or a message begins a new conversation."""
+def as_state(value: AgentState | Message | str, context: RunContext | None = None) -> AgentState:
+    """Return a state; text or a message begins a new conversation.
+
+    Args:
+        value: The state, message or text.
+        context: The user and the request; None leaves those of the state.
+    """
+    if context is not None:
+        if not isinstance(cast("object", context), RunContext):
+            raise InvalidInput(f"the context is {context!r}; pass RunContext(user_id=...)")
+        state = as_state(value)
+        return replace(state, execution=replace(state.execution, run=context))
     match value:
         case AgentState():
             return value

@@ -10,7 +10,7 @@ from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.tools.tools import Toolbox, ToolCall, ToolContext, result_value
 from everstep.agent_domain.values import thaw
 from everstep.steps.isolation import error_boundary, run_in_thread
-from everstep.steps.tool_calls import Outcome, outcome_of_error, run_within
+from everstep.steps.tool_calls import Outcome, context_of_call, outcome_of_error, run_within
 
 T = TypeVar("T")
 
@@ -24,6 +24,7 @@ this limit Temporal would retry them forever.
 
 async def spawn_child(tools: Toolbox, call: ToolCall, context: ToolContext) -> Spawn | Outcome:
     """Call a tool's `spawn`; returns the child to start, or the outcome of the call if there is none."""
+    context = context_of_call(context, call)
 
     def call_spawn(tool: CanSpawn) -> Spawn | Outcome:
         value = cast("object", tool.spawn(thaw(call.args), context))

@@ -6,13 +6,15 @@ error.
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from everstep.agent_domain.errors import Escaped, ToolTimedOut
 from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.tools.run_context import Cancellation
 from everstep.agent_domain.tools.tools import (
     QUICK_SECONDS,
     Tool,
@@ -28,6 +30,9 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, thaw
 from everstep.steps.isolation import error_boundary, run_in_thread
 
 T = TypeVar("T")
+
+TOOL_LOGGER: Final = logging.getLogger("everstep.tools")
+"""The logger of `ToolContext.logger`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Outcome:
 
 async def call_tool(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome:
     """Call a tool; returns its result in a storable form, or its error."""
+    context = context_of_call(context, call)
     try:
         with error_boundary():
             limit = _time_limit(options_of(tool))
@@ -62,6 +68,29 @@ async def call_tool(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome
         return Outcome(result_value(result, call.name))
     except Exception as error:  # noqa: BLE001 -- the model reads the exceptions of a tool
         return outcome_of_error(call, error)
+
+
+def context_of_call(context: ToolContext, call: ToolCall) -> ToolContext:
+    """Return the context with a logger and a cancellation of this call alone."""
+    ids = {
+        "tool": call.name,
+        "execution_id": str(context.execution_id),
+        "tool_call_id": context.tool_call_id,
+        "attempt": context.attempt,
+        "tenant_id": context.tenant_id,
+        "user_id": context.user_id,
+        "session_id": context.session_id and str(context.session_id),
+    }
+    return replace(context, logger=_CallLogger(TOOL_LOGGER, ids), cancellation=Cancellation())
+
+
+class _CallLogger(logging.LoggerAdapter[logging.Logger]):
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Name the call in the text, for formats that show no other fields."""
+        ids = cast("Mapping[str, Any]", self.extra)
+        kwargs["extra"] = {**ids, **(kwargs.get("extra") or {})}
+        name = f"{ids['tool']} {ids['tool_call_id']} of {ids['execution_id']}".replace("%", "%%")
+        return f"{name}: {msg}", kwargs
 
 
 def outcome_of_error(call: ToolCall, error: Exception) -> Outcome:
@@ -91,11 +120,16 @@ def _time_limit(options: ToolOptions) -> float | None:
 async def _await_tool(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:
     """Coroutine functions run here; others may block, so they run in a thread."""
     call = getattr(tool, "fn", None) or getattr(tool, "handler", None) or tool.call
-    if inspect.iscoroutinefunction(call):
-        result = tool.call(args, context)
-    else:
-        result = await run_in_thread(lambda: _call_blocking(tool, args, context))
-    return await result if inspect.isawaitable(result) else result
+    try:
+        if inspect.iscoroutinefunction(call):
+            result = tool.call(args, context)
+        else:
+            result = await run_in_thread(lambda: _call_blocking(tool, args, context))
+        return await result if inspect.isawaitable(result) else result
+    except asyncio.CancelledError:
+        # A thread runs on; it can only see that its result is no longer awaited.
+        context.cancellation.request()
+        raise
 
 
 def _call_blocking(tool: Tool, args: dict[str, Any], context: ToolContext) -> Any:

@@ -26,6 +26,7 @@ _KNOWN_CALL = f"""
                call.seconds, call.besides, call.note, call.own_text, execution.status,
                execution.plan -> 'broadcast' AS broadcast,
                coalesce(execution.session_id, execution.id) AS stream_id,
+               execution.user_id, execution.input -> 'request' AS request,
                {ALLOWED},
                (SELECT json_agg(json_build_array(call_id, name, args, malformed) ORDER BY idx)
                   FROM agent_tool_calls made

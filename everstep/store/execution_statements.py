@@ -82,7 +82,8 @@ ALLOWED = """(SELECT json_agg(resolution -> 'remember' ORDER BY resolved_at)
 _EXECUTION = f"""
     SELECT id, status, coalesce(session_id, id) AS stream_id, session_id, agent_type, agent_id,
            parent_agent_id, agent_config, metadata, token_breakdown, last_snapshot_id,
-           parent_execution_id, started_at, plan, listed, session_seconds, session_began_at, {ALLOWED}
+           parent_execution_id, started_at, plan, listed, session_seconds, session_began_at, user_id,
+           input -> 'request' AS request, {ALLOWED}
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """  # noqa: S608 -- constants only

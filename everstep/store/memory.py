@@ -61,6 +61,7 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
             user_id=new.user_id or (parent.user_id if parent else None),
             plan=as_stored(new.plan, "the plan"),
             clocks=_clocks(new, continued),
+            request=as_stored(new.request, "the request") or (parent.request if parent else EMPTY),
         )
         execution.add_lines(0, transcripts.lines(new.messages))
         self._streams.setdefault(ref.stream_id, MemoryStream(ref.tenant_id))

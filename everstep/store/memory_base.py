@@ -109,6 +109,7 @@ class MemoryBase:
             self._task(execution),
             execution.clocks,
             (*[EARLIER_EXECUTION] * len(earlier), *places),
+            execution.run,
         )
 
     def _task(self, execution: MemoryExecution) -> str | None:

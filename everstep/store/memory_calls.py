@@ -49,6 +49,7 @@ class MemoryCalls(MemoryBase):
                 if made.step == call.step and made.idx < call.idx
             ),
             allowed=remembered_rules(execution),
+            run=execution.run,
         )
 
     async def reserve_call(

@@ -22,6 +22,7 @@ from everstep.agent_domain.storage.metadata_changes import MetadataChanges, appl
 from everstep.agent_domain.storage.requests import RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait
 from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
 from everstep.store import bodies, transcripts
@@ -124,6 +125,7 @@ class MemoryExecution:
     last_snapshot_id: UUID | None = None
     worked_seconds: float = 0.0
     clocks: StateInfo = StateInfo()
+    request: FrozenDict = EMPTY
     kept_snapshots: set[UUID] = field(default_factory=set[UUID])
     steps: dict[int, MemoryStep] = field(default_factory=dict[int, MemoryStep])
     messages: dict[tuple[int, int], Message] = field(default_factory=dict[tuple[int, int], Message])
@@ -137,6 +139,11 @@ class MemoryExecution:
     steering: dict[str, MemorySteering] = field(default_factory=dict[str, MemorySteering])
     commands: dict[str, MemoryCommand] = field(default_factory=dict[str, MemoryCommand])
     settlements: set[str] = field(default_factory=set[str])
+
+    @property
+    def run(self) -> RunContext:
+        """The user and the request of the execution."""
+        return RunContext.from_request(self.ref, self.user_id, self.request)
 
     @property
     def is_cancel_stored(self) -> bool:

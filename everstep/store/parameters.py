@@ -31,12 +31,14 @@ def execution_values(
 ) -> dict[str, Any]:
     """Return the parameters of a new execution; it keeps the agent id of the execution it continues."""
     origin = bodies.origin_metadata(parent.id, parent.last_snapshot_id) if parent else EMPTY
+    request = new.request or (parent.request if parent else None)
+    sent = {"messages": export(new.messages)} | ({"request": request} if request else {})
     return {
         "session_id": new.ref.session_id,
         "user_id": new.user_id or (parent.user_id if parent else None),
         "agent": new.spec.agent,
         "spec": encode(new.spec.model_dump(mode="json"), "the agent's definition"),
-        "input": encode({"messages": export(new.messages)}, "the input"),
+        "input": encode(sent, "the input"),
         "breakdown": encode(Usage().to_breakdown()),
         "metadata": encode(origin.merged(new.notes)),
         "agent_id": continued.agent_id if continued else bodies.first_agent_id(new.ref.execution_id),

@@ -116,7 +116,7 @@ def _reservation_from(
     if call is None:
         raise NotFound("call", call_id)
     _, metadata = transcripts.parse_transcript(notes.all())
-    reservation = rows.reservation(call, metadata)
+    reservation = rows.reservation(ref, call, metadata)
     if reservation.recorded is None:
         require_active(ref, call)
     return reservation

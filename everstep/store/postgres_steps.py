@@ -169,7 +169,7 @@ def _begun_step_from(
     """Return a step that begins, or its record; without messages if these were not read."""
     execution, step = require_execution(ref, found.first()), known.one()
     require_active(ref, execution)
-    material = rows.material(execution, said.all() if said else [], step)
+    material = rows.material(ref, execution, said.all() if said else [], step)
     recorded = None if step.facts is None else bodies.parse_facts(step.facts)
     return BegunStep(
         material, recorded, step.attempt, bool(step.was_silent), wait=bodies.parse_wait(step.wait)

@@ -67,7 +67,8 @@ once, and a page has many executions."""
 
 ROW = [*(column for column in executions.c if column.name not in _LARGE_COLUMNS), _NOTES.label("notes")]
 
-# Only for single rows: the column that it is extracted from is large.
+# Only for single rows: the columns that they are extracted from are large.
+_REQUEST = executions.c.input["request"].label("request")
 DEFINITION_HASH = executions.c.agent_config["definition_hash"].as_string().label("definition_hash")
 _CANCELS = select(commands.c.sent_by).where(
     commands.c.execution_id == executions.c.id, commands.c.kind == str(CommandKind.CANCEL)
@@ -100,7 +101,7 @@ class PostgresReader:
         row = execution.first()
         if row is None:
             raise NotFound("execution", ref.execution_id)
-        return rows.material(row, said.all(), before.first())
+        return rows.material(ref, row, said.all(), before.first())
 
     async def material_with_steps(
         self, ref: ExecutionRef, last: int
@@ -121,7 +122,7 @@ class PostgresReader:
         row = execution.first()
         if row is None:
             raise NotFound("execution", ref.execution_id)
-        material = rows.material(row, said.all(), before.first())
+        material = rows.material(ref, row, said.all(), before.first())
         return material, _step_rows(found.all()[::-1], lines, called)
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
@@ -249,8 +250,9 @@ class PostgresReader:
 
 
 async def find_execution(connection: Transaction, ref: ExecutionRef) -> Row[Any] | None:
-    """Return the execution without its large columns."""
-    return (await connection.execute(_filter_by_execution(select(*ROW), ref))).first()
+    """Return the execution without its large columns, with the data of its request."""
+    wanted = _filter_by_execution(select(*ROW).add_columns(_REQUEST), ref)
+    return (await connection.execute(wanted)).first()
 
 
 async def conversation(connection: Transaction, ref: ExecutionRef) -> Messages:

@@ -20,6 +20,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.steps import PreviousStep, StepInput, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts
@@ -79,7 +80,9 @@ def spec(row: Row[Any]) -> ExecutionSpec:
     return spec.model_copy(update={"listed": bodies.document(row.listed, "the tools that were listed")})
 
 
-def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -> StepInput:
+def material(
+    ref: ExecutionRef, row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None
+) -> StepInput:
     """Return the inputs of a step."""
     said = list(said)
     messages, metadata = transcripts.parse_transcript(said)
@@ -99,7 +102,14 @@ def material(row: Row[Any], said: Iterable[Row[Any]], before: Row[Any] | None) -
         transcripts.task_from_rows(said),
         clocks(row),
         transcripts.message_places(said),
+        run_context(ref, row),
     )
+
+
+def run_context(ref: ExecutionRef, row: Row[Any]) -> RunContext:
+    """Return the user and the request of an execution."""
+    with reading("the execution's request"):
+        return RunContext.from_request(ref, row.user_id, row.request)
 
 
 def tool_call(row: Row[Any]) -> ToolCall:
@@ -153,7 +163,7 @@ def inner_reply(row: Row[Any]) -> InnerReply:
     return InnerReply(row.key, row.digest, bodies.document(row.response, "the response"))
 
 
-def reservation(row: Row[Any], metadata: FrozenDict) -> Reservation:
+def reservation(ref: ExecutionRef, row: Row[Any], metadata: FrozenDict) -> Reservation:
     """Return the reservation of a call."""
     return Reservation(
         call=tool_call(row),
@@ -167,6 +177,7 @@ def reservation(row: Row[Any], metadata: FrozenDict) -> Reservation:
         broadcast=bodies.document(row.broadcast or EMPTY, "the plan"),
         earlier=tuple(_earlier_call(told) for told in row.earlier or ()),
         allowed=bodies.parse_rules(row.allowed),
+        run=run_context(ref, row),
     )
 
 

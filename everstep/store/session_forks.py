@@ -82,6 +82,7 @@ class SessionForks(SessionQueue):
             continues_until=step,
             plan=frozen_map(origin.plan),
             task_queue=origin.task_queue,
+            request=frozen_map(origin.request or {}),
             notes=frozen_map({"forked_from": str(ref.execution_id), "forked_step": step}),
         )
         if step > 0 or content is None:

@@ -35,7 +35,8 @@ from everstep.agent_domain.storage.sessions import (
     title_from,
 )
 from everstep.agent_domain.stream import session_messages as announcements
-from everstep.agent_domain.stream.session_messages import Announcement
+from everstep.agent_domain.stream.session_messages import Announcement, Context
+from everstep.agent_domain.tools.run_context import request_data
 from everstep.store import (
     bodies,
     command_statements,
@@ -101,7 +102,7 @@ class SessionQueue(PostgresStore):
             if current and taken is Route.STEER:
                 return await self._steer_execution(connection, message, _ref(message, current.id))
             message = complete(message, session_row(session))
-            posted = await self._begin_execution(connection, message, taken)
+            posted = await self._begin_execution(connection, message, taken, session_row(session).context)
             posted = replace(posted, was_untitled=session.title is None)
             if current is None or taken is not Route.INTERRUPT:
                 is_behind = current is not None and current.status != ExecutionStatus.PENDING
@@ -212,7 +213,7 @@ class SessionQueue(PostgresStore):
         values = execution_key(ref) | {
             "steered_id": missed.execution_id,
             "key": missed.key,
-            "input": encode({"messages": export([message])}),
+            "messages": encode(export([message])),
             "breakdown": encode(Usage().to_breakdown()),
         }
         await connection.execute(session_statements.QUEUE_MISSED_MESSAGE, values)
@@ -280,7 +281,9 @@ class SessionQueue(PostgresStore):
         """
         ref = _ref(message, message.execution_id)
         titled = new if new.title is not None else replace(new, title=title_from(message.content))
-        values = execution_key(ref) | parameters.execution_values(_execution_from(message), None, None)
+        values = execution_key(ref) | parameters.execution_values(
+            _execution_from(message, new.context), None, None
+        )
         async with self._transaction() as connection:
             answers = await connection.together(
                 (session_statements.CREATE_SESSION, session_values(titled)),
@@ -295,11 +298,11 @@ class SessionQueue(PostgresStore):
             return MessageOutcome(message_row(kept.one()), Route.START, ref, launch=launch)
 
     async def _begin_execution(
-        self, connection: Transaction, message: NewMessage, taken: Route
+        self, connection: Transaction, message: NewMessage, taken: Route, context: Context
     ) -> MessageOutcome:
         rank = INTERRUPT_RANK if taken is Route.INTERRUPT else 1
         _, is_new = await self._insert_execution(
-            connection, _execution_from(message, is_queued=True, queue_rank=rank)
+            connection, _execution_from(message, context, is_queued=True, queue_rank=rank)
         )
         ref = _ref(message, message.execution_id)
         values = execution_key(ref) | {"session_id": message.session_id, "title": title_from(message.content)}
@@ -342,7 +345,9 @@ def _can_open_session(message: NewMessage, new: NewSession) -> bool:
     )
 
 
-def _execution_from(message: NewMessage, **queued: Any) -> NewExecution:
+def _execution_from(message: NewMessage, context: Context, **queued: Any) -> NewExecution:
+    """Return the message's execution; it is about what its session is about, if the message names nothing."""
+    about = message.context if message.context.related_type is not None else context
     return NewExecution(
         _ref(message, message.execution_id),
         message.spec,
@@ -350,6 +355,7 @@ def _execution_from(message: NewMessage, **queued: Any) -> NewExecution:
         user_id=message.user_id,
         plan=message.plan,
         task_queue=message.task_queue,
+        request=request_data(message.metadata, about.related_type, about.related_id),
         **queued,
     )
 

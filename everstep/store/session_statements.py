@@ -107,7 +107,8 @@ QUEUE_MISSED_MESSAGE = text("""
     ), queued AS (
         INSERT INTO agent_executions (id, tenant_id, session_id, user_id, agent_type, agent_config, input,
                                       token_breakdown, agent_id, plan, task_queue)
-        SELECT :execution_id, tenant_id, session_id, user_id, agent_type, agent_config, CAST(:input AS json),
+        SELECT :execution_id, tenant_id, session_id, user_id, agent_type, agent_config,
+               json_build_object('messages', CAST(:messages AS json), 'request', input -> 'request'),
                CAST(:breakdown AS json), agent_id, plan, task_queue
           FROM agent_executions
          WHERE id = :steered_id
@@ -234,7 +235,7 @@ STRANDED = text(f"""
 
 ORIGIN = text("""
     SELECT user_id, agent_config, listed, agent_metadata, plan, task_queue, continues_execution_id,
-           continues_until, parent_execution_id
+           continues_until, parent_execution_id, input -> 'request' AS request
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """)

@@ -278,6 +278,7 @@ class PostgresSessions(SessionForks):
             continues=ref.execution_id,
             plan=frozen_map(origin.plan),
             task_queue=origin.task_queue,
+            request=frozen_map(origin.request or {}),
         )
         await self._insert_execution(connection, following)
         found = (await connection.execute(session_statements.LAUNCH, execution_key(new))).first()

@@ -331,6 +331,38 @@ def test_the_context_may_be_optional_and_have_any_name() -> None:
     assert FunctionTool.from_function(returns).call({"city": "c2"}, CONTEXT).tool_call_id == "c2"
 
 
+def test_a_tool_with_any_arguments_gets_the_context_of_the_shell() -> None:
+    """9.9.4: never one that the model made up."""
+
+    class Forwards(BaseTool):
+        """Forward everything."""
+
+        def __call__(self, context: ToolContext, **arguments: Any) -> Any:
+            return context, arguments
+
+    given = Forwards().call({"context": {"user_id": "bob"}, "a": 1}, CONTEXT)
+
+    assert given == (CONTEXT, {"a": 1})
+
+
+def test_a_module_may_postpone_its_annotations() -> None:
+    """9.9.4: also an optional context is found behind a text."""
+    source = """
+from __future__ import annotations
+from typing import Optional
+from everstep import ToolContext, tool
+@tool
+def own(n: int, one: ToolContext, two: Optional[ToolContext] = None, three: ToolContext | None = None):
+    \"\"\"Compare.\"\"\"
+    return one is two is three
+"""
+    module: dict[str, Any] = {"__name__": "postponed"}
+    exec(source, module)  # noqa: S102 -- the import decides how a whole module is compiled
+
+    assert list(module["own"].schema["properties"]) == ["n"]
+    assert module["own"].call({"n": 1}, CONTEXT) is True
+
+
 async def test_the_context_names_the_call_that_the_tool_answers() -> None:
     """1.1.3: also in a real run; metadata are those of the step's start."""
     contexts: list[ToolContext] = []

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,7 @@ from everstep.agent_domain.errors import ToolFailed
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.testing import MockTool
 from everstep.agent_domain.tools.function_tool import BaseTool, tool
+from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.tools.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
 from everstep.agent_domain.values import frozen_map
 from everstep.steps.tool_calls import call_tool
@@ -265,3 +267,41 @@ async def test_a_blocking_tool_sees_the_context_of_its_call() -> None:
     who = ContextVar[str]("who")
     who.set("Ada")
     assert (await result_of(MockTool("who", handler=who.get))).result == "Ada"
+
+
+async def test_a_thread_sees_that_its_time_is_over() -> None:
+    """9.9.5: its result is dropped, and nothing stops it."""
+    was_cancelled = threading.Event()
+
+    @tool(options=ToolOptions(timeout_seconds=0.05))
+    def work(context: ToolContext) -> None:
+        """Work until the end."""
+        while not context.is_cancelled:
+            was_cancelled.wait(0.005)
+        was_cancelled.set()
+
+    execution = await result_of(work)
+
+    assert execution.text == "Error: The tool 'work' did not finish within 0.05s"
+    assert await asyncio.to_thread(was_cancelled.wait, 10)
+    assert not CONTEXT.is_cancelled
+
+
+async def test_what_a_tool_logs_names_its_call(caplog: pytest.LogCaptureFixture) -> None:
+    """9.9.5: in the text, and in attributes for structured logs."""
+
+    @tool
+    def report(context: ToolContext) -> None:
+        """Report."""
+        context.logger.warning("%s shelves are empty", 3)
+
+    context = replace(CONTEXT.for_run(RunContext("ann", "acme", UUID(int=4))), attempt=2)
+    context.logger.error("never logged: a context that a program makes is silent")
+    await call_tool(report, ToolCall("c1", "report"), context)
+
+    (record,) = caplog.records
+    assert record.name == "everstep.tools"
+    assert record.getMessage() == f"report c1 of {UUID(int=9)}: 3 shelves are empty"
+    told = ("tool", "execution_id", "tool_call_id", "attempt", "tenant_id", "user_id", "session_id")
+    values = ["report", str(UUID(int=9)), "c1", 2, "acme", "ann", str(UUID(int=4))]
+    assert [vars(record)[name] for name in told] == values

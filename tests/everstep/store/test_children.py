@@ -2,7 +2,10 @@
 
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.tools.run_context import RunContext, request_data
+from everstep.agent_domain.values import frozen_map
 from tests.everstep.store.store_words import (
+    TENANT,
     a_call,
     a_new_execution,
     a_ref,
@@ -24,6 +27,26 @@ async def test_a_child_belongs_to_its_parent(store: ExecutionStore) -> None:
     agent_id = (await store.material(parent)).agent_id
     assert (await store.material(child)).parent_agent_id == agent_id
     assert (await store.material(later)).parent_agent_id == agent_id
+
+
+async def test_a_child_works_for_the_user_and_request_of_its_parent(store: ExecutionStore) -> None:
+    """9.9.3: whatever metadata its agent begins with; steps, calls and reservations say the same."""
+    request = request_data({"plan": "gold"}, "order", "7")
+    parent = await accept_execution(store, user_id="ann", request=request)
+    child, grandchild = a_ref(), a_ref()
+    made_up = frozen_map({"plan": "made up"})
+    for ref, above in ((child, parent), (grandchild, child)):
+        await store.accept(a_new_execution(ref, parent_execution_id=above.execution_id, metadata=made_up))
+
+    expected = RunContext("ann", TENANT, None, "order", "7", frozen_map({"plan": "gold"}))
+    for ref in (parent, child, grandchild):
+        begun = await store.begin_step(a_step_start(ref))
+        await store.record_reply(a_reply(ref, "?", a_call()))
+        assert begun.material.run == expected
+        assert (await store.preview_step(ref, 1)).material.run == expected
+        assert (await store.material(ref)).run == expected
+        assert (await store.preview_call(ref, "c1")).run == expected
+        assert (await store.reserve_call(ref, "c1", 1)).run == expected
 
 
 async def test_a_call_knows_its_position(store: ExecutionStore) -> None:

@@ -21,10 +21,12 @@ from everstep.agent_domain.storage.calls import Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.requests import RequestState, Resolution
 from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.values import frozen_map
 from tests.everstep.store.store_words import (
     CANCELLED,
     OTHERS,
+    TENANT,
     a_call,
     a_failure,
     a_reply,
@@ -51,7 +53,12 @@ class TestReservingACall:
 
     async def test_it_returns_the_call_to_run(self, store: ExecutionStore, ref: ExecutionRef) -> None:
         assert await store.reserve_call(ref, "c1", 1) == Reservation(
-            a_call("c1", path="x"), 1, 1, frozen_map({"topic": "tea"}), earlier=(a_call("c0"),)
+            a_call("c1", path="x"),
+            1,
+            1,
+            frozen_map({"topic": "tea"}),
+            earlier=(a_call("c0"),),
+            run=RunContext(tenant_id=TENANT),
         )
 
     async def test_it_returns_how_much_viewers_may_see(self, store: ExecutionStore) -> None:
