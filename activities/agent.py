@@ -7,12 +7,16 @@ finds its work recorded returns the record: the model is not asked again and the
 from temporalio import activity
 
 from everstep.activities.agents import AgentProvider, OnEnd, ignore_end
+from everstep.activities.approval_expiry import expire_approvals
 from everstep.activities.call_records import DEFAULT_DISCLOSURE
 from everstep.activities.contracts import (
+    EXPIRE,
     INFER,
     PROCESS,
     RUN_TOOL,
     SETTLE,
+    ExpiryInput,
+    ExpiryOutput,
     InferInput,
     ProcessInput,
     ProcessOutput,
@@ -55,6 +59,7 @@ class AgentActivities:
             store, agents, self.tool_runner, texts, strike, start_delay=start_delay, disclosure=disclosure
         )
         self.processor_runner = ProcessorRunner(store, agents, strike, disclosure)
+        self.store = store
         self.status_writer = StatusWriter(store, agents, strike, on_end, disclosure)
 
     @activity.defn(name=INFER)
@@ -88,3 +93,9 @@ class AgentActivities:
             None.
         """
         return await self.status_writer.settle(request)
+
+    @activity.defn(name=EXPIRE)
+    @redact_errors
+    async def expire(self, request: ExpiryInput) -> ExpiryOutput:
+        """Deny calls about which no one has decided in time, and return when the others are due."""
+        return await expire_approvals(self.store, request)

@@ -5,8 +5,8 @@ arguments and results stay in the store, where the activity that produced them p
 default are left out, which halves their size: so no default may ever change.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import model_validator
@@ -30,7 +30,7 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.tools import Effect
 from everstep.agent_domain.values import EMPTY, FrozenDict
 
-INFER, RUN_TOOL, PROCESS, SETTLE = "infer", "run_tool", "process", "settle"
+INFER, RUN_TOOL, PROCESS, SETTLE, EXPIRE = "infer", "run_tool", "process", "settle", "expire"
 SPAWN, REPORT, CLOSE = "spawn", "report", "close"
 
 
@@ -190,6 +190,25 @@ class SettleInput:
     """Seconds of the current step, which the clocks do not include yet."""
     marks: FrozenDict = EMPTY
     """The marks of the execution, for snapshots."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryInput:
+    """Find out when the approvals of waiting calls expire, and deny those that are due."""
+
+    ref: ExecutionRef
+    calls: tuple[str, ...]
+    due: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryOutput:
+    """When the approvals of calls expire, and which calls were denied."""
+
+    seconds_left: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Seconds until the approval of an undecided call expires; calls without a limit are left out."""
+    denied: tuple[str, ...] = ()
+    """Calls that are due; a call about which someone decided first is not among them."""
 
 
 def step_with_outputs(step: StepFacts, outputs: Sequence[ToolOutput]) -> StepFacts:

@@ -3,16 +3,19 @@
 Answers and messages are stored before the workflow is notified; an update only refers to them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from everstep.activities.agent import AgentActivities
+    from everstep.activities.contracts import ExpiryInput
     from everstep.agent_domain.loop.loop import AwaitApproval, AwaitInput, Decision
     from everstep.agent_domain.loop.status import ExecutionStatus
     from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed
+    from everstep.workflows.activity_options import SETTLE
     from everstep.workflows.contracts import CallReply, ExecutionProgress
     from everstep.workflows.execution_base import ExecutionBase
 
@@ -26,21 +29,41 @@ class UpdateHandlers(ExecutionBase):
         asks = isinstance(decision, AwaitInput)
         self.describe(f"waiting for people: {', '.join(call.name for call in calls) or 'paused'}")
         await self.settle(ExecutionStatus.PAUSED, waiting=tuple(call.id for call in calls), asks=asks)
+        expiring: Mapping[str, float] = {} if asks else await self.check_expiry(calls)
         try:
             await workflow.wait_condition(
-                lambda: decide_again() != decision, timeout=self.answer_timeout(decision)
+                lambda: decide_again() != decision,
+                timeout=self.answer_timeout(decision) or _first_expiry(expiring),
             )
         except TimeoutError:
-            # Unanswered in time: run the tool, which supplies its own default.
-            self.set_need(calls[0].id, CallNeed.RUN)
+            if asks:
+                # Unanswered in time: run the tool, which supplies its own default.
+                self.set_need(calls[0].id, CallNeed.RUN)
+            else:
+                await self.check_expiry(calls, _due_calls(expiring))
         self.facts = self.facts.entered(workflow.now())
         self.describe("running again")
         await self.settle(ExecutionStatus.RUNNING)
 
     def answer_timeout(self, decision: Decision) -> timedelta | None:
-        """How long to wait for an answer; None for no limit, as for all approvals and pauses."""
+        """How long to wait for an answer; None for no limit, as for pauses and most approvals."""
         tool = self.tools.get(decision.call.name) if isinstance(decision, AwaitInput) else None
         return timedelta(seconds=tool.wait_seconds) if tool and tool.wait_seconds is not None else None
+
+    async def check_expiry(
+        self, calls: tuple[CallFacts, ...], due: tuple[str, ...] = ()
+    ) -> Mapping[str, float]:
+        """Deny the calls that are due; return the seconds until the approvals of the others expire."""
+        if not self.plan.approvals_expire or not calls:
+            return {}
+        request = ExpiryInput(self.start.ref, tuple(call.id for call in calls), due)
+        output = await workflow.execute_local_activity_method(
+            AgentActivities.expire, request, summary="approvals", **SETTLE
+        )
+        # Where a decision was stored first, its update arrives.
+        for call_id in output.denied:
+            self.set_need(call_id, CallNeed.RUN)
+        return output.seconds_left
 
     @workflow.query
     def state(self) -> ExecutionProgress:
@@ -147,6 +170,18 @@ class UpdateHandlers(ExecutionBase):
         names = (call.name for call in self.facts.pending if call.id == call_id)
         tools = (self.tools.get(name) for name in names)
         return next((tool.need for tool in tools if tool), CallNeed.RUN)
+
+
+def _first_expiry(seconds_left: Mapping[str, float]) -> timedelta | None:
+    """How long until the first approval expires; None if none does."""
+    first = min(seconds_left.values(), default=None)
+    return None if first is None else timedelta(seconds=max(0.0, first))
+
+
+def _due_calls(seconds_left: Mapping[str, float]) -> tuple[str, ...]:
+    """The calls whose approvals expire first."""
+    first = max(0.0, min(seconds_left.values()))
+    return tuple(call_id for call_id, seconds in seconds_left.items() if seconds <= first)
 
 
 def _waiting_calls(decision: Decision) -> tuple[CallFacts, ...]:

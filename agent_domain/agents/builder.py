@@ -397,6 +397,7 @@ class DefinitionBuilder:
                 debug=self._debug,
                 processes=bool(self._processors)
                 or any(overrides(each, "after_step") for each in self._hooks),
+                approvals_expire=any(each.may_expire for each in self._approvals.values()),
             )
         except ValidationError as error:
             raise InvalidInput(f"the agent cannot be planned: {faults(error)}") from None

@@ -111,6 +111,8 @@ class ExecutionPlan(_Data):
 
     processes: bool = Field(default=False, exclude_if=lambda processes: not processes)
     """Whether processors run after each step."""
+    approvals_expire: bool = Field(default=False, exclude_if=lambda expire: not expire)
+    """Whether a call that waits for approval may be denied after a time."""
 
     def debugged(self, debug: bool) -> Self:
         """A copy in debug mode if `debug` is true; a plan in debug mode stays in it."""

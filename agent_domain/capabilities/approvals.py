@@ -35,6 +35,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_tex
 
 MISMATCH = "Approval does not match the pending call"
 RESOLVED = "Approval already resolved"
+EXPIRED = "Approval has expired"
 
 
 class ApprovalMode(StrEnum):
@@ -105,6 +106,12 @@ class Approval:
     def _policy_under(self, rule: ApprovalRule) -> DecisionPolicy:
         own = {name: value for name in _POLICY_KEYS if (value := getattr(rule, name)) is not None}
         return self.policy.model_copy(update=own)
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether a call may be denied because no one decides in time."""
+        rules = self.waits if isinstance(self.waits, tuple) else ()
+        return any(each.expires_after is not None for each in (self.policy, *rules))
 
     def require_decidable(self) -> None:
         """Refuse an approval under which no one could decide; see `DecisionPolicy.require_decidable`."""

@@ -49,6 +49,8 @@ HOW_TO_DECIDE = "[a]pprove, [d]eny (reason), [e]dit JSON"
 
 _LINE_REFUSED = frozenset({409, 413, 422})
 """The statuses with which the API refuses one line; the next line may be accepted."""
+_DECISION_REFUSED = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND})
+"""The same for the answer to a request, which may be closed by now, or another person's to decide."""
 _HIDDEN_MESSAGES = frozenset(
     told.content
     for told in (
@@ -366,7 +368,7 @@ class Conversation:
                 await self._decide(asked, line.text)
             self._was_refused = False
         except Declined as error:
-            if error.status not in _LINE_REFUSED and not (asked and error.status == HTTPStatus.NOT_FOUND):
+            if error.status not in _LINE_REFUSED and not (asked and error.status in _DECISION_REFUSED):
                 raise
             self._show_refusal(str(error))
         except InvalidInput as error:
@@ -421,7 +423,8 @@ def _request_texts(request: Request) -> Iterator[str]:
     """The lines that show a request and how to answer it."""
     if request.kind is CallNeed.APPROVAL:
         yield f"{request.tool} waits for approval: {json_text(thaw(request.args))}"
-        yield HOW_TO_DECIDE
+        others = f"decided by others: {', '.join(request.approver)}"
+        yield HOW_TO_DECIDE if request.may_decide else others
         return
     yield str(request.request.get("prompt", ""))
     if choices := request.request.get("choices"):

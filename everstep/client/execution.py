@@ -282,6 +282,9 @@ class Execution:
         request = await self._find_request(CallNeed.APPROVAL, request_id)
         bound_to = request.args_digest if digest is None else digest
         decision = ApprovalDecision.parse({**fields, "args_digest": bound_to})
+        if request.state is RequestState.OPEN and request.expires_at and request.expires_at <= now():
+            # The execution denies the call as soon as it has nothing else to do.
+            raise Refused(approvals.EXPIRED)
         policy = request.policy or OLD_POLICY
         edits = decision.decision is Verdict.EDIT
         decider = by and policy.decider(by, request.user_id, now(), edits=edits)

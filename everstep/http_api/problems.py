@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
-from everstep.agent_domain.capabilities.approvals import MISMATCH, RESOLVED
+from everstep.agent_domain.capabilities.approvals import EXPIRED, MISMATCH, RESOLVED
 from everstep.agent_domain.errors import (
     EverstepError,
     InvalidInput,
@@ -168,6 +168,7 @@ def bad_request() -> Refusal:
 
 _CONFLICTS: Mapping[str, tuple[str, str]] = {
     MISMATCH: ("approval-mismatch", "Read the request again and send the args_digest that it has now"),
+    EXPIRED: ("approval-expired", "The call is denied, as no one decided in time; read the execution"),
     RESOLVED: ("approval-resolved", "The request is already decided; read the execution to see its status"),
 }
 """Refusals by their text: the slug, and what to do."""

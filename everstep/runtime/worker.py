@@ -57,6 +57,7 @@ def make_worker(
         own.run_tool,
         own.process,
         own.settle,
+        own.expire,
         children.spawn,
         children.report,
         children.close,

@@ -266,6 +266,7 @@ class Office:
                 own.run_tool,
                 own.process,
                 own.settle,
+                own.expire,
                 children.spawn,
                 children.report,
                 children.close,

@@ -20,6 +20,7 @@ from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import ExecutionEnded
+from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.testing import MockTool, calls, says
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import ToolOptions
@@ -318,6 +319,66 @@ class TestApprovals:
 
         assert of_type(await events_of(execution), "TIMER_STARTED") == []
         assert ask.calls == []
+
+    async def test_an_approval_may_expire(self, temporal: TemporalClient) -> None:
+        """8.6.10: each call at its own time, and the model reads the reason."""
+        rules = [
+            {"tool": "delete", "args": {"path": "a"}, "approval": "always", "expires_after": 0.2},
+            {"tool": "delete", "args": {"path": "b"}, "approval": "always", "expires_after": 0.5},
+            {"tool": "delete", "approval": "always"},
+        ]
+        agent = careful("a", "b", "c").with_approval("delete", rules)
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_waiting(execution)
+
+            async def has_one_request() -> bool:
+                return len(await execution.requests()) == 1
+
+            await office.store.until(has_one_request)
+            (request,) = await execution.requests()
+            assert (request.args, request.expires_at) == ({"path": "c"}, None)
+            await execution.approve(request.id)
+            await final_result(execution)
+
+            assert await results(execution) == [
+                ("Denied: No decision within 0.2s", False),
+                ("Denied: No decision within 0.5s", False),
+                ("deleted c", True),
+            ]
+            first, *_ = await execution.all_requests()
+            assert first.resolution is not None
+            assert (first.resolution.outcome, first.resolution.by) == ("expired", None)
+            assert await office.port.pending_commands(execution.ref) == ()
+            envelopes = await office.store.envelopes(execution.ref.tenant_id, execution.ref.stream_id)
+            announced = [e.payload for e in envelopes if e.type == "agent.approval.requested"]
+            assert [bool(payload["expires_at"]) for payload in announced[:3]] == [True, True, False]
+
+    async def test_a_decision_that_is_stored_first_counts(self, temporal: TemporalClient) -> None:
+        """8.6.10: even if its update arrives after the expiry; one after that is refused."""
+        agent = careful("a", "b").with_approval("delete", "always", expires_after=0.3)
+        async with at_work(temporal, agent) as office:
+            execution = await office.start()
+            await office.until_waiting(execution)
+            first, second = await execution.requests()
+            stored = await office.store.resolve(execution.ref, first.id, Resolution("approve"))
+            assert stored
+
+            async def is_second_denied() -> bool:
+                row = await office.port.request(execution.ref, second.id)
+                return row is not None and row.resolution is not None
+
+            await office.store.until(is_second_denied)
+            with pytest.raises(Refused, match="Approval already resolved"):
+                await execution.approve(second.id)
+            (command,) = await office.port.pending_commands(execution.ref)
+            await execution.deliver(command)
+            await final_result(execution)
+
+            assert await results(execution) == [
+                ("deleted a", True),
+                ("Denied: No decision within 0.3s", False),
+            ]
 
     async def test_calls_without_approval_run_in_the_meantime(self, temporal: TemporalClient) -> None:
         """8.6.2: and the results are in response order."""

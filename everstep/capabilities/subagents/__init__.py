@@ -190,7 +190,10 @@ class SpawnSubagentTool:
             for name, value in {**own, **parent.approvals}.items()
             if name in names or parent.toolsets
         }
-        child = _with_model(replace(child, approvals=FrozenDict(approvals)), parent, spec)
+        expire = any(approval.may_expire for approval in approvals.values())
+        plan = child.base_plan.model_copy(update={"approvals_expire": expire})
+        child = replace(child, approvals=FrozenDict(approvals), base_plan=plan)
+        child = _with_model(child, parent, spec)
         child = replace(child, written=frozen_map({"agent": _spec_record(spec), "parent": parent.written}))
         # Last, so that its own subagents inherit all of this.
         return child.equipped()

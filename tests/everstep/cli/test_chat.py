@@ -63,7 +63,7 @@ class ChatSetup:
     @property
     def environment(self) -> dict[str, str]:
         """The environment of a command; it has no addresses of servers."""
-        token = self.house.token("ann")
+        token = self.house.token("ann", "approve", "approve:edit")
         return environment(EVERSTEP_API_URL=self.url, EVERSTEP_API_TOKEN=token)
 
     @asynccontextmanager
@@ -278,6 +278,17 @@ async def test_an_unclear_decision_decides_nothing(room: ChatSetup, line: str, w
     assert f"refused: {why}" in shown
     assert shown.count("waits for approval: ") == 2
     assert "Denied by user" in shown
+
+
+@pytest.mark.usefixtures("http")
+async def test_a_call_that_others_decide_about_is_not_decided_here(room: ChatSetup) -> None:
+    """8.6.7: the person reads who decides, and a refused decision does not end the conversation."""
+    token = {"EVERSTEP_API_TOKEN": room.house.token("ann")}
+    shown = (await room.run_command("chat", typed="pay\na\nd\n", told=token)).output
+
+    assert "decided by others: scope:approve" in shown
+    assert shown.count("refused: Only callers with the scope 'approve' may decide about this call") == 2
+    assert "transferred" not in shown
 
 
 async def test_tool_output_cannot_control_the_terminal(room: ChatSetup, http: httpx2.AsyncClient) -> None:
