@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.everstep.http_api.house import ApiCaller, assert_problem
+from tests.everstep.http_api.house import ApiCaller, MakeCaller, assert_problem
 from tests.workflows.harness import eventually
 
 
@@ -24,8 +24,9 @@ async def _start_subagents(ann: ApiCaller, content: str, **given: Any) -> tuple[
     return session, execution, listed[::-1]
 
 
-async def test_edited_arguments_of_a_subagents_call_are_validated(ann: ApiCaller, work: None) -> None:
+async def test_edited_arguments_of_a_subagents_call_are_validated(sign_in: MakeCaller, work: None) -> None:
     """8.6.2: for a subagent's call as for its parent's."""
+    ann = await sign_in("ann", "approve:edit")
     _, execution, (aide,) = await _start_subagents(ann, "send book")
     request = await ann.wait_for_request(aide["id"])
     path = f"/agent/executions/{aide['id']}/approvals/{request['id']}"
