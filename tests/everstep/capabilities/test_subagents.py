@@ -15,7 +15,6 @@ from everstep.agent_domain.agents.processors import AgentHook
 from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spawning import Spawn
 from everstep.agent_domain.agents.spec import AgentSpec
-from everstep.agent_domain.capabilities.approvals import ApprovalMode
 from everstep.agent_domain.capabilities.subagents import SubagentPolicy
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed, ModelError
 from everstep.agent_domain.loop.child_end import ChildEnd
@@ -363,21 +362,22 @@ def test_approvals_are_inherited_at_every_depth(
     model: str | Mapping[str, Any] | None,
 ) -> None:
     """9.6.5, 8.6.1: a call that needs approval for the parent needs it for every child."""
-    builder = a_builder(a_spec(model=model), a_spec("guard")).with_approval("burn", "always")
+    builder = a_builder(a_spec(model=model), a_spec("guard"))
+    builder = builder.with_approval("burn", "always", approver="owner", expires_after=60)
     definition = builder.with_approval("look", "never").definition()
     for names in (["scout"], ["scout", "guard"], ["guard", "scout", "guard"]):
         child = child_of(definition, *names)
-        assert child.approvals == {"burn": ApprovalMode.ALWAYS, "look": ApprovalMode.NEVER}
+        assert child.approvals == definition.approvals
+        assert child.plan().approvals_expire
 
 
 def test_an_agent_may_add_its_own_approvals() -> None:
     """9.6.5, 8.6.1: where its parent has none; for tools that it has."""
     spec = a_spec(tools=["burn", "look"], approval={"burn": "always", "look": "never", "fly": "always"})
     definition = a_builder(spec).with_approval("look", "always").definition()
-    assert child_of(definition, "scout").approvals == {
-        "burn": ApprovalMode.ALWAYS,
-        "look": ApprovalMode.ALWAYS,
-    }
+    child = child_of(definition, "scout")
+    assert child.spec().approvals == {"burn": "always", "look": "always"}
+    assert not child.plan().approvals_expire
 
 
 @pytest.mark.parametrize(
