@@ -111,7 +111,6 @@ def reader(wheel: Path) -> Generator[Path]:
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
         shell(Page().install, folder, **given)
-        (folder / "agents.py").write_text(Page().agents)
         yield folder
 
 
@@ -178,14 +177,17 @@ async def test_the_project_of_the_readme_runs(reader: Path, programs: Path) -> N
         begin = (
             "bash",
             "-euc",
-            re.sub(r"^everstep up$", "exec everstep up", Page().start, flags=re.MULTILINE),
+            re.sub(r"^everstep up", "exec everstep up", Page().start, flags=re.MULTILINE),
         )
         async with open_process(
-            *begin, cwd=reader, variables=environment(PATH=path, **place), says="In another terminal"
+            *begin, cwd=reader, variables=environment(PATH=path, **place), says="Ctrl-C stops everything"
         ):
             told = await asyncio.to_thread(shell, Page().ask, reader, **place)
     assert Page().printed in told
     assert "\nstatus     completed\n" in told
+
+    (reader / "agents.py").write_text(Page().agents)
+    assert "shipping-desk" in await asyncio.to_thread(shell, "everstep agents", reader, **place)
 
 
 async def test_uvicorn_serves_it_beside_modules_of_the_same_names(programs: Path, project: Path) -> None:

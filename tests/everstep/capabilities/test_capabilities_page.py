@@ -139,7 +139,7 @@ def test_the_pages_example_of_servers_is_valid() -> None:
 def test_both_ways_to_install_have_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10.1.3, 10.3.3"""
     monkeypatch.chdir(tmp_path)
-    (code,), (keys,) = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "yaml"))
+    code, keys = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)[0] for kind in ("python", "yaml"))
     namespace: dict[str, Any] = {}
     exec(compile(code, "a page", "exec"), namespace)  # noqa: S102 -- our own page
     built = namespace["agent"].definition()

@@ -191,7 +191,7 @@ async def test_an_unknown_preset_is_a_failure_step_that_says_what_to_do() -> Non
     """4.5.4: the answer that was not criticised stays."""
     state, _ = await run("Ulm", having=[UseSelfCritique(llm_preset="strict")])
     assert state.status is AgentStatus.FAILED
-    assert "build(models=...)" in state.steps[-1].errors_as_text
+    assert "No preset named 'strict'. Name a model with its provider" in state.steps[-1].errors_as_text
     assert state.final_response == "Ulm"
 
 
