@@ -16,8 +16,10 @@ from everstep.agent_domain.checks import require_finite
 from everstep.agent_domain.errors import InvalidInput, NotPermitted
 from everstep.agent_domain.values import (
     format_optional_moment,
-    parse_optional_moment,
+    parse_moment,
     parse_optional_uuid,
+    read_each,
+    read_key,
     valid_text,
 )
 
@@ -150,12 +152,13 @@ class Decider:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Decider":
         """Read the JSON form; unknown keys are ignored."""
-        at = parse_optional_moment(data.get("at"), "at")
-        if at is None:
-            raise InvalidInput("the decider has no time")
-        scopes, roles = data.get("scopes") or (), data.get("roles") or ()
-        key_id = parse_optional_uuid(data.get("key_id"), "key_id")
-        return cls(str(data["subject"]), at, tuple(map(str, scopes)), tuple(map(str, roles)), key_id)
+        return cls(
+            read_key(data, "subject", str),
+            read_key(data, "at", parse_moment),
+            read_each(data, "scopes", str),
+            read_each(data, "roles", str),
+            parse_optional_uuid(data.get("key_id"), "key_id"),
+        )
 
     @property
     def text(self) -> str:

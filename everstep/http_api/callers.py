@@ -184,10 +184,11 @@ def validate_name(what: str, value: object) -> str:
 def validate_scopes(names: Sequence[str]) -> tuple[str, ...]:
     """Validate the scopes of a new key; duplicates are removed.
 
-    A scope that only agents name, as an approver, contains a colon, such as `shop:refund`: without that rule
-    a misspelt scope would be accepted and grant nothing.
+    A scope that only agents name, as an approver, contains a colon, such as `shop:refund`, and resembles
+    none of ours: otherwise a misspelt scope would be accepted and grant nothing.
     """
-    unknown = [name for name in names if name not in tuple(Grant) and not _is_own_scope(name)]
+    unknown = [name for name in names if name not in tuple(Grant)]
+    unknown = [name for name in unknown if did_you_mean(name, Grant) or not _is_own_scope(name)]
     if unknown:
         hint = did_you_mean(unknown[0], Grant)
         raise InvalidInput(

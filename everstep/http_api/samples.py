@@ -69,6 +69,7 @@ EXECUTION: Final[Mapping[str, Any]] = {
     "created_at": AT,
     "started_at": AT,
     "completed_at": LATER,
+    "cancelled_by": None,
 }
 
 REQUEST: Final[Mapping[str, Any]] = {

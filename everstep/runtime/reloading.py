@@ -93,7 +93,7 @@ class Reloader:
         self._say(f"changed: {names}{more}; loading the agents again ...")
         try:
             launched = await self._launch()
-        except EverstepError as error:
+        except (EverstepError, OSError) as error:
             self._say(f"not reloaded: {error}\nThe agents from before the change continue.")
             return
         replaced, self.current = self.current, launched

@@ -125,5 +125,5 @@ def test_a_command_for_another_user_needs_its_scope(by: Actor) -> None:
 def test_a_decider_has_a_text_for_people() -> None:
     assert Decider("ann", NOW).text == "ann"
     assert Decider("ben", NOW, ("approve",), ("boss",)).text == "ben (approve, role boss)"
-    with pytest.raises(InvalidInput, match="no time"):
+    with pytest.raises(InvalidInput, match="'at' is missing"):
         Decider.from_dict({"subject": "ann"})
