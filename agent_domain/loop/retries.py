@@ -121,4 +121,4 @@ def outage_text(error: Exception) -> str:
 
 def delay_text(error: Exception, seconds: float) -> str:
     """The text that viewers see during the pause."""
-    return f"{outage_text(error)}, next attempt in {max(seconds, 0):.0f} s"
+    return f"{outage_text(error)}, next attempt in {max(round(seconds), 1)} s"
