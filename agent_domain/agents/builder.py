@@ -1,24 +1,23 @@
 """The agent builder: one method per setting, in any order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite
-from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from pydantic import ValidationError
 
+from everstep.agent_domain.agents.builder_arguments import require_type
 from everstep.agent_domain.agents.contracts import AgentDescriptor
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver, ToolCallingDriver
+from everstep.agent_domain.agents.limits_builder import LimitsBuilder
 from everstep.agent_domain.agents.model_name import EXAMPLE, ModelName
-from everstep.agent_domain.agents.plan import CumulativeTimeout, ExecutionPlan, PlannedTool
+from everstep.agent_domain.agents.plan import ExecutionPlan, PlannedTool
 from everstep.agent_domain.agents.processors import AgentHook, Processor, ProcessorWithModel, overrides
 from everstep.agent_domain.capabilities.approvals import Approval, parse_approval
 from everstep.agent_domain.capabilities.rights import APPROVE
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, Criterion
-from everstep.agent_domain.loop.criteria import CumulativeExecutionTimeLimit, ExecutionTimeLimit
-from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.messages.cached_context import (
     CachedContext,
     ResponseFormat,
@@ -44,20 +43,13 @@ class AgentCapability(Protocol):
         ...
 
 
-class DefinitionBuilder:
+class DefinitionBuilder(LimitsBuilder):
     """Collects the settings of an agent; every method returns the builder."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._name = "agent"
         self._description = "An agent"
-        self._max_steps: int | None = None
-        self._max_tokens: int | None = None
-        self._timeout: float | None = None
-        self._cumulative: CumulativeTimeout | None = None
-        self._finish_reasons: tuple[str, ...] | None = None
-        self._error_policy = ErrorPolicy()
-        self._model_attempts: int | None = None
-        self._retry_seconds: float | None = None
         self._parallel_tools = True
         self._debug = False
         self._broadcast = BroadcastConfig.standard()
@@ -103,76 +95,6 @@ class DefinitionBuilder:
         self._description = description or self._description
         return self
 
-    # Limits.
-
-    def with_max_steps(self, steps: int) -> Self:
-        """Limit the number of steps; 0 executes nothing."""
-        self._max_steps = _count("with_max_steps", steps)
-        return self
-
-    def with_max_tokens(self, tokens: int) -> Self:
-        """Start no further step once this many tokens were used."""
-        self._max_tokens = _count("with_max_tokens", tokens)
-        return self
-
-    def with_timeout(self, seconds: float) -> Self:
-        """Start no further step this long after the start or the last resume.
-
-        A cumulative timeout replaces this one.
-        """
-        self._timeout = ExecutionTimeLimit(_number("with_timeout", seconds)).max_seconds
-        return self
-
-    def with_cumulative_timeout(
-        self, seconds: float, scope: Literal["execution", "session"] = "execution"
-    ) -> Self:
-        """Start no further step after this many seconds of work; replaces the wall-clock timeout.
-
-        Args:
-            seconds: The working time. Time spent waiting for people does not count.
-            scope: Whether the limit applies to one execution, or to all executions of a session together.
-        """
-        limit = CumulativeExecutionTimeLimit(_number("with_cumulative_timeout", seconds), scope)
-        self._cumulative = CumulativeTimeout(seconds=limit.max_seconds, scope=scope)
-        return self
-
-    def with_max_retries(self, attempts: int) -> Self:
-        """Limit the attempts of a model call, the first one included.
-
-        Without this limit only the retry budget ends the attempts.
-
-        Args:
-            attempts: The number of attempts; anything below 1 counts as 1.
-        """
-        self._model_attempts = max(1, _whole("with_max_retries", attempts))
-        return self
-
-    def with_retry_budget(self, seconds: float) -> Self:
-        """Limit how long a model call that fails in transport is retried.
-
-        Without this limit the preset's `retry_seconds` applies, or else five minutes (30 seconds in-process).
-
-        Args:
-            seconds: The time from the first failure; 0 disables retries.
-
-        Raises:
-            InvalidInput: The number is negative.
-        """
-        if _number("with_retry_budget", seconds) < 0:
-            raise InvalidInput(f"with_retry_budget was given {seconds!r}; pass 0 or more seconds")
-        self._retry_seconds = float(seconds)
-        return self
-
-    def with_error_policy(self, policy: ErrorPolicy) -> Self:
-        """Set the policy that decides whether a failure ends the execution."""
-        self._error_policy = _require_type("with_error_policy", policy, ErrorPolicy)
-        return self
-
-    def with_finish_reasons(self, *reasons: str) -> Self:
-        """Start no further step after the model stopped for one of these reasons."""
-        self._finish_reasons = tuple(valid_text(reason, "a finish reason") for reason in reasons)
-        return self
-
     # Tools and capabilities.
 
     def with_tools(self, tools: Iterable[Tool] | Tool) -> Self:
@@ -188,7 +110,7 @@ class DefinitionBuilder:
             InvalidInput: A toolset with this name was added before.
         """
         how = "a toolset has a name, list_tools(asker) and tool(listed)"
-        toolset = _require_type("with_toolset", current_toolset(toolset), Toolset, how)
+        toolset = require_type("with_toolset", current_toolset(toolset), Toolset, how)
         if toolset.name in self._toolsets:
             raise InvalidInput(f"two toolsets are named '{toolset.name}'; rename one of them")
         self._toolsets[toolset.name] = toolset
@@ -197,7 +119,7 @@ class DefinitionBuilder:
     def with_capability(self, capability: AgentCapability) -> Self:
         """Install a capability; the descriptor lists it by its `name`, or by the name of its class."""
         how = "a capability has a method install(builder)"
-        _require_type("with_capability", capability, AgentCapability, how).install(self)
+        require_type("with_capability", capability, AgentCapability, how).install(self)
         self._capabilities.append(getattr(capability, "name", type(capability).__name__))
         return self
 
@@ -229,19 +151,19 @@ class DefinitionBuilder:
 
     def with_parallel_tools(self, flag: bool) -> Self:
         """Set whether the calls of one response run at the same time."""
-        self._parallel_tools = _require_type("with_parallel_tools", flag, bool)
+        self._parallel_tools = require_type("with_parallel_tools", flag, bool)
         return self
 
     def with_throw_on_tool_failure(self, flag: bool = True) -> Self:
         """Set whether a failing tool raises, instead of returning a result that the model reads."""
-        self._throws = _require_type("with_throw_on_tool_failure", flag, bool)
+        self._throws = require_type("with_throw_on_tool_failure", flag, bool)
         return self
 
     # Execution.
 
     def with_debug(self, flag: bool = True) -> Self:
         """Keep the full state after each step of a durable execution."""
-        self._debug = _require_type("with_debug", flag, bool)
+        self._debug = require_type("with_debug", flag, bool)
         return self
 
     def add_processor(self, processor: Processor) -> Self:
@@ -255,7 +177,7 @@ class DefinitionBuilder:
 
     def add_hook(self, hook: AgentHook) -> Self:
         """Add a hook that is called around steps and tool calls."""
-        self._hooks.append(_require_type("add_hook", hook, AgentHook, "derive it from AgentHook"))
+        self._hooks.append(require_type("add_hook", hook, AgentHook, "derive it from AgentHook"))
         return self
 
     def add_continuation_criteria(self, *criteria: Criterion[Any]) -> Self:
@@ -282,7 +204,7 @@ class DefinitionBuilder:
             ModelName.parse(name)
             return self._choose_model(name, frozen_map(settings, "the model's settings"))
         how = f"pass a name, as in {EXAMPLE}, or an object with a coroutine method respond(request, on_text)"
-        own = _require_type("with_model", model, Model, how)
+        own = require_type("with_model", model, Model, how)
         if settings:
             raise InvalidInput(f"with_model takes settings for a named model only; set them on {own!r}")
         self._choose_model(None, EMPTY)
@@ -301,12 +223,12 @@ class DefinitionBuilder:
 
     def with_driver(self, driver: StepDriver | CanUseTools) -> Self:
         """Set the driver, which exchanges messages with the model."""
-        self._driver = _require_type("with_driver", driver, CanUseTools, _driver_hint(driver))
+        self._driver = require_type("with_driver", driver, CanUseTools, _driver_hint(driver))
         return self
 
     def with_events(self, bus: EventBus) -> Self:
         """Set the bus that receives the events of the loop and of its tools."""
-        self._events = _require_type("with_events", bus, EventBus)
+        self._events = require_type("with_events", bus, EventBus)
         return self
 
     def with_broadcast(self, config: BroadcastConfig) -> Self:
@@ -315,14 +237,14 @@ class DefinitionBuilder:
         In-process adapters have their own configuration. Status changes are always sent:
         `auto_status_tracking` affects adapters only.
         """
-        self._broadcast = _require_type("with_broadcast", config, BroadcastConfig)
+        self._broadcast = require_type("with_broadcast", config, BroadcastConfig)
         return self
 
     # Prompts and messages.
 
     def with_cached_context(self, context: CachedContext) -> Self:
         """Set the messages and tool schemas that precede every request."""
-        self._cached = _require_type("with_cached_context", context, CachedContext)
+        self._cached = require_type("with_cached_context", context, CachedContext)
         return self
 
     def with_system_prompt(self, prompt: str) -> Self:
@@ -430,48 +352,10 @@ def _driver_hint(given: object) -> str:
 
 _TOOL_HINT = "make one with @tool, FunctionTool.from_function or BaseTool"
 
-T = TypeVar("T")
-
-
-def _require_type(method: str, value: object, kind: type[T], how: str = "") -> T:
-    expected = how or f"pass {kind.__name__}"
-    # A class has the methods of its instances, so an isinstance check against a protocol passes for it.
-    if isinstance(value, type):
-        raise InvalidInput(f"{method} was given {value!r}; {expected}: an instance, not the class")
-    if not isinstance(value, kind):
-        raise InvalidInput(f"{method} was given {value!r}; {expected}")
-    return value
-
-
-def _whole(method: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidInput(f"{method} was given {value!r}; pass a whole number")
-    return value
-
-
-def _count(method: str, value: object) -> int:
-    count = _whole(method, value)
-    if count < 0:
-        raise InvalidInput(f"{method} was given {count}; pass 0 or more")
-    return count
-
-
-def _number(method: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not _is_finite(value):
-        raise InvalidInput(f"{method} was given {value!r}; pass a finite number of seconds")
-    return value
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return isfinite(value)
-    except OverflowError:
-        return False
-
 
 def _require_tool(tool: object) -> Tool:
     # Reading a broken property here fails early, and not in the middle of a run.
-    checked = _require_type("with_tools", tool, Tool, _TOOL_HINT)
+    checked = require_type("with_tools", tool, Tool, _TOOL_HINT)
     for part in ("name", "description", "schema"):
         getattr(checked, part)
     return checked

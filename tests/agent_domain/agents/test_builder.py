@@ -384,7 +384,7 @@ METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
 
 def test_every_method_is_covered_here() -> None:
     """11.1."""
-    public = {name for name in vars(DefinitionBuilder) if not name.startswith("_")}
+    public = {name for name in dir(DefinitionBuilder) if not name.startswith("_")}
     assert set(METHODS) == public - {"new", "base", "definition"}
 
 

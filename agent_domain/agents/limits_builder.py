@@ -1,0 +1,97 @@
+"""The part of the agent builder that sets limits and what happens after failures."""
+
+from typing import Literal, Self
+
+from everstep.agent_domain.agents.builder_arguments import (
+    require_count,
+    require_seconds,
+    require_type,
+    require_whole,
+)
+from everstep.agent_domain.agents.plan import CumulativeTimeout
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.criteria import CumulativeExecutionTimeLimit, ExecutionTimeLimit
+from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.values import valid_text
+
+
+class LimitsBuilder:
+    """The limits of an agent, and its policy for failures."""
+
+    def __init__(self) -> None:
+        self._max_steps: int | None = None
+        self._max_tokens: int | None = None
+        self._timeout: float | None = None
+        self._cumulative: CumulativeTimeout | None = None
+        self._finish_reasons: tuple[str, ...] | None = None
+        self._error_policy = ErrorPolicy()
+        self._model_attempts: int | None = None
+        self._retry_seconds: float | None = None
+
+    def with_max_steps(self, steps: int) -> Self:
+        """Limit the number of steps; 0 executes nothing."""
+        self._max_steps = require_count("with_max_steps", steps)
+        return self
+
+    def with_max_tokens(self, tokens: int) -> Self:
+        """Start no further step once this many tokens were used."""
+        self._max_tokens = require_count("with_max_tokens", tokens)
+        return self
+
+    def with_timeout(self, seconds: float) -> Self:
+        """Start no further step this long after the start or the last resume.
+
+        A cumulative timeout replaces this one.
+        """
+        self._timeout = ExecutionTimeLimit(require_seconds("with_timeout", seconds)).max_seconds
+        return self
+
+    def with_cumulative_timeout(
+        self, seconds: float, scope: Literal["execution", "session"] = "execution"
+    ) -> Self:
+        """Start no further step after this many seconds of work; replaces the wall-clock timeout.
+
+        Args:
+            seconds: The working time. Time spent waiting for people does not count.
+            scope: Whether the limit applies to one execution, or to all executions of a session together.
+        """
+        limit = CumulativeExecutionTimeLimit(require_seconds("with_cumulative_timeout", seconds), scope)
+        self._cumulative = CumulativeTimeout(seconds=limit.max_seconds, scope=scope)
+        return self
+
+    def with_max_retries(self, attempts: int) -> Self:
+        """Limit the attempts of a model call, the first one included.
+
+        Without this limit only the retry budget ends the attempts.
+
+        Args:
+            attempts: The number of attempts; anything below 1 counts as 1.
+        """
+        self._model_attempts = max(1, require_whole("with_max_retries", attempts))
+        return self
+
+    def with_retry_budget(self, seconds: float) -> Self:
+        """Limit how long a model call that fails in transport is retried.
+
+        Without this limit the preset's `retry_seconds` applies, or else five minutes (30 seconds in-process).
+
+        Args:
+            seconds: The time from the first failure; 0 disables retries.
+
+        Raises:
+            InvalidInput: The number is negative.
+        """
+        if require_seconds("with_retry_budget", seconds) < 0:
+            raise InvalidInput(f"with_retry_budget was given {seconds!r}; pass 0 or more seconds")
+        self._retry_seconds = float(seconds)
+        return self
+
+    def with_error_policy(self, policy: ErrorPolicy) -> Self:
+        """Set the policy that decides whether a failure ends the execution."""
+        self._error_policy = require_type("with_error_policy", policy, ErrorPolicy)
+        return self
+
+    def with_finish_reasons(self, *reasons: str) -> Self:
+        """Start no further step after the model stopped for one of these reasons."""
+        self._finish_reasons = tuple(valid_text(reason, "a finish reason") for reason in reasons)
+        return self
