@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -32,6 +32,8 @@ from pydantic import (
 from everstep.agent_domain.agents.model_name import ADDRESS_KEYS, EXAMPLE, ModelName
 from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.pricing.known_prices import known_prices
+from everstep.agent_domain.pricing.prices import MAX_PRICE, UNKNOWN_PRICE_LIST, PriceList, prices_from
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.inference.json_reading import record
 
@@ -70,6 +72,9 @@ _REFUSED: Mapping[Driver, tuple[str, tuple[str, ...]]] = {
 }
 """Settings that a provider does not take. A script ignores those that only change how a model writes."""
 
+_STANDARD_TIERS = (None, "auto", "default", "standard", "standard_only")
+"""Service tiers whose prices are in the table of known models."""
+
 _OWN_FIELDS = frozenset(
     {"model", "messages", "input", "system", "tools", "stream", "stream_options"}
     | {"max_tokens", "max_output_tokens", "max_completion_tokens"}
@@ -81,6 +86,9 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 def _as_list(value: object) -> object:
     return (value,) if isinstance(value, str) else value
+
+
+Price: TypeAlias = Annotated[float | None, Field(ge=0, le=MAX_PRICE, strict=True, allow_inf_nan=False)]
 
 
 class Preset(StrictModel):
@@ -111,11 +119,14 @@ class Preset(StrictModel):
     """Fields to add to each request, for settings of a provider that have no name here."""
     context_window: int | None = Field(default=None, ge=1)
     """How many tokens a request and its answer may have together."""
-    input_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Prices are in US dollars for a million tokens; None: unknown."""
-    cached_input_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    output_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    reasoning_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    input_price: Price = None
+    """In US dollars for a million tokens, as all prices. None: that of a known model, else unknown."""
+    cached_input_price: Price = None
+    """Of input that is read from the provider's cache. None: that of other input."""
+    cache_write_price: Price = None
+    """Of input that is written to the provider's cache. None: that of other input."""
+    output_price: Price = None
+    reasoning_price: Price = None
     """None: that of other output."""
     timeout_seconds: float = Field(default=300, gt=0)
     """The longest pause: before the first piece of an answer, and between two pieces."""
@@ -204,12 +215,23 @@ class Preset(StrictModel):
         return key
 
     @property
+    def prices(self) -> PriceList:
+        """What the model's tokens cost: the preset's prices, and for those it does not set, the known ones.
+
+        Known prices are those of a provider's standard service tier, and do not apply to others.
+        """
+        known = known_prices(self.model) if self.service_tier in _STANDARD_TIERS else None
+        listed = known.prices if known else UNKNOWN_PRICE_LIST
+        return listed.with_own(prices_from({key: getattr(self, key) for key in PRICE_KEYS}))
+
+    @property
     def origin(self) -> str:
         """Identifies the model: opaque items of one origin mean nothing to another."""
         return f"{self.driver} {self.model} {self.base_url or 'default'}"
 
 
-MODEL_FACTS = ("context_window", "input_price", "cached_input_price", "output_price", "reasoning_price")
+PRICE_KEYS = ("input_price", "cached_input_price", "cache_write_price", "output_price", "reasoning_price")
+MODEL_FACTS = ("context_window", *PRICE_KEYS)
 """Settings that describe one model, and do not apply to another one of the same preset."""
 
 OPENAI, ANTHROPIC, DEMO = "openai", "anthropic", "demo"

@@ -1,5 +1,6 @@
 """Presets: named models, without their keys."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ def test_a_preset_is_a_section_under_a_name() -> None:
         ({"driver": "openai-chat", "model": "m", "stop": list("abcde")}, "stop: "),
         ({"driver": "openai", "model": "m", "context_window": 0}, "context_window: "),
         ({"driver": "openai", "model": "m", "output_price": -1}, "output_price: "),
+        ({"driver": "openai", "model": "m", "input_price": "cheap"}, "input_price: "),
+        ({"driver": "openai", "model": "m", "input_price": True}, "input_price: "),
+        ({"driver": "openai", "model": "m", "cache_write_price": 2e6}, "cache_write_price: "),
+        ({"driver": "openai", "model": "m", "cached_input_price": float("nan")}, "cached_input_price: "),
         ({"driver": "openai", "model": "m", "extra_headers": {"X-A": 1}}, "'X-A' needs a text in ASCII"),
         ({"driver": "openai", "model": "m", "extra_headers": {"a b": "c"}}, "cannot be the name of a header"),
         ({"driver": "openai", "model": "m", "extra_headers": {"Api-Key": "k"}}, "with 'api_key_env'"),
@@ -297,6 +302,28 @@ def test_another_model_of_a_preset_keeps_its_settings_but_not_its_prices() -> No
     assert (same.timeout_seconds, same.context_window, same.input_price) == (7, 9, 1)
     assert (other.timeout_seconds, other.context_window, other.input_price) == (7, None, None)
     assert read.resolve({"model": "small", "preset": "openai"}).output_price is None
+
+
+def test_prices_of_a_preset_replace_those_of_the_table() -> None:
+    """4.7.2: whatever the address; the table is for the standard tier."""
+    server = {"driver": "openai-chat", "model": "gpt-5.5", "base_url": "http://127.0.0.1:1/v1"}
+    read = presets(
+        {
+            "own": server | {"input_price": 0.1},
+            "flex": server | {"service_tier": "flex"},
+            "flex-priced": server | {"service_tier": "flex", "input_price": 1, "output_price": 2},
+            "unknown": server | {"model": "qwen3"},
+        }
+    )
+
+    priced = {name: read.resolve(name).prices for name in ("openai", "own", "flex", "flex-priced", "unknown")}
+
+    assert (priced["openai"].prices.input, priced["openai"].prices.output) == (5, 30)
+    assert (priced["own"].prices.input, priced["own"].prices.output) == (Decimal("0.1"), 30)
+    assert priced["own"].prices.cached_input == Decimal("0.50")
+    assert not priced["flex"].is_known
+    assert (priced["flex-priced"].prices.input, priced["flex-priced"].prices.output) == (1, 2)
+    assert not priced["unknown"].is_known
 
 
 def test_a_model_in_one_line_stands_wherever_a_preset_does(tmp_path: Path) -> None:

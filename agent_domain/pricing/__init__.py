@@ -1,0 +1,1 @@
+"""What model calls cost: prices of models, the table of known prices, and the cost of a call."""
