@@ -21,6 +21,7 @@ from everstep.agent_domain.messages.messages import Message, Role, is_text_part
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import json_text, thaw
+from everstep.inference.context_windows import default_output
 from everstep.inference.json_reading import Json, count
 from everstep.inference.loop_clients import LoopClients
 from everstep.inference.presets import Preset
@@ -37,9 +38,6 @@ from everstep.inference.request_parts import (
 from everstep.inference.spoken import AnswerText, storable
 
 ADDRESS = "https://api.anthropic.com"
-MAX_OUTPUT_TOKENS = 16_384
-"""This API requires a limit; a preset may set another."""
-
 BEGIN = "Begin."
 CONTINUE = "Continue."
 """Conversations begin and end with the user: the API refuses another first message, and continues another
@@ -50,6 +48,11 @@ _CACHED = {"type": "ephemeral"}
 _DONE = "[DONE]"
 """The last event in the streams of some servers."""
 
+
+_COUNTED_FIELDS = frozenset(
+    {"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"}
+)
+"""Fields of a request that the counter takes; it refuses others."""
 
 _T = TypeVar("_T")
 
@@ -94,6 +97,11 @@ class AnthropicMessages(ProviderModel):
             "/v1/messages", cast_to=object, body=body, stream=True, stream_cls=_EventStream[object]
         )
 
+    async def _post_count(self, body: Json) -> object:
+        sdk = await self._clients.get()
+        counted = {name: value for name, value in body.items() if name in _COUNTED_FIELDS}
+        return await sdk.post("/v1/messages/count_tokens", cast_to=object, body=counted)
+
 
 def _client(preset: Preset, key: str | None) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(
@@ -133,7 +141,7 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
     }
     fixed: Json = {
         "model": preset.model,
-        "max_tokens": preset.max_output_tokens or MAX_OUTPUT_TOKENS,
+        "max_tokens": preset.max_output_tokens or default_output(preset),
         "messages": prompt.messages,
         "stream": True,
     }

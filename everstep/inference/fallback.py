@@ -10,6 +10,7 @@ published within one call of `respond` is always exactly the text of the respons
 from collections.abc import Sequence
 
 from everstep.agent_domain.agents.drivers import Model, OnText
+from everstep.agent_domain.agents.token_counting import ContextWindow, provider_count, window_of
 from everstep.agent_domain.errors import RETRYABLE, InvalidInput
 from everstep.agent_domain.loop.retries import IsScripted, retry_seconds_of
 from everstep.agent_domain.messages.cached_context import InferenceRequest
@@ -33,6 +34,18 @@ class FallbackModel:
     def is_scripted(self) -> bool:
         """Whether no provider is behind it at all."""
         return all(isinstance(model, IsScripted) and model.is_scripted for model in self.models)
+
+    @property
+    def window(self) -> ContextWindow | None:
+        """The smallest window that is known, because any of the models may receive the request."""
+        known = [window for model in self.models if (window := window_of(model)) is not None]
+        return min(known, key=lambda window: window.input_tokens, default=None)
+
+    async def count_input(self, request: InferenceRequest) -> int | None:
+        """The largest count of the models; None if one of them cannot count."""
+        counts = [await provider_count(model, request) for model in self.models]
+        known = [tokens for tokens in counts if tokens is not None]
+        return max(known) if len(known) == len(counts) else None
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Return the first answer.

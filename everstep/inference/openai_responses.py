@@ -39,6 +39,11 @@ from everstep.inference.spoken import AnswerText, storable
 # These models refuse a request for encrypted reasoning, because they have none.
 _NOT_REASONING = ("gpt-3.5", "gpt-4", "chatgpt-4o", "gpt-5-chat")
 
+_COUNTED_FIELDS = frozenset(
+    {"model", "input", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text"}
+)
+"""Fields of a request that the counter takes; it refuses others."""
+
 
 class OpenAIResponses(ProviderModel):
     """A model behind the Responses API."""
@@ -63,6 +68,11 @@ class OpenAIResponses(ProviderModel):
         return await sdk.post(
             "/responses", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
         )
+
+    async def _post_count(self, body: Json) -> object:
+        sdk = await self._clients.get()
+        counted = {name: value for name, value in body.items() if name in _COUNTED_FIELDS}
+        return await sdk.post("/responses/input_tokens", cast_to=object, body=counted)
 
 
 # --- The request ---

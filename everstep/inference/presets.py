@@ -117,8 +117,8 @@ class Preset(StrictModel):
     """Headers to add to each request; never a key."""
     extra_body: FrozenDict = EMPTY
     """Fields to add to each request, for settings of a provider that have no name here."""
-    context_window: int | None = Field(default=None, ge=1)
-    """How many tokens a request and its answer may have together."""
+    context_window: int | None = Field(default=None, ge=2)
+    """How many tokens a request and its answer may have together; None: that of a known model."""
     input_price: Price = None
     """In US dollars for a million tokens, as all prices. None: that of a known model, else unknown."""
     cached_input_price: Price = None
@@ -155,6 +155,8 @@ class Preset(StrictModel):
             raise ValueError("'model' is missing")
         if self.scenario and not scripted:
             raise ValueError("only the driver 'scripted' takes a 'scenario'")
+        if self.context_window and (self.max_output_tokens or 0) >= self.context_window:
+            raise ValueError("'max_output_tokens' must be smaller than 'context_window'")
         api, refused = _REFUSED.get(self.driver, ("", ()))
         for setting in refused:
             if getattr(self, setting) not in (None, (), EMPTY):

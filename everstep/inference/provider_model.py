@@ -25,12 +25,14 @@ import anyio
 import httpx2
 
 from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
+from everstep.inference.context_windows import preset_window
 from everstep.inference.failures import ProviderComplaint, causes, failure, retry_after
-from everstep.inference.json_reading import Json
+from everstep.inference.json_reading import Json, count
 from everstep.inference.loop_clients import LoopClients
 from everstep.inference.presets import Preset
 from everstep.inference.spoken import AnswerText, storable
@@ -39,6 +41,9 @@ GRACE_SECONDS = 2.0
 """How long counters may follow the closing event of an answer."""
 
 CONNECT_SECONDS = 10.0
+
+COUNT_SECONDS = 30.0
+"""How long a provider may take to count a request."""
 
 _BROKEN_STREAM = (
     httpx2.HTTPError,
@@ -131,6 +136,30 @@ class ProviderModel(ABC):
     def retry_seconds(self) -> float | None:
         """How long the model is retried, from its preset."""
         return self.preset.retry_seconds
+
+    @property
+    def window(self) -> ContextWindow | None:
+        """The context window: of the preset, or of the table of known models."""
+        return preset_window(self.preset)
+
+    async def count_input(self, request: InferenceRequest) -> int | None:
+        """Ask the provider for the input tokens of a request; None if its API cannot count.
+
+        Raises:
+            ModelError: The provider cannot be reached, or refused the request.
+        """
+        body = self.body(request)
+        await self._clients.get()
+        with self._network_errors():
+            async with asyncio.timeout(min(COUNT_SECONDS, self.preset.timeout_seconds)):
+                counted = await self._post_count(body)
+        tokens = count(counted, "input_tokens")
+        return tokens or None
+
+    async def _post_count(self, body: Json) -> object:
+        """Ask the provider to count; by default it has no counter."""
+        del body
+        return None
 
     @abstractmethod
     def body(self, request: InferenceRequest) -> Json:

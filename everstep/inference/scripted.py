@@ -27,6 +27,7 @@ import yaml
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from everstep.agent_domain.agents.drivers import OnText
+from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import (
     InvalidInput,
@@ -231,8 +232,11 @@ class ScenarioModel:
 
     is_scripted = True
 
-    def __init__(self, script: Script, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self, script: Script, sleep: Sleep = asyncio.sleep, window: ContextWindow | None = None
+    ) -> None:
         self.script = script
+        self.window = window
         self._sleep = sleep
         self._raised: Counter[int] = Counter()
 

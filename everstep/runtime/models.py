@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from everstep.agent_domain.errors import InvalidInput
+from everstep.inference.context_windows import preset_window
 from everstep.inference.models import Models
 from everstep.inference.presets import MODEL_FACTS, Preset, Presets
 from everstep.runtime.settings import Settings
@@ -37,6 +38,7 @@ def _description(preset: Preset) -> dict[str, Any]:
         "has_key": _has_key(preset),
         "fallback": preset.fallback,
         **{fact: getattr(preset, fact) for fact in MODEL_FACTS},
+        "context_window": window.tokens if (window := preset_window(preset)) else None,
     }
 
 

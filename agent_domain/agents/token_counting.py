@@ -1,0 +1,90 @@
+"""How many input tokens a request has, and how many fit into the window of a model.
+
+An estimate comes first, because it costs nothing (`everstep.agent_domain.messages.token_estimate`). Some
+providers count a request for free, at the price of a round trip: they are asked only if the estimate does not
+fit.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from everstep.agent_domain.errors import RETRYABLE, InvalidInput, ModelError
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.token_estimate import estimate_request
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindow:
+    """How many tokens a model can process in one request, together with its answer."""
+
+    tokens: int
+    output_tokens: int
+    """The part of it that is kept for the answer."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.output_tokens < self.tokens:
+            raise InvalidInput(
+                f"a context window of {self.tokens} tokens has no room for {self.output_tokens} of them as "
+                "the answer; set a larger 'context_window', or a smaller 'max_output_tokens'"
+            )
+
+    @property
+    def input_tokens(self) -> int:
+        """How many tokens a request may have."""
+        return self.tokens - self.output_tokens
+
+
+@runtime_checkable
+class KnowsWindow(Protocol):
+    """A model whose context window may be known."""
+
+    @property
+    def window(self) -> ContextWindow | None:
+        """The context window; None: not known."""
+        ...
+
+
+@runtime_checkable
+class CountsInput(Protocol):
+    """A model whose provider can count the tokens of a request."""
+
+    async def count_input(self, request: InferenceRequest) -> int | None:
+        """Ask the provider for the input tokens of a request; None if it cannot count.
+
+        Raises:
+            ModelError: The provider cannot be reached, or refused the request.
+        """
+        ...
+
+
+def window_of(model: object) -> ContextWindow | None:
+    """The context window of a model; None: not known."""
+    return model.window if isinstance(model, KnowsWindow) else None
+
+
+async def count_input(model: object, request: InferenceRequest, fits: int | None = None) -> int:
+    """The input tokens of a request: estimated, or counted by the provider.
+
+    Args:
+        model: The model that will receive the request.
+        request: The request.
+        fits: The provider is asked only if the estimate is above this number; None: never.
+
+    Returns:
+        The provider's count if it was asked and could say, else the estimate.
+    """
+    estimate = estimate_request(request)
+    if fits is None or estimate <= fits or not isinstance(model, CountsInput):
+        return estimate
+    return await provider_count(model, request) or estimate
+
+
+async def provider_count(model: object, request: InferenceRequest) -> int | None:
+    """The provider's count of a request; None if it has no counter, or cannot be asked now."""
+    if not isinstance(model, CountsInput):
+        return None
+    try:
+        return await model.count_input(request)
+    except (*RETRYABLE, ModelError):
+        # The request itself will meet the same failure, and reports it; until then the estimate has to do.
+        return None
