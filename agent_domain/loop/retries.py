@@ -18,6 +18,9 @@ LOCAL_SECONDS = 30.0
 """The budget of a run in this process, whose caller waits for the result."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+SHORTEST_PAUSE = 0.001
+"""Pauses are whole milliseconds. Less than one left is nothing left: a pause of 0 s would not use it up."""
+
 JITTER = 0.5
 """The random share of a pause."""
 
@@ -79,7 +82,7 @@ class RetryBudget:
             return GiveUp("")
         left = self.seconds - spent
         requested: float = getattr(error, "retry_after", None) or 0.0
-        if left <= 0:
+        if left < SHORTEST_PAUSE:
             tries = "1 try" if failures == 1 else f"{failures} tries"
             return GiveUp(f"Given up after {tries}: the retry budget of {self.seconds:g} s is used up")
         if requested > left:

@@ -52,10 +52,10 @@ async def test_with_a_key_temporal_cannot_read_the_payloads() -> None:
 async def test_with_a_key_failure_messages_are_encrypted_too() -> None:
     converter, failure = data_converter(a_key()), Failure()
 
-    await converter.encode_failure(ApplicationError("the secret is 42", type="Secret"), failure)
+    await converter.encode_failure(ApplicationError("the secret is forty-two", type="Secret"), failure)
 
-    assert b"42" not in failure.SerializeToString()
-    assert str(await converter.decode_failure(failure)) == "Secret: the secret is 42"
+    assert b"forty-two" not in failure.SerializeToString()
+    assert str(await converter.decode_failure(failure)) == "Secret: the secret is forty-two"
 
 
 async def test_two_encryptions_of_the_same_value_differ() -> None:
