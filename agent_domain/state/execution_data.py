@@ -1,11 +1,12 @@
 """The part of a state that belongs to one execution."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
-from everstep.agent_domain.tools.run_context import NO_RUN_CONTEXT, RunContext
+from everstep.agent_domain.tools.resources import NO_RESOURCES, Resources
 from everstep.agent_domain.values import FrozenDict
 
 
@@ -24,6 +25,8 @@ class ExecutionData:
     """The message that started it; None until it starts."""
     run: RunContext = NO_RUN_CONTEXT
     """Its user and its request."""
+    resources: Resources = field(default=NO_RESOURCES, compare=False)
+    """The objects of the worker or the run that tools, hooks and processors share; never stored."""
 
     def __repr__(self) -> str:
         return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"

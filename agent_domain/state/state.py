@@ -11,6 +11,7 @@ from everstep.agent_domain.ids import step_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import ErrorContext, ErrorPolicy
 from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepType
@@ -29,6 +30,7 @@ from everstep.agent_domain.state.execution_data import ExecutionData
 from everstep.agent_domain.state.restored_facts import restore_facts
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
 from everstep.agent_domain.storage.metadata_changes import inherited_metadata
+from everstep.agent_domain.tools.resources import Resources
 from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.agent_domain.values import (
     EMPTY,
@@ -70,8 +72,6 @@ class AgentState:
     def empty(cls) -> "AgentState":
         """A state without messages and steps, not started."""
         return cls()
-
-    # Attributes.
 
     @property
     def status(self) -> AgentStatus:
@@ -184,6 +184,11 @@ class AgentState:
         return self.facts.elapsed_seconds
 
     @property
+    def run(self) -> RunContext:
+        """The user and the request."""
+        return self.execution.run
+
+    @property
     def marks(self) -> FrozenDict:
         """Small values that processors and hooks set for criteria."""
         return self.facts.marks
@@ -235,6 +240,10 @@ class AgentState:
         """
         return replace(self, facts=self.facts.marked(name, value))
 
+    def with_resources(self, resources: Resources) -> "AgentState":
+        """A copy with these objects for tools, hooks and processors, in `execution.resources`."""
+        return replace(self, execution=replace(self.execution, resources=resources))
+
     def with_cached_context(self, context: CachedContext) -> "AgentState":
         """A copy with another cached context."""
         return replace(self, cached_context=context)
@@ -254,7 +263,7 @@ class AgentState:
             facts=self.facts.renewed(),
             metadata=inherited_metadata(self.metadata),
             cached_context=CachedContext(),
-            execution=ExecutionData(run=self.execution.run),
+            execution=ExecutionData(run=self.execution.run, resources=self.execution.resources),
         )
 
     def with_continuation_outcome(self, outcome: ContinuationOutcome) -> "AgentState":
