@@ -152,8 +152,19 @@ def settlement_events(
     answer: str | None,
     error: str | None,
     material: StepInput,
+    *,
+    output: FrozenDict | None = None,
 ) -> Sequence[EventRecord]:
-    """Return the events of a settlement: open questions with their expiry first, the status change last."""
+    """Return the events of a settlement: open questions with their expiry first, the status change last.
+
+    Args:
+        request: The settlement.
+        waiting: The open questions, and when each expires.
+        answer: The last answer.
+        error: The error message for viewers.
+        material: The execution.
+        output: The output of the execution, if it has a structured result.
+    """
     requests = [_request_event(request.step_count + 1, row, expires_at) for row, expires_at in waiting]
     step_end = _step_end_events(material, request.outcome) if request.completes_step else ()
     # Another step may have been decided on before the cancel, and its evaluation was stored under the same
@@ -162,7 +173,7 @@ def settlement_events(
         replace(event, key=f"{event.key}/{request.key}")
         for event in _evaluation_events(request.step_count, request.outcome, material)
     ]
-    return [*requests, *step_end, *evaluations, _status_change_event(request, answer, error)]
+    return [*requests, *step_end, *evaluations, _status_change_event(request, answer, error, output)]
 
 
 def default_answer_event(row: RequestRow) -> EventRecord:
@@ -188,7 +199,9 @@ def _request_event(number: int, row: RequestRow, expires_at: datetime | None) ->
     return _with_announcement(event, announcement)
 
 
-def _status_change_event(request: SettleInput, answer: str | None, error: str | None) -> EventRecord:
+def _status_change_event(
+    request: SettleInput, answer: str | None, error: str | None, output: FrozenDict | None
+) -> EventRecord:
     announcement = None
     match request.status, request.stop_reason:
         case ExecutionStatus.PAUSED, _:
@@ -209,6 +222,7 @@ def _status_change_event(request: SettleInput, answer: str | None, error: str | 
         step_count=request.step_count,
         error_message=error,
         last_response=answer,
+        output=output,
     )
     return replace(event, announces=announcement)
 

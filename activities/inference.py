@@ -97,7 +97,6 @@ class InferenceRunner:
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(spec.agent, spec.llm_preset)
         state = await self._load_state(request, started.material, definition)
-        state = state.with_resources(self.agents.resources)
         with self.live_texts.open_text(
             begin, is_public=execution_events.is_text_public(started.material)
         ) as live:

@@ -12,6 +12,7 @@ from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.snapshots import STEPS_OF_SNAPSHOT, Snapshots, has_snapshot
 from everstep.activities.step_state import calls_in, errors_of, evaluation, failures
 from everstep.agent_domain.capabilities.questions import request_data
+from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.ids import request_id
 from everstep.agent_domain.loop.compact_outcomes import compact, expand
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus
@@ -20,13 +21,15 @@ from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.disclosure import Disclosure, with_public_reasons
 from everstep.agent_domain.messages.leak_guard import final_response
 from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.messages.response_format import as_response_format
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
+from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement, execution_output
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
+from everstep.steps.outputs import find_output
 
 
 class StatusWriter:
@@ -57,6 +60,7 @@ class StatusWriter:
         material, steps = await self._load(request)
         messages = _execution_messages(material)
         answer = final_response(messages, calls_in(messages))
+        output = self._output(request, material, answer)
         errors = self._load_errors(request, steps)
         error = _error_text(request, (each.message for each in errors))
         public_error = _error_text(request, (each.told for each in errors))
@@ -73,12 +77,12 @@ class StatusWriter:
             usage=request.usage,
             error_message=error,
             error_told=public_error,
-            output=_output(request, answer),
+            output=output,
             snapshot=await self.snapshots.build_for_settlement(request, material, steps),
             is_final=request.stop_reason is not None,
             is_debug=material.is_debug,
             worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
-            events=await self._prepare_events(request, answer, public_error, material),
+            events=await self._prepare_events(request, answer, public_error, material, output),
             yields_to_cancel=request.status in (ExecutionStatus.COMPLETED, ExecutionStatus.FAILED),
         )
         try:
@@ -116,14 +120,34 @@ class StatusWriter:
             outcome = compact(with_public_reasons(expand(outcome), failure, public_texts[0]))
         return replace(redacted, outcome=outcome)
 
+    def _output(self, request: SettleInput, material: StepInput, answer: str | None) -> FrozenDict | None:
+        """The answer of an ended execution, with its structured result if the agent has one."""
+        if request.stop_reason is None:
+            return None
+        result_format = as_response_format(material.spec.cached_context.get("responseFormat"))
+        if result_format is None or not result_format.is_checked:
+            return frozen_map({"response": answer, "stop_reason": request.stop_reason})
+        try:
+            definition = self.agents.definition(request.agent)
+        except UnknownName:
+            # This worker does not have the agent's type; the stored schema is enough.
+            definition = None
+        return execution_output(answer, request.stop_reason, find_output(definition, result_format, answer))
+
     async def _prepare_events(
-        self, request: SettleInput, answer: str | None, error: str | None, material: StepInput
+        self,
+        request: SettleInput,
+        answer: str | None,
+        error: str | None,
+        material: StepInput,
+        output: FrozenDict | None,
     ) -> Sequence[EventRecord]:
         if request.asks:
             await self._open_questions(request)
         requests = await self.store.open_requests(request.ref) if request.waiting else ()
         waiting = [(row, _expiry(row, material)) for row in requests if row.call_id in request.waiting]
-        return execution_events.settlement_events(request, waiting, answer, error, material)
+        result = output if output is not None and output.get("data") is not None else None
+        return execution_events.settlement_events(request, waiting, answer, error, material, output=result)
 
     async def _open_questions(self, request: SettleInput) -> None:
         """Open the questions of calls that were just approved; other questions are open already."""
@@ -159,9 +183,3 @@ def _expiry(row: RequestRow, material: StepInput) -> datetime | None:
     planned = (tool for tool in material.plan.get("tools", ()) if tool["name"] == row.tool)
     seconds = next((tool.get("wait_seconds") for tool in planned), None)
     return None if seconds is None else now() + timedelta(seconds=seconds)
-
-
-def _output(request: SettleInput, answer: str | None) -> FrozenDict | None:
-    if request.stop_reason is None:
-        return None
-    return frozen_map({"response": answer, "stop_reason": request.stop_reason})

@@ -262,7 +262,8 @@ IMPURE_NAMES = {"now", "utcnow", "today", "uuid1", "uuid4"}
 # Names that can be called without an import.
 IMPURE_BUILTINS = {"open", "input", "print", "exec", "eval", "__import__", "breakpoint"}
 # The domain's permitted imports outside the standard library.
-DOMAIN_LIBRARIES = {"everstep", "pydantic", "pydantic_core"}
+# For type checkers only, which find it without an installation: typing_extensions.
+DOMAIN_LIBRARIES = {"everstep", "pydantic", "pydantic_core", "typing_extensions"}
 
 
 def impurities(source: str) -> Iterator[str]:

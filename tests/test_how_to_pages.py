@@ -34,7 +34,16 @@ from tests.services import data_directory
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 EVERSTEP = Path(sys.executable).parent / "everstep"
-NAMES = ("tools", "hooks", "models", "events", "subagents", "troubleshooting", "migration")
+NAMES = (
+    "tools",
+    "structured-results",
+    "hooks",
+    "models",
+    "events",
+    "subagents",
+    "troubleshooting",
+    "migration",
+)
 SETTINGS = re.compile(r"EVERSTEP_|TEMPORAL_|DATABASE_URL|.*_API_KEY$")
 
 

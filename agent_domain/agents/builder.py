@@ -18,14 +18,14 @@ from everstep.agent_domain.capabilities.rights import APPROVE
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, Criterion
-from everstep.agent_domain.messages.cached_context import (
-    CachedContext,
+from everstep.agent_domain.messages.cached_context import CachedContext
+from everstep.agent_domain.messages.response_format import (
     ResponseFormat,
     as_response_format,
+    output_format,
 )
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
-from everstep.agent_domain.tools.resources import Resource, require_resources
 from everstep.agent_domain.tools.tools import Tool, Toolbox, options_of
 from everstep.agent_domain.tools.toolsets import Toolset, current_toolset
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
@@ -56,7 +56,6 @@ class DefinitionBuilder(LimitsBuilder):
         self._broadcast = BroadcastConfig.standard()
         self._tools = Toolbox()
         self._toolsets: dict[str, Toolset] = {}
-        self._resources: tuple[Resource[Any], ...] = ()
         self._approvals: dict[str, Approval] = {}
         self._capabilities: list[str] = []
         self._processors: list[Processor] = []
@@ -69,6 +68,7 @@ class DefinitionBuilder(LimitsBuilder):
         self._cached = CachedContext()
         self._system_prompt = ""
         self._response_format: ResponseFormat | None = None
+        self._output_type: Any = None
         self._events = EventBus()
         self._throws = False
         self._built: list[Callable[[Any], Any]] = []
@@ -116,18 +116,6 @@ class DefinitionBuilder(LimitsBuilder):
         if toolset.name in self._toolsets:
             raise InvalidInput(f"two toolsets are named '{toolset.name}'; rename one of them")
         self._toolsets[toolset.name] = toolset
-        return self
-
-    def with_resources(self, *resources: Resource[Any]) -> Self:
-        """Declare objects that tools, hooks and processors share, such as a database pool.
-
-        A worker starts them before its first execution, and stops them after its last one. Resources that
-        parameters of tools name (`Annotated[Orders, orders]`) need not be declared.
-
-        Raises:
-            InvalidInput: One of them is not made with `@resource`.
-        """
-        self._resources = require_resources((*self._resources, *resources), "with_resources")
         return self
 
     def with_capability(self, capability: AgentCapability) -> Self:
@@ -266,9 +254,30 @@ class DefinitionBuilder(LimitsBuilder):
         self._system_prompt = valid_text(prompt, "the system prompt")
         return self
 
-    def with_response_format(self, given: ResponseFormat | Mapping[str, Any]) -> Self:
-        """Set the schema that answers must satisfy."""
-        self._response_format = as_response_format(given)
+    def with_response_format(self, given: ResponseFormat | Mapping[str, Any] | type) -> Self:
+        """Request answers of this schema from the provider, without checking them.
+
+        Args:
+            given: The schema as a response format, as a map, or as a type such as a pydantic model.
+        """
+        self._response_format, self._output_type = as_response_format(given), None
+        return self
+
+    def with_output(self, output: Any, *, max_retries: int | None = None) -> "DefinitionBuilder":
+        """Let executions end with a result of this type, which is validated.
+
+        The model is asked for it in the provider's own way, or else by a tool. A result that does not fit is
+        an error of type `validation`, which the model reads and corrects.
+
+        Args:
+            output: A pydantic model or another type that pydantic reads, or a JSON schema.
+            max_retries: How often the model may correct the result; by default three times, at most ten.
+
+        Raises:
+            InvalidInput: There is no usable schema.
+        """
+        self._response_format = output_format(output, max_retries)
+        self._output_type = None if isinstance(output, Mapping | ResponseFormat) else output
         return self
 
     def on_build(self, fn: Callable[[Any], Any]) -> Self:
@@ -299,11 +308,11 @@ class DefinitionBuilder(LimitsBuilder):
             processors=tuple(self._processors),
             hooks=tuple(self._hooks),
             toolsets=tuple(self._toolsets.values()),
-            resources=self._resources,
             cached_context=self._context(),
             approvals=FrozenDict(self._approvals),
             throw_on_tool_failure=self._throws,
             events=self._events,
+            output_type=self._output_type,
         ).equipped()
 
     def _driver_with_model(self) -> StepDriver | CanUseTools | None:
@@ -326,6 +335,7 @@ class DefinitionBuilder(LimitsBuilder):
                 cumulative_timeout=self._cumulative,
                 finish_reasons=self._finish_reasons,
                 error_policy=self._error_policy,
+                output_retries=self._response_format.max_retries if self._response_format else None,
                 model_attempts=self._model_attempts,
                 retry_seconds=self._retry_seconds,
                 parallel_tools=self._parallel_tools,

@@ -23,9 +23,9 @@ from everstep.agent_domain.loop.continuation import Criterion
 from everstep.agent_domain.loop.loop import Rules
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.cached_context import CachedContext
+from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.storage.executions import ExecutionSpec
-from everstep.agent_domain.tools.resources import Resource
 from everstep.agent_domain.tools.tools import Tool, Toolbox, ToolCall, options_of
 from everstep.agent_domain.tools.toolsets import ListedTool, Toolset
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
@@ -67,12 +67,12 @@ class AgentDefinition:
     hooks: tuple[AgentHook, ...] = ()
     toolsets: tuple[Toolset, ...] = ()
     """Sources of tools that are queried when an execution begins."""
-    resources: tuple[Resource[Any], ...] = ()
-    """Declared by `with_resources`; those that tools name in their parameters come on top."""
     cached_context: CachedContext = field(default_factory=CachedContext)
     approvals: FrozenDict = EMPTY
     throw_on_tool_failure: bool = False
     events: EventBus = field(default_factory=EventBus)
+    output_type: Any = None
+    """The Python type of its results; None if they are JSON, or if it has none."""
     source: str = ""
     """Where the definition comes from: a file, or `module:attribute`."""
     written: FrozenDict = EMPTY
@@ -123,11 +123,12 @@ class AgentDefinition:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def spec(self, model: str | None = None) -> ExecutionSpec:
+    def spec(self, model: str | None = None, output: ResponseFormat | None = None) -> ExecutionSpec:
         """The part of the definition that is stored in the row of each execution.
 
         Args:
             model: The preset or the model of this execution, instead of the agent's.
+            output: The format of its result, instead of the agent's.
 
         Raises:
             InvalidInput: The agent's driver has a model of its own.
@@ -139,7 +140,7 @@ class AgentDefinition:
         return ExecutionSpec(
             agent=self.descriptor.name,
             llm_preset=model or self.llm_preset,
-            cached_context=self._context_data(),
+            cached_context=self._context_data(output),
             approvals=self._approval_data(),
             definition_hash=self.digest,
         )
@@ -155,8 +156,14 @@ class AgentDefinition:
         ]
         return replace(self, tools=Toolbox.of(tools).merged(self.tools)) if tools else self
 
-    def _context_data(self) -> FrozenDict:
-        return frozen_map(self.cached_context.with_tools(self.tools.schemas).to_dict())
+    @property
+    def output(self) -> ResponseFormat | None:
+        """The format of its results, which are validated; None if its answers are any text."""
+        return self.cached_context.output
+
+    def _context_data(self, output: ResponseFormat | None = None) -> FrozenDict:
+        context = self.cached_context.with_tools(self.tools.schemas)
+        return frozen_map((context.with_response_format(output) if output else context).to_dict())
 
     def _approval_data(self) -> FrozenDict:
         return frozen_map({name: approval.to_json() for name, approval in self.approvals.items()})

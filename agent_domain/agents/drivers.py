@@ -15,6 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeAlias, runtime_checkable
 
+from everstep.agent_domain.agents.structured_result import (
+    ResultTool,
+    has_native_output,
+    is_result_refusal,
+    tool_names,
+)
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import call_id
 from everstep.agent_domain.loop.step_error import StepError
@@ -28,6 +34,7 @@ from everstep.agent_domain.messages.messages import (
     assistant,
     call_entry,
     tool_message,
+    user,
 )
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
@@ -145,8 +152,16 @@ class StepDriver(ABC):
     def outputs(self, step: AgentStep) -> Messages:
         """The messages that a completed step adds to the conversation."""
         called = {call.id for call in step.tool_calls}
-        results = (self.answered(e) for e in step.tool_executions if e.call.id in called)
+        results = (
+            self.answered(each) if each.call.id in called else self.refused(each)
+            for each in step.tool_executions
+            if each.call.id in called or is_result_refusal(each)
+        )
         return (*self.said(step), *(message for messages in results for message in messages))
+
+    def refused(self, refusal: ToolExecution) -> Messages:
+        """The messages about a structured result that does not fit its schema."""
+        return (user(refusal.text),)
 
     async def use_tools(self, state: AgentState) -> AgentState:
         """Run both phases, and the tools in between.
@@ -289,11 +304,23 @@ class ToolCallingDriver(StepDriver):
     async def infer(self, state: AgentState, on_text: OnText = ignore_text) -> Reply:
         """Ask the model, with the cached context and the conversation."""
         request, guard = self.request(state), leak_guard.TextGuard(on_text)
-        # Without tools a reply in JSON cannot be leaked arguments, so it is streamed without delay.
-        response = await self.known_model().respond(request, guard.feed if request.tools else on_text)
+        output = state.cached_context.output
+        is_native = output is not None and has_native_output(self.model, output)
+        result_tool = ResultTool.of(output, tool_names(request)) if output and not is_native else None
+        if result_tool:
+            request = result_tool.request(request)
+        # Where a reply in JSON cannot be leaked arguments, it is streamed without delay.
+        is_guarded = bool(request.tools) and not is_native
+        response = await self.known_model().respond(request, guard.feed if is_guarded else on_text)
         text = leak_guard.without_repeated_arguments(response.text, response.tool_calls)
         guard.finish(text)
-        return Reply(replace(response, text=text))
+        response = replace(response, text=text)
+        if result_tool is None:
+            return Reply(response)
+        response = result_tool.answer(response)
+        if response.text and not text:
+            on_text(response.text)
+        return Reply(response)
 
     def request(self, state: AgentState) -> InferenceRequest:
         """The request: cached messages and tool schemas first, then the conversation."""

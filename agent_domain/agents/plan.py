@@ -27,9 +27,10 @@ from everstep.agent_domain.loop.criteria import (
     TokenUsageLimit,
     ToolCallPresenceCheck,
 )
-from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.error_policy import CorrectingPolicy, ErrorPolicy
 from everstep.agent_domain.loop.loop import Rules
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.stream.broadcast_config import STANDARD, BroadcastConfig
 from everstep.agent_domain.tools.tools import Effect, ToolOptions
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
@@ -111,12 +112,20 @@ class ExecutionPlan(_Data):
 
     processes: bool = Field(default=False, exclude_if=lambda processes: not processes)
     """Whether processors run after each step."""
+    output_retries: int | None = Field(default=None, exclude_if=lambda retries: retries is None)
+    """How often the model may correct a structured result; None: there is none."""
     approvals_expire: bool = Field(default=False, exclude_if=lambda expire: not expire)
     """Whether a call that waits for approval may be denied after a time."""
 
     def debugged(self, debug: bool) -> Self:
         """A copy in debug mode if `debug` is true; a plan in debug mode stays in it."""
         return self.model_copy(update={"debug": True}) if debug else self
+
+    def with_output(self, response_format: ResponseFormat | None) -> Self:
+        """A copy for an execution with results of this format, unless it is None."""
+        if response_format is None:
+            return self
+        return self.model_copy(update={"output_retries": response_format.max_retries})
 
     def told(self, broadcast: BroadcastConfig | None) -> Self:
         """A copy with this broadcast configuration, unless it is None."""
@@ -141,8 +150,9 @@ class ExecutionPlan(_Data):
         steps = () if self.max_steps is None else (StepsLimit(self.max_steps),)
         tokens = () if self.max_tokens is None else (TokenUsageLimit(self.max_tokens),)
         finish = () if self.finish_reasons is None else (FinishReasonCheck(frozenset(self.finish_reasons)),)
-        work = ToolCallPresenceCheck(self.error_policy)
-        errors = ErrorPolicyCriterion(self.error_policy)
+        retries, policy = self.output_retries, self.error_policy
+        policy = policy if retries is None else CorrectingPolicy.of(policy, retries)
+        work, errors = ToolCallPresenceCheck(policy), ErrorPolicyCriterion(policy)
         return ContinuationCriteria(*steps, *tokens, *self._time_limit(), *finish, errors, work)
 
     def _time_limit(self) -> tuple[Criterion[Any], ...]:

@@ -11,7 +11,7 @@ metadata.
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.state.state import AgentState
@@ -88,12 +88,13 @@ def require_continued_state(result: object, by: object, before: AgentState) -> A
     name = getattr(by, "__name__", type(by).__name__)
     if not isinstance(result, AgentState):
         raise InvalidInput(f"{name} returned {type(result).__name__}; return the state to go on with")
-    if _step_identity(result) != _step_identity(before):
+    state = cast("AgentState", result)
+    if _step_identity(state) != _step_identity(before):
         raise InvalidInput(
             f"{name} returned a state of another execution; change the state that it was given, "
             "and add messages with with_user_message(..., reset=False)"
         )
-    return result
+    return state
 
 
 def _step_identity(state: AgentState) -> tuple[object, ...]:

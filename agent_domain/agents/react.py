@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
 from everstep.agent_domain.agents.drivers import Model, OnText, Reply, StepDriver, ignore_text, new_call_id
+from everstep.agent_domain.agents.structured_result import is_result_refusal, result_instructions
 from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput, InvalidModelOutput
 from everstep.agent_domain.loop.step_error import StepError
@@ -207,12 +208,14 @@ def _accepts_any_args(schema: Mapping[str, Any]) -> bool:
 # --- Texts ---
 
 
-def instructions(tools: Toolbox) -> str:
-    """The system prompt: the rules of decisions, and the tools with their schemas."""
+def instructions(tools: Toolbox, output: ResponseFormat | None = None) -> str:
+    """The system prompt: the rules of decisions, the tools with their schemas, and the form of the answer."""
     functions = [cast("Mapping[str, Any]", schema["function"]) for schema in tools.schemas]
     catalogue = [{key: function.get(key) for key in ("name", "description")} for function in functions]
     schemas = [{key: function.get(key) for key in ("name", "parameters")} for function in functions]
-    return f"{RULES}\nTool catalogue:\n{json_text(catalogue)}\n\nTool schemas:\n{json_text(schemas)}"
+    answer = f"\n\n{result_instructions(output)}" if output else ""
+    tools_text = f"Tool catalogue:\n{json_text(catalogue)}\n\nTool schemas:\n{json_text(schemas)}"
+    return f"{RULES}\n{tools_text}{answer}"
 
 
 def react_reply_messages(step: AgentStep) -> Messages:
@@ -222,7 +225,7 @@ def react_reply_messages(step: AgentStep) -> Messages:
         call = step.tool_calls[0]
         args_text = call.arguments if isinstance(call.arguments, str) else json_text(call.arguments)
         return (assistant(f"Thought: {response.text}\nAction: {call.name}\nAction Input: {args_text}"),)
-    unusable = next(iter(step.tool_executions), None)
+    unusable = next((each for each in step.tool_executions if not is_result_refusal(each)), None)
     return unusable_reply_messages(unusable.text) if unusable else (assistant(response.text),)
 
 
@@ -298,7 +301,8 @@ class ReActDriver(StepDriver):
     def _build_context(self, state: AgentState) -> CachedContext:
         """The cached context with the instructions, which describe the tools, and without tool schemas."""
         cached = _without_tools(state.cached_context)
-        return cached.with_system_prompt(instructions(self.tools)).with_response_format(DECISION_FORMAT)
+        prompt = instructions(self.tools, cached.output)
+        return cached.with_system_prompt(prompt).with_response_format(DECISION_FORMAT)
 
     def _call_reply(self, state: AgentState, decision: CallTool, response: InferenceResponse) -> Reply:
         """The reply with a call to run, or with a failed call if the arguments are not an object."""
@@ -315,8 +319,11 @@ class ReActDriver(StepDriver):
     async def _final_response(
         self, state: AgentState, answer: str, response: InferenceResponse, on_text: OnText
     ) -> InferenceResponse:
-        """The decision's answer, or that of a second call without the decision instructions."""
-        if not self.final_via_inference:
+        """The decision's answer, or that of a second call without the decision instructions.
+
+        A structured result is always that of the decision: the second call is asked for plain text.
+        """
+        if not self.final_via_inference or state.cached_context.output:
             on_text(answer)
             return replace(response, text=answer)
         own = CachedContext(messages=(system(PLAIN_ANSWER),))
@@ -337,6 +344,10 @@ class ReActDriver(StepDriver):
     def answered(self, execution: ToolExecution) -> Messages:
         """The observation."""
         return react_result_messages(execution)
+
+    def refused(self, refusal: ToolExecution) -> Messages:
+        """The observation about a structured result that does not fit its schema."""
+        return react_result_messages(refusal)
 
 
 def _without_tools(context: CachedContext) -> CachedContext:

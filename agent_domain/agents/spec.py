@@ -27,6 +27,7 @@ from everstep.agent_domain.agents.model_name import ModelName
 from everstep.agent_domain.capabilities.approvals import parse_approval
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.messages.response_format import output_format
 from everstep.agent_domain.values import (
     FrozenDict,
     FrozenList,
@@ -57,6 +58,7 @@ _KEYS = (
     "retry_seconds",
     "approval",
     "error_policy",
+    "output",
 )
 _PROMPT_KEYS = ("systemPrompt", "prompt", "system")
 
@@ -89,6 +91,8 @@ class AgentSpec:
     """Approval by the name of the tool: `never`, `always`, or a list of rules."""
     error_policy: str | None = None
     """The name of a preset of `ErrorPolicy`, which decides whether a failure ends the execution."""
+    output: Mapping[str, Any] | None = None
+    """The JSON schema of the agent's result."""
 
     load_yaml: ClassVar[YamlParser | None] = None
     """Parses front matter. The domain has no YAML library: `everstep.agents` sets this parser."""
@@ -110,6 +114,7 @@ class AgentSpec:
             "retry_seconds": _retry_seconds(self.retry_seconds),
             "approval": _approval(self.approval),
             "error_policy": _error_policy(self.error_policy),
+            "output": _output(self.output),
         }
         for key, value in checked.items():
             object.__setattr__(self, key, value)
@@ -280,3 +285,15 @@ def _error_policy(value: object) -> str | None:
     except InvalidInput as error:
         raise InvalidInput(f"'error_policy': {error}") from None
     return name
+
+
+def _output(value: object) -> FrozenDict | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"'output' must be a JSON schema, not {type_name(value)}")
+    try:
+        output_format(cast("object", value))
+    except InvalidInput as error:
+        raise InvalidInput(f"'output': {error}") from None
+    return frozen_map(cast("object", value), "'output'")

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError, create_model
-from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
+from pydantic import BaseModel, create_model
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from everstep.agent_domain.checks import faults, require_integer_at_least
+from everstep.agent_domain.capabilities.data_types import json_schema_of, read_data
+from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.errors import InvalidInput, UnknownName, unknown_name_text
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.values import (
@@ -76,11 +77,7 @@ class SchemaDefinition:
         Raises:
             InvalidInput: The class has no JSON schema.
         """
-        adapter = _adapter(_maybe_model(self.class_) if use_maybe else self.class_)
-        try:
-            return adapter.json_schema()
-        except PydanticUserError as error:
-            raise InvalidInput(f"{self.class_!r} has no JSON schema: {error.message}") from None
+        return json_schema_of(_maybe_model(self.class_) if use_maybe else self.class_)
 
     def read(self, answer: object, use_maybe: bool) -> "Any | Nothing":
         """Validate the model's answer and return its data as frozen JSON, or `Nothing`.
@@ -89,8 +86,8 @@ class SchemaDefinition:
             InvalidInput: The answer does not match the schema.
         """
         if not use_maybe:
-            return _validate(self.class_, answer)
-        maybe = _validate(_maybe_model(self.class_), answer)
+            return read_data(self.class_, answer)
+        maybe = read_data(_maybe_model(self.class_), answer)
         return Nothing(maybe["detail"]) if maybe["value"] is None else maybe["value"]
 
 
@@ -113,35 +110,6 @@ def _maybe_model(class_: type) -> type[BaseModel]:
     """Wrap the class in a model, so that the references in its JSON schema stay valid."""
     value: Any = (class_ | None, None)
     return create_model("Maybe", value=value, detail=(str, ""))
-
-
-_SCHEMA_HINT = "pass a pydantic model, a dataclass or a TypedDict"
-
-
-def _adapter(class_: type) -> TypeAdapter[Any]:
-    given = cast("object", class_)
-    if given is None or isinstance(given, str):
-        raise InvalidInput(f"{given!r} cannot be a schema; {_SCHEMA_HINT}")
-    try:
-        return TypeAdapter(class_)
-    except SchemaError:
-        raise InvalidInput(f"{class_!r} cannot be a schema; {_SCHEMA_HINT}") from None
-    except PydanticUserError as error:
-        hint = _SCHEMA_HINT
-        if error.code == "typed-dict-version":
-            hint = "before Python 3.12, take TypedDict from typing_extensions"
-        raise InvalidInput(f"{class_!r} cannot be a schema; {hint}") from None
-
-
-def _validate(class_: type, answer: object) -> Any:
-    adapter = _adapter(class_)
-    try:
-        value = adapter.validate_json(json_text(freeze(answer, "the answer")))
-        return freeze(adapter.dump_python(value, mode="json"), "the extracted data")
-    except ValidationError as error:
-        raise InvalidInput(faults(error)) from None
-    except PydanticSerializationError as error:
-        raise InvalidInput(str(error)) from None
 
 
 class SchemaRegistry:

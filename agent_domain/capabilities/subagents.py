@@ -11,7 +11,7 @@ from everstep.agent_domain.checks import require_integer, require_integer_at_lea
 from everstep.agent_domain.errors import unknown_name_text
 from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.values import FrozenDict, frozen_map, json_text
 
 TOOL = "spawn_subagent"
 INHERIT = "inherit"
@@ -64,7 +64,8 @@ def outcome_text(name: str, end: ChildEnd, policy: SubagentPolicy) -> str:
         case ExecutionStatus.CANCELLED:
             return failure_text(name, "It was cancelled")
         case _:
-            return success_text(name, end.response or "", policy)
+            response = end.response if end.output is None else json_text(end.output)
+            return success_text(name, response or "", policy)
 
 
 def unknown_agent_text(name: str, names: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """The end of a child execution, as its parent reads it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 
@@ -13,3 +14,5 @@ class ChildEnd:
     response: str | None = None
     error: str | None = None
     stop_reason: StopReason | None = None
+    output: Any = None
+    """The structured result of a child whose agent has one, as JSON."""

@@ -196,7 +196,7 @@ class ErrorPolicyCriterion:
     def explain(self, state: ExecutionView) -> ContinuationEvaluation:
         """The vote with its reasons."""
         context = self._context(state)
-        handling, retries = self.policy.evaluate(context), self.policy.max_retries
+        handling, retries = self.policy.evaluate(context), self.policy.retries_for(context.type)
         reason = handling_reason(context, handling, retries)
         return _evaluation(
             self, _handling_vote(handling), reason, **handling_context(context, handling, retries)

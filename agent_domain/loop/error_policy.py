@@ -127,10 +127,45 @@ class ErrorPolicy:
         exhausted = context.consecutive_failures >= self.max_retries
         return STOP if decision is RETRY and exhausted else decision
 
+    def retries_for(self, kind: ErrorType) -> int:
+        """The number of retries that applies to a type of error."""
+        del kind
+        return self.max_retries
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
         decisions = {f"on_{kind}_error": str(self.decision_for(kind)) for kind in ErrorType}
         return decisions | {"max_retries": self.max_retries}
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectingPolicy(ErrorPolicy):
+    """A policy under which the model corrects a structured result before the decisions apply."""
+
+    validation_retries: int = 0
+    """How many errors of validation in a row are retried, whatever the decision about them is."""
+
+    @classmethod
+    def of(cls, policy: ErrorPolicy, validation_retries: int) -> "CorrectingPolicy":
+        """This policy with corrections."""
+        own = {field.name: getattr(policy, field.name) for field in fields(ErrorPolicy)}
+        return cls(**own, validation_retries=validation_retries)
+
+    def evaluate(self, context: ErrorContext) -> ErrorHandlingDecision:
+        """Decide about a failure."""
+        is_correctable = context.type is ErrorType.VALIDATION and context.consecutive_failures > 0
+        if is_correctable and context.consecutive_failures <= self.validation_retries:
+            return RETRY
+        # Without arguments, `super` does not work in a dataclass with slots.
+        return ErrorPolicy.evaluate(self, context)
+
+    def retries_for(self, kind: ErrorType) -> int:
+        """The number of retries that applies to a type of error."""
+        return (
+            max(self.max_retries, self.validation_retries)
+            if kind is ErrorType.VALIDATION
+            else self.max_retries
+        )
 
 
 def as_policy(given: object) -> ErrorPolicy:

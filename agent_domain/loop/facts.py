@@ -24,7 +24,6 @@ from everstep.agent_domain.loop.error_policy import (
 )
 from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.marks import changed_marks, former_marks, with_mark
-from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
@@ -119,8 +118,6 @@ class ExecutionFacts:
     last_outcome: ContinuationOutcome | None = None
     unknown_effects_apart: bool = False
     """The rule for unknown effects under which the execution runs; see the module `error_policy`."""
-    run: RunContext = NO_RUN_CONTEXT
-    """The ids of the user and the request, for criteria; the state has them in `execution.run`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -231,11 +228,9 @@ class ExecutionFacts:
         return replace(self, state_info=replace(info, started_at=started, updated_at=now))
 
     @classmethod
-    def begun(
-        cls, clocks: StateInfo | None, now: datetime, run: RunContext | None = None
-    ) -> "ExecutionFacts":
+    def begun(cls, clocks: StateInfo | None, now: datetime) -> "ExecutionFacts":
         """Start an execution; `clocks` holds the working time of its session so far."""
-        return cls(state_info=clocks or StateInfo(), run=run or NO_RUN_CONTEXT).entered(now)
+        return cls(state_info=clocks or StateInfo()).entered(now)
 
     def entered(self, now: datetime) -> "ExecutionFacts":
         """A run begins or resumes: its wall clock starts."""

@@ -4,54 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.messages import Messages, Role, as_messages, system
+from everstep.agent_domain.messages.response_format import ResponseFormat, as_response_format
 from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
     as_list,
     freeze,
-    frozen_map,
     read_optional,
     require_map,
     valid_text,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseFormat:
-    """The JSON schema that an answer has to satisfy."""
-
-    schema: FrozenDict
-    type: str = "json_schema"
-    name: str = "schema"
-    strict: bool = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "schema", frozen_map(self.schema, "the schema of the response format"))
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ResponseFormat":
-        """Read `{type, schema, name, strict}`, or the same nested under `json_schema`."""
-        given = frozen_map(data, "response format")
-        inner = frozen_map(given.get("json_schema") or given, "response format")
-        kind = valid_text(given.get("type", "json_schema"), "the type of the response format")
-        if "schema" not in inner and kind == "json_schema":
-            raise InvalidInput("a response format of type json_schema needs a 'schema'")
-        name = valid_text(inner.get("name") or "schema", "the name of the response format")
-        strict = inner.get("strict", True)
-        return cls(inner.get("schema") or EMPTY, kind, name, bool(strict))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON data."""
-        return {"type": self.type, "schema": self.schema, "name": self.name, "strict": self.strict}
-
-
-def as_response_format(given: "ResponseFormat | Mapping[str, Any] | None") -> ResponseFormat | None:
-    """Return the format, given as such or as a map; an empty map means None."""
-    if given is None or isinstance(given, ResponseFormat):
-        return given
-    return ResponseFormat.from_dict(given) if given else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +37,12 @@ class CachedContext:
         """Whether there is nothing to send."""
         return not (self.messages or self.tools or self.tool_choice or self.response_format)
 
+    @property
+    def output(self) -> ResponseFormat | None:
+        """The format of the run's result, which is validated; None if answers are not checked."""
+        found = self.response_format
+        return found if found is not None and found.is_checked else None
+
     def with_system_prompt(self, prompt: str) -> "CachedContext":
         """A copy with the prompt before all cached messages; blank or repeated prompts change nothing."""
         message = system(valid_text(prompt, "the system prompt").strip())
@@ -81,7 +50,9 @@ class CachedContext:
             return self
         return replace(self, messages=(message, *self.messages))
 
-    def with_response_format(self, given: "ResponseFormat | Mapping[str, Any] | None") -> "CachedContext":
+    def with_response_format(
+        self, given: "ResponseFormat | Mapping[str, Any] | type | None"
+    ) -> "CachedContext":
         """A copy with another response format."""
         return replace(self, response_format=as_response_format(given))
 

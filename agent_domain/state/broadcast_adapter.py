@@ -28,11 +28,12 @@ from everstep.agent_domain.state.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
+from everstep.agent_domain.storage.executions import execution_output
 from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope, channel_name
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.agent_domain.values import uuid_or_text
+from everstep.agent_domain.values import FrozenDict, uuid_or_text
 
 
 class CanBroadcastAgentEvents(Protocol):
@@ -197,7 +198,11 @@ class EventEnvelopeAdapter:
         if not _has_failure_to_come(event):
             status = final_situation(event.status, event.stop_reason).wire
             error = _error_text(event) if status is WireStatus.FAILED else None
-            self._update_status(status, event.at, error, event.last_response)
+            has_result = event.output is not None
+            output = (
+                execution_output(event.last_response, event.stop_reason, event.output) if has_result else None
+            )
+            self._update_status(status, event.at, error, event.last_response, output)
 
     def on_agent_failed(self, event: AgentFailed) -> None:
         """The execution ended as failed."""
@@ -310,13 +315,23 @@ class EventEnvelopeAdapter:
         self._run = _Run(self._run.number + 1)
 
     def _update_status(
-        self, status: WireStatus, at: datetime, error: str | None = None, last_response: str | None = None
+        self,
+        status: WireStatus,
+        at: datetime,
+        error: str | None = None,
+        last_response: str | None = None,
+        output: FrozenDict | None = None,
     ) -> None:
         if self.config.auto_status_tracking and status is not self._status:
-            self._send_status(status, at, error, last_response)
+            self._send_status(status, at, error, last_response, output)
 
     def _send_status(
-        self, status: WireStatus, at: datetime, error: str | None, last_response: str | None
+        self,
+        status: WireStatus,
+        at: datetime,
+        error: str | None,
+        last_response: str | None,
+        output: FrozenDict | None = None,
     ) -> None:
         self._run.changes += 1
         record = envelopes.status_changed_record(
@@ -326,6 +341,7 @@ class EventEnvelopeAdapter:
             step_count=self._run.step_count,
             error_message=error,
             last_response=last_response,
+            output=output,
         )
         self._status = status
         self._send(record, at)

@@ -31,11 +31,17 @@ class Event:
 
     keys: ClassVar[Mapping[str, str]] = {}
     """Keys of attributes whose key is not simply their name in camelCase."""
+    optional: ClassVar[tuple[str, ...]] = ("output",)
+    """Attributes that the payload leaves out while they are None."""
 
     def to_dict(self) -> dict[str, Any]:
         """The payload as JSON values, with the keys of rule 4.6; the time is not part of it."""
-        names = [field.name for field in fields(self) if field.name != "at"]
-        return {self.keys.get(name, _camel(name)): _plain(getattr(self, name)) for name in names}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "at"}
+        return {
+            self.keys.get(name, _camel(name)): _plain(value)
+            for name, value in values.items()
+            if value is not None or name not in self.optional
+        }
 
     def payload(self) -> dict[str, Any]:
         """The same as `to_dict`."""
@@ -195,6 +201,8 @@ class ContinuationEvaluated(Event):
     """The texts of the errors."""
     last_response: str | None = None
     """The last text of the agent."""
+    output: Any = None
+    """The structured result as JSON, if the execution ends with one."""
 
     @property
     def step(self) -> int:
@@ -278,6 +286,8 @@ class AgentFinished(Event):
     """The texts of the errors."""
     stop_reason: StopReason = StopReason.COMPLETED
     """Why the run ended."""
+    output: Any = None
+    """The structured result as JSON, if there is one."""
 
 
 E = TypeVar("E", bound=Event)

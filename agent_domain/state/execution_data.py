@@ -1,12 +1,13 @@
 """The part of a state that belongs to one execution."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
+from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
-from everstep.agent_domain.tools.resources import NO_RESOURCES, Resources
+from everstep.agent_domain.tools.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.values import FrozenDict
 
 
@@ -25,8 +26,15 @@ class ExecutionData:
     """The message that started it; None until it starts."""
     run: RunContext = NO_RUN_CONTEXT
     """Its user and its request."""
-    resources: Resources = field(default=NO_RESOURCES, compare=False)
-    """The objects of the worker or the run that tools, hooks and processors share; never stored."""
+    output: Any = None
+    """Its structured result in the agent's type, as JSON in a state that was read; None without one."""
+    output_data: Any = None
+    """The result as JSON."""
 
     def __repr__(self) -> str:
         return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"
+
+
+def last_user_text(messages: Messages) -> str:
+    """The text of the last message of a user."""
+    return next((message.text for message in reversed(messages) if message.is_user), "")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, cast, overload
+from typing import Any, Generic, cast, overload
 from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput
@@ -11,7 +11,6 @@ from everstep.agent_domain.ids import step_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import ErrorContext, ErrorPolicy
 from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
-from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepType
@@ -26,11 +25,11 @@ from everstep.agent_domain.messages.messages import (
     as_message,
     as_messages,
 )
-from everstep.agent_domain.state.execution_data import ExecutionData
+from everstep.agent_domain.messages.response_format import OutputT_co
+from everstep.agent_domain.state.execution_data import ExecutionData, last_user_text
 from everstep.agent_domain.state.restored_facts import restore_facts
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
 from everstep.agent_domain.storage.metadata_changes import inherited_metadata
-from everstep.agent_domain.tools.resources import Resources
 from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.agent_domain.values import (
     EMPTY,
@@ -43,6 +42,7 @@ from everstep.agent_domain.values import (
     read_each,
     read_optional,
     reading,
+    thaw,
 )
 
 CANCELLED_CALL = "Error: Cancelled before it finished"
@@ -52,7 +52,7 @@ _NO_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AgentState:
+class AgentState(Generic[OutputT_co]):
     """The complete state of an agent at one time, as a frozen value. Transitions return a new state."""
 
     agent_id: UUID | None = None
@@ -72,6 +72,8 @@ class AgentState:
     def empty(cls) -> "AgentState":
         """A state without messages and steps, not started."""
         return cls()
+
+    # Attributes.
 
     @property
     def status(self) -> AgentStatus:
@@ -142,9 +144,14 @@ class AgentState:
         return final_response(self.messages, [call for step in self.steps for call in step.tool_calls])
 
     @property
+    def output(self) -> OutputT_co | None:
+        """The structured result of the execution; None before its end, and if it ended without one."""
+        return self.execution.output
+
+    @property
     def task(self) -> str:
         """The message that started the execution: the last user message before its first step."""
-        return _last_user_text(self.messages) if self.execution.task is None else self.execution.task
+        return last_user_text(self.messages) if self.execution.task is None else self.execution.task
 
     # Attributes that criteria read.
 
@@ -182,11 +189,6 @@ class AgentState:
     def elapsed_seconds(self) -> float:
         """Wall-clock time since the run began or was resumed."""
         return self.facts.elapsed_seconds
-
-    @property
-    def run(self) -> RunContext:
-        """The user and the request."""
-        return self.execution.run
 
     @property
     def marks(self) -> FrozenDict:
@@ -240,10 +242,6 @@ class AgentState:
         """
         return replace(self, facts=self.facts.marked(name, value))
 
-    def with_resources(self, resources: Resources) -> "AgentState":
-        """A copy with these objects for tools, hooks and processors, in `execution.resources`."""
-        return replace(self, execution=replace(self.execution, resources=resources))
-
     def with_cached_context(self, context: CachedContext) -> "AgentState":
         """A copy with another cached context."""
         return replace(self, cached_context=context)
@@ -263,7 +261,7 @@ class AgentState:
             facts=self.facts.renewed(),
             metadata=inherited_metadata(self.metadata),
             cached_context=CachedContext(),
-            execution=ExecutionData(run=self.execution.run, resources=self.execution.resources),
+            execution=ExecutionData(run=self.execution.run),
         )
 
     def with_continuation_outcome(self, outcome: ContinuationOutcome) -> "AgentState":
@@ -465,6 +463,7 @@ class AgentState:
             "lastContinuationOutcome": outcome.to_dict() if outcome else None,
             **({} if execution.task is None else {"task": execution.task}),
             **({"marks": self.marks} if self.marks else {}),
+            **({} if execution.output_data is None else {"output": execution.output_data}),
         }
 
     @classmethod
@@ -472,10 +471,6 @@ class AgentState:
         """Read the JSON form, or an older one with flat `messages`; unknown keys are ignored."""
         with reading("the agent state"):
             return _state_from_data(frozen_document(data, "the state"))
-
-
-def _last_user_text(messages: Messages) -> str:
-    return next((message.text for message in reversed(messages) if message.is_user), "")
 
 
 def _state_from_data(data: FrozenDict) -> AgentState:
@@ -496,5 +491,7 @@ def _state_from_data(data: FrozenDict) -> AgentState:
             records,
             current or (records[-1].step if records else None),
             task=data.get("task"),
+            output=thaw(data.get("output")),
+            output_data=data.get("output"),
         ),
     )

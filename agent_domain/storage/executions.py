@@ -18,7 +18,7 @@ from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.agent_domain.values import EMPTY, FrozenDict
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 Row = TypeVar("Row")
 
@@ -36,6 +36,11 @@ class CancelComesFirst(EverstepError):
 
     def __init__(self, execution_id: UUID) -> None:
         super().__init__(f"The execution {execution_id} was cancelled before it ended")
+
+
+def execution_output(response: str | None, reason: StopReason, result: object) -> FrozenDict:
+    """The output of an execution whose agent has a structured result: `data` is null if it has none."""
+    return frozen_map({"response": response, "stop_reason": reason, "data": result}, "the output")
 
 
 class ExecutionSpec(BaseModel):

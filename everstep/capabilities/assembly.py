@@ -20,7 +20,7 @@ from everstep.agent_domain.tools.tools import Tool
 from everstep.agent_domain.tools.toolsets import Toolset
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.capabilities.catalogue import AgentLocation, Catalogue, CatalogueEntry, CheckPreset
-from everstep.capabilities.subagents import SelectedTools
+from everstep.capabilities.subagents import SelectedTools, set_output
 
 SKILLS = "skills"
 """The capability that the key `skills` installs."""
@@ -46,6 +46,7 @@ def assemble_agent(
     _require_tools(spec, builder, catalogue)
     _check_approvals(builder)
     _limit(builder, spec)
+    set_output(builder, spec)
     settings = _with_model(builder, spec.model, resolve)
     definition = builder.definition()
     options = {entry.name: values for entry, values in entries}

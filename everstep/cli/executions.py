@@ -18,6 +18,7 @@ from everstep.cli import output
 from everstep.cli.command import command, print_line, with_agents
 from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.printing import echo
+from everstep.cli.result_schema import read_schema
 from everstep.client.errors import Refused
 from everstep.client.execution import Execution, now
 from everstep.runtime.installation import Installation, open_installation
@@ -42,20 +43,34 @@ WORKER_SECONDS = 10.0
 @click.argument("message")
 @click.option("--agent", help="The agent; default: the setting default_agent, or the first agent.")
 @click.option("--model", help="A preset, or a model such as openai:gpt-5.5; default: the agent's.")
+@click.option(
+    "--output",
+    "schema_text",
+    metavar="SCHEMA",
+    help="The JSON schema of the result: a file, or the schema itself; default: the agent's.",
+)
 @click.option("--detach", is_flag=True, help="Start the execution, print its id and return.")
 @click.option("--debug", is_flag=True, help="Store a snapshot of the full state after each step.")
 @with_agents
 @click.pass_obj
 @command
 async def run(
-    settings: Settings, message: str, *, agent: str | None, model: str | None, detach: bool, debug: bool
+    settings: Settings,
+    message: str,
+    *,
+    agent: str | None,
+    model: str | None,
+    schema_text: str | None,
+    detach: bool,
+    debug: bool,
 ) -> None:
     """Start an execution and follow it; Ctrl-C stops only the following."""
     _require_text(message, "message")
+    schema = None if schema_text is None else read_schema(schema_text)
     async with open_installation(settings, "everstep run") as installation:
         agent_name = agent or installation.default_agent
         execution = await installation.client.start(
-            agent_name, message, execution_id=uuid4(), debug=debug, model=model
+            agent_name, message, execution_id=uuid4(), debug=debug, model=model, output=schema
         )
         if detach:
             echo(execution.id)

@@ -14,7 +14,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.agent_domain.tools.summaries import args_summary
-from everstep.agent_domain.values import format_moment, json_text, truncate
+from everstep.agent_domain.values import EMPTY, format_moment, json_text, truncate
 from everstep.runtime.retention import TableRetention
 
 WIDTH = 200
@@ -67,8 +67,11 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
         yield f"cancelled  by {row.cancelled_by.text}, {format_moment(row.cancelled_by.at, 0)}"
     if row.error_message:
         yield f"error      {row.error_message}"
-    if row.output and row.output.get("response"):
-        yield f"answer     {row.output['response']}"
+    output = row.output or EMPTY
+    if output.get("data") is not None:
+        yield f"result     {json_text(output['data'])}"
+    elif output.get("response"):
+        yield f"answer     {output['response']}"
 
 
 def step_lines(step: StepRow) -> Iterator[str]:

@@ -7,7 +7,7 @@ Every call is idempotent: repeating it with the same execution id, key or answer
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID, uuid4, uuid5
 
 from temporalio.client import (
@@ -22,15 +22,17 @@ from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef
 from everstep.agent_domain.loop.facts import StateInfo
-from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext, request_data
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, Messages, as_messages, user
+from everstep.agent_domain.messages.response_format import OutputT_co, ResponseFormat
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.tools.run_context import request_data
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
+from everstep.client.structured_results import requested_output
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
 from everstep.workflows.search_attributes import initial_attributes
@@ -40,6 +42,10 @@ _NAMESPACE = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 
 REQUEST_DIGEST = "request_digest"
 """The key in an execution's metadata for the digest of the request that created it."""
+
+
+FirstMessages: TypeAlias = str | Message | Iterable[Message | Mapping[str, Any] | str]
+"""The first message of an execution, or several."""
 
 
 def accept_any_model(model: str) -> None:
@@ -63,7 +69,9 @@ class Client:
     check_model: Callable[[str], object] = accept_any_model
     """Refuses a model that an execution cannot use."""
 
-    def spec_of(self, definition: AgentDefinition, model: str | None) -> ExecutionSpec:
+    def spec_of(
+        self, definition: AgentDefinition, model: str | None, output: ResponseFormat | None = None
+    ) -> ExecutionSpec:
         """The spec of a new execution.
 
         Raises:
@@ -71,12 +79,12 @@ class Client:
         """
         if model is not None:
             self.check_model(model)
-        return definition.spec(model)
+        return definition.spec(model, output)
 
     async def start(  # noqa: PLR0913 -- options of one execution, passed by keyword
         self,
         agent: str,
-        message: str | Message | Iterable[Message | Mapping[str, Any] | str],
+        message: FirstMessages,
         *,
         execution_id: UUID | None = None,
         session_id: UUID | None = None,
@@ -86,7 +94,8 @@ class Client:
         debug: bool = False,
         broadcast: BroadcastConfig | None = None,
         model: str | None = None,
-    ) -> Execution:
+        output: type[OutputT_co] | Mapping[str, Any] | ResponseFormat | None = None,
+    ) -> Execution[OutputT_co]:
         """Accept a message and start an execution for it.
 
         Args:
@@ -100,22 +109,25 @@ class Client:
             debug: Store the full state after each step, even if the agent does not.
             broadcast: The level of detail of the events, instead of the agent's.
             model: A preset, or a model in one line (`openai:gpt-5.5`), instead of the agent's.
+            output: The type of the result, such as a pydantic model, or its JSON schema, instead of the
+                agent's. `Execution.result()` has the result in this type.
 
         Raises:
             UnknownName: There is no such agent, or no such preset.
-            InvalidInput: The agent has a model of its own.
+            InvalidInput: The agent has a model of its own, or there is no usable schema of the result.
             Taken: The id was used for another request.
         """
         definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
         # Refuses criteria that no worker could resolve before anything is stored.
-        plan = definition.plan().debugged(debug).told(broadcast)
+        result_format = requested_output(output)
+        plan = definition.plan().debugged(debug).told(broadcast).with_output(result_format)
         plan.rules()
         row = await self.store.accept(
             NewExecution(
                 ref,
-                self.spec_of(definition, model),
+                self.spec_of(definition, model, result_format),
                 messages,
                 user_id=user_id,
                 metadata=frozen_map(metadata, "metadata"),
@@ -130,9 +142,9 @@ class Client:
         self.strike(Failpoint.API_AFTER_COMMIT)
         if row.status is not ExecutionStatus.PENDING:
             # It has started, perhaps so long ago that Temporal has deleted its history.
-            return Execution(self, ref)
-        run = RunContext.from_request(ref, user_id, {"metadata": metadata})
-        return await self.launch(ref, plan, clocks=row.clocks, run=run)
+            return Execution[OutputT_co](self, ref, output)
+        started = await self.launch(ref, plan, clocks=row.clocks)
+        return Execution[OutputT_co](self, started.ref, output)
 
     async def launch(
         self,
@@ -141,7 +153,6 @@ class Client:
         task_queue: str | None = None,
         *,
         clocks: StateInfo | None = None,
-        run: RunContext = NO_RUN_CONTEXT,
     ) -> Execution:
         """Start the workflow of an accepted execution; a workflow that was started before is left unchanged.
 
@@ -150,10 +161,8 @@ class Client:
             plan: Its plan.
             task_queue: The task queue; by default the client's.
             clocks: The session's clocks, which the execution continues.
-            run: The user and the request; criteria of the plan can read their ids.
         """
-        known = run.ids if plan.criteria else None
-        start = ExecutionInput(ref, plan, self.search_attributes, clocks=clocks, run=known)
+        start = ExecutionInput(ref, plan, self.search_attributes, clocks=clocks)
         session = f" · session {ref.session_id}" if ref.session_id else ""
         # The workflow may have ended already, if the message was accepted before.
         with suppress(WorkflowAlreadyStartedError):

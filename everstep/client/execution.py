@@ -7,9 +7,9 @@ history. Every call is idempotent: repeating it with the same key or answer chan
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 from uuid import UUID, uuid4
 
 from temporalio.client import (
@@ -34,6 +34,7 @@ from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.messages import Message, user
+from everstep.agent_domain.messages.response_format import OutputT_co
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
 from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow, RequestState, Resolution
@@ -45,10 +46,11 @@ from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
-from everstep.capabilities import json_schema
 from everstep.client.command_delivery import CommandDelivery
 from everstep.client.errors import Ended, Refused
 from everstep.client.outages import TRANSIENT_CODES
+from everstep.client.structured_results import CompletedExecution, typed_result
+from everstep.steps import json_schema
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionResult, workflow_id
 
@@ -61,11 +63,13 @@ RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Execution:
+class Execution(Generic[OutputT_co]):
     """The handle of an execution, which may run on any worker."""
 
     client: "Client"
     ref: ExecutionRef
+    output_type: Any = field(default=None, compare=False)
+    """The type or schema of the result that its request asked for; None for that of the agent."""
 
     @property
     def id(self) -> UUID:
@@ -107,12 +111,16 @@ class Execution:
                 yield row
             cursor = page.cursor
 
-    async def result(self) -> ExecutionResult:
+    async def result(self) -> CompletedExecution[OutputT_co]:
         """Wait until it ends, and return its result; outages of Temporal are retried."""
         await self.get()
         while True:
             try:
-                return await self.workflow.result()
+                result = await self.workflow.result()
+                row = await self.get()
+                definition = find_definition(self.client.agents, row.agent)
+                output = typed_result(row, self.output_type, definition)
+                return CompletedExecution[OutputT_co].of(result, output)
             except RPCError as error:
                 if error.status not in TRANSIENT_CODES:
                     raise
@@ -135,7 +143,7 @@ class Execution:
         """All requests of it and its subagents, answered or not, oldest first."""
         return await self.client.store.requests_within(self.ref)
 
-    async def subagents(self) -> Sequence["Execution"]:
+    async def subagents(self) -> Sequence["Execution[Any]"]:
         """The executions of subagents that its current step runs."""
         calls = [call for step in await self.client.store.steps(self.ref, last=1) for call in step.calls]
         refs = [child_ref(self.ref, call.call.id) for call in calls if call.record is None]

@@ -48,6 +48,7 @@ from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
 from everstep.client.errors import Ended, Refused
 from everstep.client.execution import Execution, now
+from everstep.client.structured_results import requested_output
 from everstep.client.titles import Titles
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class UserMessage:
     """The caller for the context policy; default: the user without scopes and roles."""
     model: str | None = None
     """The preset or the model of the new execution; default: the agent's."""
+    output: Any = None
+    """The type or schema of the result of the new execution; default: the agent's."""
     by: Actor | None = None
     """Who sends it, to record with an answer."""
 
@@ -146,19 +149,20 @@ class Sessions:
             SessionNotActive: It is closed or archived.
             Refused: The question was answered by another sender.
         """
+        user_message = replace(user_message, output=requested_output(user_message.output))
         context, _ = await self._check_context(scope, user_message)
         # Without a name, the session's agent is known once its row was read.
-        known = user_message if user_message.agent else replace(user_message, model=None)
+        known = user_message if user_message.agent else replace(user_message, model=None, output=None)
         message = self._new_message(scope, session_id, known, user_message.agent, context)
 
         def complete(message: NewMessage, session: SessionRow) -> NewMessage:
             agent = session.metadata.get(AGENT_KEY)
-            if user_message.agent or not (agent or user_message.model):
+            if user_message.agent or not (agent or user_message.model or user_message.output):
                 return message
             definition = self._require_agent(agent)
             return replace(
                 message,
-                spec=self.client.spec_of(definition, user_message.model),
+                spec=self.client.spec_of(definition, user_message.model, user_message.output),
                 plan=_plan_data(definition, user_message),
             )
 
@@ -169,6 +173,7 @@ class Sessions:
 
     async def begin(self, scope: Scope, user_message: UserMessage, title: str | None = None) -> SendResult:
         """Create a session and send its first message."""
+        user_message = replace(user_message, output=requested_output(user_message.output))
         session_id = self._derive_id(scope, user_message, "session")
         context, initial = await self._check_context(scope, user_message)
         message = self._new_message(scope, session_id, user_message, user_message.agent, context)
@@ -272,7 +277,7 @@ class Sessions:
 
     async def fork(
         self, ref: ExecutionRef, step: int, content: str | None = None, key: str | None = None
-    ) -> Execution:
+    ) -> Execution[Any]:
         """Start an execution that copies the conversation up to a step, without running tools again.
 
         Args:
@@ -287,13 +292,11 @@ class Sessions:
         self.strike(Failpoint.API_AFTER_COMMIT)
         return await self.launch(launch) if launch else Execution(self.client, new)
 
-    async def launch(self, launch: ExecutionLaunch) -> Execution:
+    async def launch(self, launch: ExecutionLaunch) -> Execution[Any]:
         """Start the workflow of a pending execution that is next in its session; repeating it is safe."""
         with reading("the execution's plan"):
             plan = ExecutionPlan.model_validate(launch.plan)
-        execution = await self.client.launch(
-            launch.ref, plan, launch.task_queue, clocks=launch.clocks, run=launch.run
-        )
+        execution = await self.client.launch(launch.ref, plan, launch.task_queue, clocks=launch.clocks)
         if launch.has_commands:
             await self._deliver_early(execution)
         return execution
@@ -448,7 +451,7 @@ class Sessions:
             user_id=user_message.user_id,
             content=user_message.content
             or (json_text(user_message.data) if user_message.data is not None else ""),
-            spec=self.client.spec_of(definition, user_message.model),
+            spec=self.client.spec_of(definition, user_message.model, user_message.output),
             plan=_plan_data(definition, user_message),
             execution_id=self._derive_id(scope, user_message, "execution"),
             task_queue=self.client.task_queue,
@@ -473,6 +476,7 @@ class Sessions:
 
 def _plan_data(definition: AgentDefinition, user_message: UserMessage) -> FrozenDict:
     plan = definition.plan().debugged(user_message.debug).told(user_message.broadcast)
+    plan = plan.with_output(user_message.output)
     plan.rules()
     return frozen_map(plan.model_dump(mode="json"))
 

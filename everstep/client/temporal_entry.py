@@ -49,6 +49,8 @@ class StartRequest(_Contract):
     """The level of detail of the events; default: the agent's."""
     model: str | None = None
     """A preset, or a model in one line; default: the agent's."""
+    output: dict[str, Any] | None = None
+    """The JSON schema of the result; default: the agent's."""
 
 
 class ActRequest(_Contract):
@@ -101,6 +103,8 @@ class ExecutionReport(BaseModel):
     step_count: int
     stop_reason: StopReason | None = None
     response: str | None = None
+    data: Any = None
+    """The structured result, if the execution has one."""
     error: str | None = None
     requests: tuple[OpenRequest, ...] = ()
     """The open requests, oldest first."""
@@ -117,6 +121,7 @@ class ExecutionReport(BaseModel):
             step_count=row.step_count,
             stop_reason=row.stop_reason,
             response=row.output.get("response") if row.output else None,
+            data=row.output.get("data") if row.output else None,
             error=row.error_told or (row.error_message and "Failed"),
             requests=tuple(
                 OpenRequest(
@@ -156,6 +161,7 @@ class TemporalEntry:
                 debug=request.debug,
                 broadcast=request.broadcast and BroadcastConfig.preset(request.broadcast),
                 model=request.model,
+                output=request.output,
             )
             return await ExecutionReport.of(execution)
         except EverstepError as error:

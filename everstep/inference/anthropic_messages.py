@@ -16,8 +16,9 @@ import anthropic
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.finish_reason import FinishReason
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
+from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import Message, Role, is_text_part
+from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import json_text, thaw
@@ -36,6 +37,7 @@ from everstep.inference.request_parts import (
     with_extra,
 )
 from everstep.inference.spoken import AnswerText, storable
+from everstep.inference.strict_schemas import refers_to_itself
 
 ADDRESS = "https://api.anthropic.com"
 BEGIN = "Begin."
@@ -85,6 +87,16 @@ class AnthropicMessages(ProviderModel):
     def body(self, request: InferenceRequest) -> Json:
         """The request, without fields that are not set."""
         return request_body(self.preset, request)
+
+    def can_enforce(self, response_format: ResponseFormat) -> bool:
+        """Whether the API can enforce the schema; it refuses those of trees, and parts of any type."""
+        if refers_to_itself(response_format.schema):
+            return False
+        try:
+            _strict_schema(response_format)
+        except InvalidInput:
+            return False
+        return True
 
     def reader(self) -> "MessagesReader":
         """A reader for one answer."""

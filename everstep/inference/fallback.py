@@ -10,10 +10,12 @@ published within one call of `respond` is always exactly the text of the respons
 from collections.abc import Sequence
 
 from everstep.agent_domain.agents.drivers import Model, OnText
+from everstep.agent_domain.agents.structured_result import has_native_output
 from everstep.agent_domain.agents.token_counting import ContextWindow, provider_count, window_of
 from everstep.agent_domain.errors import RETRYABLE, InvalidInput
 from everstep.agent_domain.loop.retries import IsScripted, retry_seconds_of
 from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
 
 
@@ -46,6 +48,10 @@ class FallbackModel:
         counts = [await provider_count(model, request) for model in self.models]
         known = [tokens for tokens in counts if tokens is not None]
         return max(known) if len(known) == len(counts) else None
+
+    def has_native_output(self, response_format: ResponseFormat) -> bool:
+        """Whether each of the models has a structured output of its own: any of them may answer."""
+        return all(has_native_output(model, response_format) for model in self.models)
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Return the first answer.

@@ -16,8 +16,9 @@ from openai import AsyncStream
 
 from everstep.agent_domain.loop.finish_reason import FinishReason
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
+from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import Message, Messages, Role, is_text_part
+from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import json_text, thaw
@@ -36,6 +37,7 @@ from everstep.inference.request_parts import (
     with_extra,
 )
 from everstep.inference.spoken import AnswerText, storable
+from everstep.inference.strict_schemas import json_schema_format
 
 _OPENAI_HOSTS = ("openai.com", "azure.com")
 _REASONING = ("reasoning_content", "reasoning")
@@ -175,12 +177,7 @@ def _response_format(response_format: ResponseFormat | None) -> Json | None:
         return None
     if response_format.type != "json_schema":
         return {"type": response_format.type}
-    schema = {
-        "name": response_format.name,
-        "schema": thaw(response_format.schema),
-        "strict": response_format.strict,
-    }
-    return {"type": "json_schema", "json_schema": schema}
+    return {"type": "json_schema", "json_schema": json_schema_format(response_format)}
 
 
 # --- The answer ---

@@ -14,8 +14,9 @@ from openai import AsyncStream
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.loop.finish_reason import FinishReason
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
+from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import Message, Role, is_text_part
+from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import thaw
@@ -35,6 +36,7 @@ from everstep.inference.request_parts import (
     with_extra,
 )
 from everstep.inference.spoken import AnswerText, storable
+from everstep.inference.strict_schemas import json_schema_format
 
 # These models refuse a request for encrypted reasoning, because they have none.
 _NOT_REASONING = ("gpt-3.5", "gpt-4", "chatgpt-4o", "gpt-5-chat")
@@ -183,12 +185,7 @@ def _text_format(response_format: ResponseFormat | None) -> Json | None:
         return None
     if response_format.type != "json_schema":
         return {"format": {"type": response_format.type}}
-    schema = {
-        "name": response_format.name,
-        "schema": thaw(response_format.schema),
-        "strict": response_format.strict,
-    }
-    return {"format": {"type": "json_schema", **schema}}
+    return {"format": {"type": "json_schema", **json_schema_format(response_format)}}
 
 
 # --- The answer ---

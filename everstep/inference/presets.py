@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -112,6 +112,8 @@ class Preset(StrictModel):
     tool_choice: str | None = Field(default=None, min_length=1)
     """`auto`, `none`, `required` or the name of a tool; a setting of the agent takes precedence."""
     parallel_tool_calls: bool | None = None
+    structured_output: Literal["native", "tool"] = "native"
+    """How the model is asked for a structured result: `tool` for servers that cannot enforce a schema."""
     service_tier: str | None = Field(default=None, min_length=1)
     extra_headers: FrozenDict = EMPTY
     """Headers to add to each request; never a key."""

@@ -28,6 +28,7 @@ from everstep.agent_domain.agents.drivers import OnText
 from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable
 from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
 from everstep.inference.context_windows import preset_window
@@ -160,6 +161,15 @@ class ProviderModel(ABC):
         """Ask the provider to count; by default it has no counter."""
         del body
         return None
+
+    def has_native_output(self, response_format: ResponseFormat) -> bool:
+        """Whether the provider keeps answers to the format; a preset may say that its server does not."""
+        return self.preset.structured_output == "native" and self.can_enforce(response_format)
+
+    def can_enforce(self, response_format: ResponseFormat) -> bool:
+        """Whether the provider accepts the schema of this format."""
+        del response_format
+        return True
 
     @abstractmethod
     def body(self, request: InferenceRequest) -> Json:

@@ -39,6 +39,7 @@ from everstep.agent_domain.errors import (
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import Message, Messages
+from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
@@ -239,6 +240,11 @@ class ScenarioModel:
         self.window = window
         self._sleep = sleep
         self._raised: Counter[int] = Counter()
+
+    def has_native_output(self, response_format: ResponseFormat) -> bool:
+        """A script writes results as answers."""
+        del response_format
+        return True
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Send the next turn of the conversation."""

@@ -49,12 +49,12 @@ class SubagentParent:
         if spawn.llm_preset:
             child = replace(child, llm_preset=spawn.llm_preset, model_settings=EMPTY)
         state = AgentState.empty().with_messages(spawn.messages).with_metadata(spawn.metadata)
-        facts, parent = self.state.facts, self.state.execution
+        facts = self.state.facts
         worked = facts.state_info.session_execution_seconds + facts.seconds_under_way
         state = replace(
             state,
             parent_agent_id=self.state.agent_id,
-            execution=replace(state.execution, run=parent.run, resources=parent.resources),
+            execution=replace(state.execution, run=self.state.execution.run),
             facts=replace(state.facts, state_info=StateInfo(session_execution_seconds=worked)),
         )
         return replace(child, base_plan=plan), state
@@ -80,4 +80,5 @@ def _end_of(child: AgentState) -> ChildEnd:
     if child.status is AgentStatus.FAILED:
         errors = child.steps[-1].errors_as_text if child.steps else ""
         error = errors or f"stopped: {reason}"
-    return ChildEnd(final_situation(child.status, reason).execution, child.final_response, error, reason)
+    status, result = final_situation(child.status, reason).execution, child.execution.output_data
+    return ChildEnd(status, child.final_response, error, reason, result)

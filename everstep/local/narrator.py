@@ -119,6 +119,7 @@ class EventNarrator:
                 status=status,
                 errors=_error_messages(step) if step else (),
                 last_response=state.final_response,
+                output=state.execution.output_data,
             )
         )
 
@@ -171,6 +172,7 @@ class EventNarrator:
                 total_usage=state.usage,
                 errors=errors,
                 stop_reason=outcome.stop_reason,
+                output=state.execution.output_data,
             )
         )
 

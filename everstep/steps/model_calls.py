@@ -13,6 +13,7 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.steps import NO_ADDITIONS, HookAdditions
 from everstep.steps.hooks import failure_of, run_before_step
 from everstep.steps.isolation import error_boundary
+from everstep.steps.outputs import with_checked_result
 
 
 class ModelCall:
@@ -65,6 +66,7 @@ class ModelCall:
         with error_boundary():
             reply = await infer(self.state)
         self.is_waiting = False
+        reply = with_checked_result(definition, self.state, reply)
         need_of = partial(definition.need_of, allowed=allowed)
         self.state = state_with_reply(driver, self.state, reply, self.elapsed, need_of)
 

@@ -11,7 +11,6 @@ from sqlalchemy import Row
 from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.ids import ExecutionRef, follow_up_id
 from everstep.agent_domain.loop.facts import StateInfo
-from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.messages import Messages
@@ -21,6 +20,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.steps import PreviousStep, StepInput, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts

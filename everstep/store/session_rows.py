@@ -70,12 +70,10 @@ def execution_ref(row: Row[Any]) -> ExecutionRef:
 
 def launch_row(row: Row[Any]) -> ExecutionLaunch:
     """Return the launch of an execution."""
-    ref = execution_ref(row)
     return ExecutionLaunch(
-        ref,
+        execution_ref(row),
         bodies.document(row.plan, "the plan"),
         row.task_queue,
         row.has_commands,
         rows.clocks(row),
-        rows.run_context(ref, row),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.capabilities.data_types import parse_answer
 from everstep.agent_domain.capabilities.extraction import (
     JSON_SCHEMA,
     MAX_CALL_RETRIES,
@@ -32,7 +33,7 @@ from everstep.agent_domain.messages.cached_context import InferenceRequest, Resp
 from everstep.agent_domain.messages.messages import Message, assistant, system, user
 from everstep.agent_domain.tools.inquiry import AskModel, ModelChoice
 from everstep.agent_domain.tools.tools import ToolContext, ToolOptions, ToolResult
-from everstep.agent_domain.values import FrozenDict, frozen_map, json_text, parse_json, valid_text
+from everstep.agent_domain.values import FrozenDict, frozen_map, json_text, valid_text
 from everstep.capabilities.metadata import MetadataWriteTool
 
 PROMPT = (
@@ -124,7 +125,7 @@ class ExtractDataTool:
             request = InferenceRequest(tuple(messages), 1, response_format=response_format)
             response = await ask(request, self._model(definition))
             try:
-                return definition.read(_json(response.text), self.policy.use_maybe)
+                return definition.read(parse_answer(response.text), self.policy.use_maybe)
             except InvalidInput as error:
                 problem = str(error)
             messages += [assistant(response.text), user(ASK_AGAIN.format(problem=problem))]
@@ -153,14 +154,6 @@ class ExtractDataTool:
         if not changes:
             return self.policy.llm_preset
         return {**changes, "preset": self.policy.llm_preset} if self.policy.llm_preset else changes
-
-
-def _json(text: str) -> Any:
-    """Parse the value, without a code fence around it."""
-    inner = text.strip()
-    if inner.startswith("```"):
-        inner = inner.strip("`").removeprefix("json").strip()
-    return parse_json(inner, "the answer")
 
 
 class UseStructuredOutputs:

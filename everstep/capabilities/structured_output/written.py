@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, core_schema
 from everstep.agent_domain.capabilities.extraction import SchemaDefinition
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import FrozenDict, freeze, frozen_map, thaw
-from everstep.capabilities import json_schema
+from everstep.steps import json_schema
 
 
 class JsonSchemaData:

@@ -46,6 +46,7 @@ from everstep.agent_domain.messages.messages import (
 from everstep.agent_domain.tools.tools import Tool, ToolContext, ToolOptions, result_text
 from everstep.agent_domain.tools.toolsets import Asker, ListedTool, Toolset
 from everstep.agent_domain.values import FrozenDict, frozen_map
+from everstep.steps.json_schema import require_usable
 
 LOAD_SKILL = "load_skill"
 
@@ -175,6 +176,7 @@ class SpawnSubagentTool:
         builder = DefinitionBuilder.base().with_name(spec.name, spec.description)
         builder.with_max_steps(CHILD_MAX_STEPS).with_max_tokens(CHILD_MAX_TOKENS)
         builder.with_timeout(CHILD_TIMEOUT_SECONDS).with_error_policy(parent.base_plan.error_policy)
+        set_output(builder, spec)
         builder.with_parallel_tools(parent.base_plan.parallel_tools)
         names = inherited_tools(parent.tools.names, spec.tools)
         builder.with_tools([parent.tools.get(name) for name in names if name != TOOL])
@@ -199,6 +201,13 @@ class SpawnSubagentTool:
         return child.equipped()
 
 
+def set_output(builder: DefinitionBuilder, spec: AgentSpec) -> None:
+    """Set the structured result of an agent whose file has a schema for it."""
+    if spec.output is not None:
+        require_usable(spec.output, "'output'")
+        builder.with_output(spec.output)
+
+
 def _spec_record(spec: AgentSpec) -> Mapping[str, Any]:
     """The parts of a spec that apply to a subagent; the rest applies when the agent is started by itself."""
     return {
@@ -207,6 +216,7 @@ def _spec_record(spec: AgentSpec) -> Mapping[str, Any]:
         "model": spec.model,
         "skills": spec.skills,
         "approval": spec.approval,
+        **({} if spec.output is None else {"output": spec.output}),
     }
 
 

@@ -9,7 +9,7 @@ from everstep.agent_domain.errors import InvalidInput, ToolTimedOut
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.agent_domain.values import FrozenDict, frozen_map
-from everstep.capabilities import json_schema
+from everstep.steps import json_schema
 
 DESCRIPTION = "Ask the user a question and wait for the answer. Use it when only the user can know or decide."
 

@@ -66,6 +66,7 @@ async def start_execution(
             debug=body.debug,
             broadcast=body.broadcast and BroadcastConfig.preset(body.broadcast),
             model=usable_model(caller, body.model),
+            output=body.output,
         )
     except Taken:
         raise key_conflict() from None

@@ -22,7 +22,6 @@ from everstep.agent_domain.storage.sessions import (
 )
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY, FrozenDict
-from everstep.capabilities import json_schema
 from everstep.client.sessions import AGENT_KEY, SendResult as Accepted, UserMessage
 from everstep.http_api.auth import CallerDep, acting_scope, acting_user, usable_model
 from everstep.http_api.callers import Caller
@@ -45,6 +44,7 @@ from everstep.http_api.schemas.responses import (
     page_response,
 )
 from everstep.http_api.schemas.text import Cursor, Limit, Text
+from everstep.steps import json_schema
 
 routes = router("sessions")
 
@@ -211,6 +211,7 @@ def _user_message(
         initial,
         asks,
         model,
+        body.output,
         by,
     )
 

@@ -140,7 +140,8 @@ class ExecutionResponse(ResponseModel):
     step_count: int
     usage: Mapping[str, Any]
     output: Mapping[str, Any] | None = Field(
-        description="`response` and `stop_reason` of an ended execution."
+        description="`response` and `stop_reason` of an ended execution, and `data` if a structured result "
+        "was asked for: null if it ended without one."
     )
     error_message: str | None
     last_snapshot_id: UUID | None = Field(default=None, description="The latest snapshot of the execution.")

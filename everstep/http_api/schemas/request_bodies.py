@@ -31,6 +31,13 @@ ModelText = Annotated[
         "scope `sessions:all`, a model in one line such as `openai:gpt-5.5`.",
     ),
 ]
+Output = Annotated[
+    Map | None,
+    Field(
+        description="The JSON schema of the result of the new execution, instead of its agent's: "
+        "`output.data` of the ended execution satisfies it."
+    ),
+]
 Debug = Annotated[bool, Field(description="Whether the new execution stores its full state after each step.")]
 Broadcast = Annotated[
     Literal["minimal", "standard", "debug"] | None,
@@ -118,6 +125,7 @@ class _MessageSent(_WithContext):
     metadata: Map = EMPTY
     user_id: UserName = None
     model: ModelText = None
+    output: Output = None
     debug: Debug = False
     broadcast: Broadcast = None
 
@@ -159,6 +167,7 @@ class NewExecutionSent(RequestModel):
     metadata: Map = EMPTY
     user_id: UserName = None
     model: ModelText = None
+    output: Output = None
     debug: Debug = False
     broadcast: Broadcast = None
 

@@ -37,7 +37,6 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScriptedModel
 from everstep.agent_domain.tools.function_tool import BaseTool
-from everstep.agent_domain.tools.resources import resource
 from everstep.agent_domain.tools.tools import Effect, Tool, ToolContext, ToolOptions
 from everstep.agent_domain.tools.toolsets import Asker, ListedTool
 from everstep.agent_domain.values import EMPTY
@@ -351,12 +350,6 @@ def test_two_toolsets_have_two_names() -> None:
 
 SHELF = FakeToolset({})
 
-
-@resource
-async def pool() -> int:
-    return 7
-
-
 METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
     "with_name": lambda b: b.with_name("helper"),
     "with_max_steps": lambda b: b.with_max_steps(5),
@@ -369,7 +362,6 @@ METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
     "with_finish_reasons": lambda b: b.with_finish_reasons("stop", FinishReason.LENGTH),
     "with_tools": lambda b: b.with_tools([LOOK]),
     "with_toolset": lambda b: b.with_toolset(SHELF),
-    "with_resources": lambda b: b.with_resources(pool),
     "with_capability": lambda b: b.with_capability(Installed()),
     "with_approval": lambda b: b.with_approval("look", "always"),
     "with_parallel_tools": lambda b: b.with_parallel_tools(False),
@@ -386,6 +378,7 @@ METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
     "with_cached_context": lambda b: b.with_cached_context(CachedContext()),
     "with_system_prompt": lambda b: b.with_system_prompt("Be brief"),
     "with_response_format": lambda b: b.with_response_format({"schema": {}}),
+    "with_output": lambda b: b.with_output({"type": "object"}),
     "on_build": lambda b: b.on_build(same_state),
 }
 
@@ -480,7 +473,6 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("with_tools", lambda b: b.with_tools([Tokens]), "make one with @tool"),
     ("with_tools", lambda b: b.with_tools(Tokens), "make one with @tool"),
     ("with_toolset", lambda b: b.with_toolset(LOOK), "a toolset has a name"),
-    ("with_resources", lambda b: b.with_resources(7), "with_resources holds 7, which is no resource"),  # type: ignore[arg-type]
     ("with_capability", lambda b: b.with_capability("bash"), r"a capability has a method install\(builder\)"),
     ("with_capability", lambda b: b.with_capability(Installed), "an instance, not the class"),
     ("with_approval", lambda b: b.with_approval(5, "always"), "the tool's name must be text"),
@@ -528,6 +520,8 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
         "response format must be a map, not str",
     ),
     ("with_response_format", lambda b: b.with_response_format({"type": "json_schema"}), "needs a 'schema'"),
+    ("with_output", lambda b: b.with_output("Trip"), "'Trip' cannot be a schema; pass a pydantic model"),
+    ("with_output", lambda b: b.with_output({"type": "object"}, max_retries=99), "pass at most 10"),
     ("on_build", lambda b: b.on_build(5), "on_build needs a function that takes and returns an agent, not 5"),
 ]
 

@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 import jsonschema_rs
 
+from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import thaw
 
 MAX_REPORTED = 3
@@ -29,6 +30,21 @@ def check(schema: Mapping[str, Any], data: Any) -> str | None:
         for _, error in zip(range(MAX_REPORTED), validator.iter_errors(thaw(data)), strict=False)
     ]
     return "; ".join(faults) or None
+
+
+def require_usable(schema: Mapping[str, Any], where: str) -> None:
+    """Refuse a schema that no data can be checked against.
+
+    Args:
+        schema: The schema.
+        where: What it is, for the message.
+
+    Raises:
+        InvalidInput: It is invalid.
+    """
+    problem = check(schema, None) or ""
+    if problem.startswith(UNUSABLE):
+        raise InvalidInput(f"{where} cannot be used: {problem.removeprefix(UNUSABLE)}")
 
 
 def _error_text(error: jsonschema_rs.ValidationError) -> str:

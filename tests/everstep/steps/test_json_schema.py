@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstep.capabilities.json_schema import check
+from everstep.steps.json_schema import check
 
 FORM = {
     "type": "object",
