@@ -19,6 +19,7 @@ from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.live_text import LiveText, LiveTexts
 from everstep.activities.snapshots import Snapshots
 from everstep.activities.state_loading import load_state_before
+from everstep.activities.step_compactions import StepCompaction
 from everstep.activities.step_state import evaluation, step_state
 from everstep.activities.store_retry import write_with_retry
 from everstep.activities.text_checkpoints import TextCheckpoints
@@ -49,6 +50,7 @@ from everstep.agent_domain.storage.steps import (
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
+from everstep.steps.compactor import Compactor
 from everstep.steps.hooks import find_hooks
 from everstep.steps.model_calls import ModelCall
 from everstep.steps.provider_retry import add_reason
@@ -107,15 +109,30 @@ class InferenceRunner:
             if is_written:
                 live.on_start(started)
             async with deferred_start(record_start, self.start_delay, is_written=is_written) as is_started:
+                compaction = StepCompaction(
+                    self.store,
+                    self.agents,
+                    self.disclosure.redaction,
+                    ref=request.ref,
+                    number=request.number,
+                    material=started.material,
+                )
                 result = await self._ask_model(
-                    live, request, driver, definition, state, allowed=started.material.allowed
+                    live,
+                    request,
+                    driver,
+                    definition,
+                    state,
+                    allowed=started.material.allowed,
+                    compactor=compaction.compactor,
                 )
             step = _current_step(result.state)
             if not step.is_failure:
                 live.finish()
         self.strike(Failpoint.INFER_AFTER_RESPONSE)
         to_record = partial(_call_to_record, definition=definition, allowed=started.material.allowed)
-        reply = _reply_to_record(begin, driver, result, self.disclosure, to_record)
+        besides = Besides(compaction.usage, wishes=result.wishes)
+        reply = _reply_to_record(begin, driver, result, self.disclosure, to_record, besides=besides)
         for error in reply.errors:
             activity.logger.warning("step %s: %s (ref %s)", request.number, error.message, error.ref)
         if not is_started.is_set():
@@ -164,6 +181,7 @@ class InferenceRunner:
         initial: AgentState,
         *,
         allowed: Sequence[ApprovalRule],
+        compactor: Compactor | None,
     ) -> ModelCall:
         """Return the state after the model replied, or after it failed for good."""
         text, call = TextCheckpoints(self.store, live, self.strike), ModelCall(initial, monotonic)
@@ -177,7 +195,7 @@ class InferenceRunner:
                 live.begin.ref, definition, driver, initial
             )
             await call.run_hooks(definition)
-            await call.ask(definition, driver, infer, allowed)
+            await call.ask(definition, driver, infer, allowed, compactor)
         except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
             # Hooks and toolsets may raise the same errors, but only the model call is retried.
             if call.is_waiting and isinstance(error, RETRYABLE):
@@ -245,6 +263,8 @@ def _reply_to_record(
     result: ModelCall,
     disclosure: Disclosure,
     to_record: Callable[[ToolCall, CallNeed], CallToRecord],
+    *,
+    besides: Besides,
 ) -> RecordReply:
     """Build the record of the model's reply or failure."""
     step = _current_step(result.state)
@@ -254,7 +274,7 @@ def _reply_to_record(
         begin.ref,
         begin.number,
         begin.attempt,
-        replace(facts, besides=facts.besides + Besides(wishes=result.wishes)) if result.wishes else facts,
+        replace(facts, besides=facts.besides + besides),
         [disclosure.of(error, begin.ref.execution_id, f"step/{begin.number}") for error in step.errors],
         frozen_map(response.to_dict()),
         () if step.is_failure else driver.outputs(step),

@@ -10,7 +10,7 @@ from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import SettleInput
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.snapshots import STEPS_OF_SNAPSHOT, Snapshots, has_snapshot
-from everstep.activities.step_state import calls_in, errors_of, evaluation, failures
+from everstep.activities.step_state import errors_of, evaluation, failures
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.ids import request_id
@@ -19,7 +19,7 @@ from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.disclosure import Disclosure, with_public_reasons
-from everstep.agent_domain.messages.leak_guard import final_response
+from everstep.agent_domain.messages.leak_guard import calls_in, final_response
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.messages.response_format import as_response_format
 from everstep.agent_domain.storage.execution_store import ExecutionStore

@@ -12,11 +12,10 @@ from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.messages.cached_context import CachedContext
 from everstep.agent_domain.messages.disclosure import Disclosure
-from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.messages.messages import DEFAULT_SECTION
 from everstep.agent_domain.state.execution_data import ExecutionData
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.steps import StepInput, StepRow
-from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
 
 
@@ -29,20 +28,16 @@ def step_state(ref: ExecutionRef, number: int, material: StepInput) -> AgentStat
 
 def bare_state(ref: ExecutionRef, material: StepInput) -> AgentState:
     """Build the state without its steps."""
-    return AgentState(
+    state = AgentState(
         agent_id=material.agent_id,
         parent_agent_id=material.parent_agent_id,
         facts=ExecutionFacts(state_info=replace(material.clocks, id=material.agent_id)),
         metadata=material.metadata,
         cached_context=CachedContext.from_dict(material.spec.cached_context),
         execution=ExecutionData(ref.execution_id, task=material.task, run=material.run),
-    ).with_messages(material.messages)
-
-
-def calls_in(messages: Messages) -> list[ToolCall]:
-    """Return the tool calls of a conversation."""
-    entries = [entry for message in messages for entry in message.calls]
-    return [ToolCall.from_text(e["id"], e["function"]["name"], e["function"]["arguments"]) for e in entries]
+    )
+    store = state.message_store.with_section(DEFAULT_SECTION, material.messages)
+    return state.with_message_store(store.with_compaction(material.compaction))
 
 
 def errors_of(row: StepRow) -> tuple[StepError, ...]:

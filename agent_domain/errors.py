@@ -2,7 +2,8 @@
 
     EverstepError
     ├── InvalidInput (ValueError)      the caller: an argument is wrong; the text says what to change
-    │   └── UnknownName (LookupError)  ... nothing is registered under this name
+    │   ├── UnknownName (LookupError)  ... nothing is registered under this name
+    │   └── MessageTooLong             ... no request to the agent's model can contain it
     ├── NotPermitted                   the caller: a right is missing; the text says which, or who has it
     ├── ListenerFailed                 the operator: a listener raised while handling an event
     └── AgentError                     the error policy: it becomes a step's error
@@ -11,6 +12,7 @@
         │   ├── ModelTimeout           ... no answer in time (TimeoutError)
         │   ├── ModelUnavailable       ... it cannot be reached, or the connection broke during the answer
         │   │   └── UnreadableAnswer   ... the answer does not have the form of its API
+        │   ├── ContextTooLong         ... the request has more tokens than the model's context window
         │   ├── WrongApi               ... the server implements another API than the driver
         │   └── InvalidModelOutput     ... it answered, but not in the agreed form
         ├── HookFailed                 a hook of a tool call raised, or requested something impossible
@@ -45,6 +47,16 @@ class UnknownName(InvalidInput, LookupError):
         self.name = name
         names = list(known)
         super().__init__(f"{unknown_name_text(kind, name, names, verb=verb)}{did_you_mean(name, names)}")
+
+
+class MessageTooLong(InvalidInput):
+    """A message does not fit into any request to the agent's model."""
+
+    def __init__(self, tokens: int, fits: int) -> None:
+        super().__init__(
+            f"The message is too long for the agent's model: it has at least {tokens} tokens, and {fits} "
+            "fit. Send a shorter one, or use a model with a larger context window"
+        )
 
 
 def unknown_name_text(kind: str, name: str, known: Iterable[str], *, verb: str = "Choose from") -> str:
@@ -104,6 +116,10 @@ class ModelUnavailable(ModelError):
 
 class UnreadableAnswer(ModelUnavailable):
     """The provider's answer does not have the form of its API; only a few more attempts are worthwhile."""
+
+
+class ContextTooLong(ModelError):
+    """The request has more tokens than fit into the model's context window."""
 
 
 class WrongApi(ModelError):

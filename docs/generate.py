@@ -328,7 +328,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "continuation": "the decision after the step, only with `BroadcastConfig.debug()`",
     "decision": "`approve`, `deny` or `edit`",
     "decided_by": "who decided or answered, with the rights that this used; only if a caller did",
-    "detail": "why the model call is delayed, only while it is",
+    "detail": "why the model call is delayed, or what a compaction did; only then",
     "duration_ms": "the duration in milliseconds",
     "error": "the error, as viewers may read it; null on success",
     "error_message": "the error that ended the execution, as viewers may read it",

@@ -1,4 +1,5 @@
 from everstep.agent_domain.agents.builder import AgentCapability as AgentCapability
+from everstep.agent_domain.agents.compaction_policy import CompactionPolicy as CompactionPolicy
 from everstep.agent_domain.agents.contracts import (
     AbstractAgentDefinition as AbstractAgentDefinition,
     AgentContract as AgentContract,
@@ -33,6 +34,7 @@ from everstep.agent_domain.agents.processors import (
 )
 from everstep.agent_domain.agents.react import ReActDriver as ReActDriver
 from everstep.agent_domain.agents.spawning import CanSpawn as CanSpawn, Spawn as Spawn
+from everstep.agent_domain.agents.token_counting import ContextWindow as ContextWindow
 from everstep.agent_domain.capabilities.approvals import (
     ApprovalMode as ApprovalMode,
     ApprovalRule as ApprovalRule,
@@ -71,12 +73,14 @@ from everstep.agent_domain.capabilities.tasks import (
 )
 from everstep.agent_domain.errors import (
     AgentError as AgentError,
+    ContextTooLong as ContextTooLong,
     Escaped as Escaped,
     EverstepError as EverstepError,
     HookFailed as HookFailed,
     InvalidInput as InvalidInput,
     InvalidModelOutput as InvalidModelOutput,
     ListenerFailed as ListenerFailed,
+    MessageTooLong as MessageTooLong,
     ModelError as ModelError,
     ModelTimeout as ModelTimeout,
     ModelUnavailable as ModelUnavailable,
@@ -165,6 +169,7 @@ from everstep.agent_domain.messages.cached_context import (
     InferenceRequest as InferenceRequest,
     ResponseFormat as ResponseFormat,
 )
+from everstep.agent_domain.messages.compaction import Compaction as Compaction
 from everstep.agent_domain.messages.messages import (
     Message as Message,
     MessageList as MessageList,
@@ -186,6 +191,7 @@ from everstep.agent_domain.state.events import (
     AgentStepCompleted as AgentStepCompleted,
     AgentStepStarted as AgentStepStarted,
     ContinuationEvaluated as ContinuationEvaluated,
+    ConversationCompacted as ConversationCompacted,
     Event as Event,
     EventBus as EventBus,
     ModelCallDelayed as ModelCallDelayed,

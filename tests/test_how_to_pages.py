@@ -43,6 +43,7 @@ NAMES = (
     "subagents",
     "troubleshooting",
     "migration",
+    "long-conversations",
 )
 SETTINGS = re.compile(r"EVERSTEP_|TEMPORAL_|DATABASE_URL|.*_API_KEY$")
 

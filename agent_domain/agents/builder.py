@@ -86,8 +86,9 @@ class DefinitionBuilder(LimitsBuilder):
 
     @classmethod
     def base(cls) -> Self:
-        """A builder with the default limits: 20 steps, 32768 tokens, 300 seconds."""
+        """A builder with the default limits: 20 steps, 32768 tokens, 300 seconds; it compacts requests."""
         limited = cls().with_max_steps(DEFAULT_MAX_STEPS).with_max_tokens(DEFAULT_MAX_TOKENS)
+        limited.with_compaction()
         return limited.with_timeout(DEFAULT_TIMEOUT_SECONDS).with_finish_reasons()
 
     def with_name(self, name: str, description: str = "") -> Self:
@@ -338,6 +339,7 @@ class DefinitionBuilder(LimitsBuilder):
                 output_retries=self._response_format.max_retries if self._response_format else None,
                 model_attempts=self._model_attempts,
                 retry_seconds=self._retry_seconds,
+                compaction=self._compaction,
                 parallel_tools=self._parallel_tools,
                 broadcast=self._broadcast,
                 tools=tuple(PlannedTool.of(tool.name, options_of(tool)) for tool in self._tools),

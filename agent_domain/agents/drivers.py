@@ -136,6 +136,12 @@ class StepDriver(ABC):
         self.tools = tools
         self.parallel_tools = parallel_tools
 
+    def request(self, state: AgentState) -> InferenceRequest:
+        """The request for a step, as far as it is known: a compaction measures it."""
+        cached = state.cached_context
+        cached = cached if cached.tools else cached.with_tools(self.tools.schemas)
+        return InferenceRequest.compile(state.messages, cached, parallel_tools=self.parallel_tools)
+
     @abstractmethod
     async def infer(self, state: AgentState, on_text: OnText = ignore_text) -> Reply:
         """Ask the model."""
@@ -321,12 +327,6 @@ class ToolCallingDriver(StepDriver):
         if response.text and not text:
             on_text(response.text)
         return Reply(response)
-
-    def request(self, state: AgentState) -> InferenceRequest:
-        """The request: cached messages and tool schemas first, then the conversation."""
-        cached = state.cached_context
-        cached = cached if cached.tools else cached.with_tools(self.tools.schemas)
-        return InferenceRequest.compile(state.messages, cached, parallel_tools=self.parallel_tools)
 
     def said(self, step: AgentStep) -> Messages:
         """One assistant message: the answer, or the calls."""

@@ -1,6 +1,9 @@
 """The part of the agent builder that sets limits and what happens after failures."""
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import ValidationError
 
 from everstep.agent_domain.agents.builder_arguments import (
     require_count,
@@ -8,7 +11,9 @@ from everstep.agent_domain.agents.builder_arguments import (
     require_type,
     require_whole,
 )
+from everstep.agent_domain.agents.compaction_policy import DEFAULT_COMPACTION, CompactionPolicy
 from everstep.agent_domain.agents.plan import CumulativeTimeout
+from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.criteria import CumulativeExecutionTimeLimit, ExecutionTimeLimit
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -27,6 +32,7 @@ class LimitsBuilder:
         self._error_policy = ErrorPolicy()
         self._model_attempts: int | None = None
         self._retry_seconds: float | None = None
+        self._compaction: CompactionPolicy | None = None
 
     def with_max_steps(self, steps: int) -> Self:
         """Limit the number of steps; 0 executes nothing."""
@@ -84,6 +90,36 @@ class LimitsBuilder:
         if require_seconds("with_retry_budget", seconds) < 0:
             raise InvalidInput(f"with_retry_budget was given {seconds!r}; pass 0 or more seconds")
         self._retry_seconds = float(seconds)
+        return self
+
+    def with_compaction(
+        self,
+        enabled: bool = True,
+        *,
+        at: float = DEFAULT_COMPACTION.at,
+        to: float = DEFAULT_COMPACTION.to,
+        model: str | Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Set how requests are kept within the context window of the model, where that is known.
+
+        Old results of tools are cut first; if that is not enough, a model summarizes old messages. The
+        conversation itself stays whole.
+
+        Args:
+            enabled: False switches it off.
+            at: The share of what fits into a request above which it is compacted.
+            to: The share that it has afterwards.
+            model: The preset or the model that writes summaries; by default the agent's own.
+
+        Raises:
+            InvalidInput: A share is not between 0 and 1, or `to` is not smaller than `at`.
+        """
+        require_type("with_compaction", enabled, bool)
+        try:
+            policy = CompactionPolicy(at=at, to=to, model=model)
+        except ValidationError as error:
+            raise InvalidInput(f"with_compaction: {faults(error)}") from None
+        self._compaction = policy if enabled else None
         return self
 
     def with_error_policy(self, policy: ErrorPolicy) -> Self:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.capabilities.critique import SelfCriticContinuationCheck
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, ContinuationDecision, Criterion
@@ -109,6 +110,9 @@ class ExecutionPlan(_Data):
     broadcast: BroadcastConfig = Field(default=STANDARD, exclude_if=STANDARD.__eq__)
     debug: bool = Field(default=False, exclude_if=lambda debug: not debug)
     """Whether the full state is kept after each step; serialised only if true."""
+
+    compaction: CompactionPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
+    """How requests are kept within the model's context window; None: not at all."""
 
     processes: bool = Field(default=False, exclude_if=lambda processes: not processes)
     """Whether processors run after each step."""

@@ -298,6 +298,10 @@ class ReActDriver(StepDriver):
         response = replace(response, tool_calls=(), items=FrozenList())
         return parse_react_decision(response.text, self.tools.names), response
 
+    def request(self, state: AgentState) -> InferenceRequest:
+        """The request for a decision."""
+        return InferenceRequest.compile(state.messages, self._build_context(state))
+
     def _build_context(self, state: AgentState) -> CachedContext:
         """The cached context with the instructions, which describe the tools, and without tool schemas."""
         cached = _without_tools(state.cached_context)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
+from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.front_matter import parse_names, split_front_matter
 from everstep.agent_domain.agents.model_name import ModelName
 from everstep.agent_domain.capabilities.approvals import parse_approval
@@ -56,6 +57,7 @@ _KEYS = (
     "max_tokens",
     "timeout_seconds",
     "retry_seconds",
+    "compaction",
     "approval",
     "error_policy",
     "output",
@@ -87,6 +89,8 @@ class AgentSpec:
     timeout_seconds: float | None = None
     retry_seconds: float | None = None
     """How long a model call that fails in transport is retried."""
+    compaction: bool | str | Mapping[str, Any] | None = None
+    """How requests are kept within the model's context window: `on`, `off`, or a map; None: on."""
     approval: Mapping[str, Any] = field(default_factory=FrozenDict)
     """Approval by the name of the tool: `never`, `always`, or a list of rules."""
     error_policy: str | None = None
@@ -112,6 +116,7 @@ class AgentSpec:
             "max_tokens": _count(self.max_tokens, "max_tokens"),
             "timeout_seconds": _seconds(self.timeout_seconds, "timeout_seconds"),
             "retry_seconds": _retry_seconds(self.retry_seconds),
+            "compaction": _compaction(self.compaction),
             "approval": _approval(self.approval),
             "error_policy": _error_policy(self.error_policy),
             "output": _output(self.output),
@@ -264,6 +269,18 @@ def _retry_seconds(value: object) -> float | None:
     if seconds < 0:
         raise InvalidInput(f"'retry_seconds' must be 0 or more, not {seconds:g}")
     return seconds
+
+
+def _compaction(value: object) -> bool | str | FrozenDict | None:
+    if value is None:
+        return None
+    try:
+        CompactionPolicy.read(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"'compaction': {error}") from None
+    if isinstance(value, Mapping):
+        return frozen_map(cast("object", value), "'compaction'")
+    return cast("bool | str", value)
 
 
 def _approval(value: object) -> FrozenDict:

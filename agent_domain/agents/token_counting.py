@@ -5,12 +5,13 @@ providers count a request for free, at the price of a round trip: they are asked
 fit.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from everstep.agent_domain.errors import RETRYABLE, InvalidInput, ModelError
+from everstep.agent_domain.errors import RETRYABLE, InvalidInput, MessageTooLong, ModelError
 from everstep.agent_domain.messages.cached_context import InferenceRequest
-from everstep.agent_domain.messages.token_estimate import estimate_request
+from everstep.agent_domain.messages.token_estimate import estimate_request, estimate_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,19 @@ class ContextWindow:
     def input_tokens(self) -> int:
         """How many tokens a request may have."""
         return self.tokens - self.output_tokens
+
+
+def require_fit(texts: Iterable[str], window: ContextWindow | None) -> None:
+    """Refuse a message that cannot fit into any request.
+
+    Raises:
+        MessageTooLong: Half of its estimate, which no usual text falls below, is more than what fits.
+    """
+    if window is None:
+        return
+    least = sum(map(estimate_text, texts)) // 2
+    if least > window.input_tokens:
+        raise MessageTooLong(least, window.input_tokens)
 
 
 @runtime_checkable

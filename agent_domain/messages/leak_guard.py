@@ -27,6 +27,12 @@ def without_repeated_arguments(text: str, calls: Iterable[ToolCall]) -> str:
     return "" if calls and _is_arguments(text, calls) else text
 
 
+def calls_in(messages: Messages) -> list[ToolCall]:
+    """The tool calls of a conversation."""
+    entries = [entry for message in messages for entry in message.calls]
+    return [ToolCall.from_text(e["id"], e["function"]["name"], e["function"]["arguments"]) for e in entries]
+
+
 def final_response(messages: Messages, calls: Sequence[ToolCall]) -> str | None:
     """The last answer of a conversation in which these calls were made."""
     answers = (m.text for m in reversed(messages) if m.is_assistant and not m.calls)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias, cast
 
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
@@ -223,6 +224,8 @@ class MessageStore:
     """Conversations by name; the model sees the default section."""
 
     sections: tuple[tuple[str, tuple[Message, ...]], ...] = ((DEFAULT_SECTION, ()),)
+    compaction: Compaction | None = None
+    """What of the default section requests contain no longer; it is dropped if those messages change."""
 
     def section(self, name: str = DEFAULT_SECTION) -> Messages:
         """The messages of a section; empty if there is no such section."""
@@ -230,11 +233,23 @@ class MessageStore:
 
     def with_section(self, name: str, messages: Iterable[Message]) -> "MessageStore":
         """A copy in which the section has these messages."""
-        return replace(self, sections=tuple((dict(self.sections) | {name: tuple(messages)}).items()))
+        new, compaction = tuple(messages), self.compaction
+        if compaction is not None and name == DEFAULT_SECTION:
+            compaction = compaction.rebased(self.section(), new)
+        return MessageStore(tuple((dict(self.sections) | {name: new}).items()), compaction)
+
+    def with_compaction(self, compaction: Compaction | None) -> "MessageStore":
+        """A copy in which requests contain this in place of the beginning of the default section."""
+        return replace(self, compaction=compaction)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
-        return {"sections": [{"name": n, "messages": export(m)} for n, m in self.sections]}
+        sections = [{"name": n, "messages": export(m)} for n, m in self.sections]
+        if self.compaction is None:
+            return {"sections": sections}
+        # The exported messages are without empty ones.
+        empty = [at for at, message in enumerate(self.section()) if message.is_empty]
+        return {"sections": sections, "compaction": self.compaction.without(empty).to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "MessageStore":
@@ -244,7 +259,7 @@ class MessageStore:
         store = cls()
         for name, messages in read_each(data, "sections", _read_section) or [_read_section(flat)]:
             store = store.with_section(name, messages)
-        return store
+        return replace(store, compaction=read_optional(data, "compaction", Compaction.from_dict))
 
 
 def _read_section(entry: Mapping[str, Any]) -> tuple[str, Messages]:

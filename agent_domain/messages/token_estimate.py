@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
 from everstep.agent_domain.messages.messages import PROVIDER_ITEMS, Message, is_text_part
-from everstep.agent_domain.values import json_text
+from everstep.agent_domain.values import FrozenDict, json_text
 
 _PIECE = re.compile(r"[a-z]{1,3}| {2,}|[\x00-\x1f!-`{-\x7f]")
 _CYRILLIC = re.compile(r"[\u0430-\u044f]")
@@ -89,11 +89,10 @@ def _content(message: Message) -> int:
 def _part(part: object) -> int:
     if is_text_part(part):
         return estimate_text(cast("Mapping[str, str]", part)["text"])
-    given = cast("Mapping[str, Any]", part) if isinstance(part, Mapping) else {}
-    kind = given.get("type")
-    if isinstance(kind, str) and "image" in kind:
+    given = part if isinstance(part, FrozenDict) else FrozenDict()
+    if "image" in str(given.get("type")):
         return IMAGE_TOKENS
-    return max(IMAGE_TOKENS, len(json_text(part)) // CHARACTERS_OF_DATA)
+    return max(IMAGE_TOKENS, len(json_text(given)) // CHARACTERS_OF_DATA)
 
 
 def _call(call: Mapping[str, Any]) -> int:
@@ -111,3 +110,21 @@ def _format(response_format: ResponseFormat | None) -> int:
     return (
         0 if response_format is None else TOOL_OVERHEAD + estimate_text(json_text(response_format.to_dict()))
     )
+
+
+def is_surely_within(request: InferenceRequest, tokens: int) -> bool:
+    """Whether a request has at most this many tokens, found without reading its texts."""
+    most = estimate_settings(request)
+    for message in request.messages:
+        most += _most_tokens(message)
+        if most > tokens:
+            return False
+    return True
+
+
+def _most_tokens(message: Message) -> int:
+    """A bound that costs no reading of plain text: no text has more tokens than bytes."""
+    if message.metadata or not isinstance(message.content, str):
+        return estimate_message(message)
+    size = len(message.content)
+    return MESSAGE_OVERHEAD + (size if message.content.isascii() else 4 * size)

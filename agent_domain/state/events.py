@@ -96,6 +96,26 @@ class ModelCallDelayed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConversationCompacted(Event):
+    """Requests contain summaries in place of old messages, or results of tools without their texts."""
+
+    step_number: int
+    """The number of the step before which it happened, from 1."""
+    detail: str
+    """What was done."""
+    messages: int
+    """How many messages were newly replaced by a summary."""
+    results: int
+    """How many results of tools were newly cut."""
+    tokens_before: int
+    """The input tokens of the request without it."""
+    tokens_after: int
+    """The estimated input tokens of the request with it."""
+    usage: Usage
+    """The tokens that the summary cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamEventReceived(Event):
     """The model wrote some text, or finished writing."""
 

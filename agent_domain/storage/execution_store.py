@@ -9,9 +9,11 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message, Messages
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
+from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page, Settlement
 from everstep.agent_domain.storage.requests import RequestRow, Resolution
 from everstep.agent_domain.storage.sessions import Settled
@@ -115,6 +117,10 @@ class ExecutionStore(Protocol):
 
     async def record_call(self, record: RecordCall) -> CallRecord:
         """Record a call's result; a result that an earlier attempt recorded wins."""
+        ...
+
+    async def record_compaction(self, record: RecordCompaction) -> Compaction:
+        """Record a compaction; one that an earlier attempt recorded wins."""
         ...
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:

@@ -14,6 +14,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionSpec
@@ -69,6 +70,24 @@ class StepInput:
     """The place of each message, in order."""
     run: RunContext = NO_RUN_CONTEXT
     """The user and the request of the execution."""
+    compaction: Compaction | None = None
+    """What of the messages requests contain no longer."""
+    compactions: tuple[Compaction, ...] = ()
+    """All compactions of the execution itself, as they were recorded."""
+
+    def compactions_of(self, number: int) -> tuple[Compaction, ...]:
+        """The compactions that were recorded before the reply of this step."""
+        return tuple(each for each in self.compactions if each.step == number)
+
+    def with_conversation(self, other: "StepInput") -> "StepInput":
+        """A copy with the conversation of another input."""
+        return replace(
+            self,
+            messages=other.messages,
+            places=other.places,
+            compaction=other.compaction,
+            compactions=other.compactions,
+        )
 
     def before_step(self, number: int) -> "StepInput":
         """The input without the messages of this step, also without those that it reads."""
@@ -80,7 +99,11 @@ class StepInput:
 
     def _before(self, place: MessagePlace) -> "StepInput":
         count = bisect_left(self.places, place)
-        return replace(self, messages=self.messages[:count], places=self.places[:count])
+        fits = self.compaction is not None and self.compaction.replaced <= count
+        compaction = self.compaction if fits else None
+        return replace(
+            self, messages=self.messages[:count], places=self.places[:count], compaction=compaction
+        )
 
     @property
     def max_steps(self) -> int | None:
@@ -223,6 +246,8 @@ class StepRow:
     """How long processors ran."""
     wait: RetryWait | None = None
     """The step's latest wait for a retry, which may be over."""
+    compactions: tuple[Compaction, ...] = ()
+    """The compactions before its reply."""
 
     @property
     def waits(self) -> RetryWait | None:

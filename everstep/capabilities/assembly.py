@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
+from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.model_name import require_no_address
 from everstep.agent_domain.agents.spec import AgentSpec
@@ -47,6 +48,7 @@ def assemble_agent(
     _check_approvals(builder)
     _limit(builder, spec)
     set_output(builder, spec)
+    _compact(builder, spec, resolve)
     settings = _with_model(builder, spec.model, resolve)
     definition = builder.definition()
     options = {entry.name: values for entry, values in entries}
@@ -164,6 +166,19 @@ def _limit(builder: DefinitionBuilder, spec: AgentSpec) -> None:
         builder.with_retry_budget(spec.retry_seconds)
     if spec.error_policy is not None:
         builder.with_error_policy(ErrorPolicy.named(spec.error_policy))
+
+
+def _compact(builder: DefinitionBuilder, spec: AgentSpec, resolve: CheckPreset) -> None:
+    if spec.compaction is None:
+        return
+    policy = CompactionPolicy.read(spec.compaction)
+    if policy is None:
+        builder.with_compaction(False)
+        return
+    if policy.model is not None:
+        require_no_address(policy.model)
+        resolve(policy.model)
+    builder.with_compaction(at=policy.at, to=policy.to, model=policy.model)
 
 
 def _with_model(

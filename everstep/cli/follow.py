@@ -100,6 +100,7 @@ class _PrintedOutput:
             # The gateway has already delivered text of a later attempt.
             return
         yield from self._begin(at)
+        yield from self._compactions(step)
         yield from self._new_text(step.number, output.model_text(step), is_all=step.facts is not None)
         if step.waits:
             yield from self.once(f"waits {at}", [output.wait_line(step.waits)])
@@ -116,6 +117,10 @@ class _PrintedOutput:
                 yield from self.once(call.call.id, [output.call_line(call)])
         for number, error in enumerate(step.errors):
             yield from self.once(f"error {at} {number}", [output.error_line(error)])
+
+    def _compactions(self, step: StepRow) -> Iterator[str]:
+        for index, compaction in enumerate(step.compactions):
+            yield from self.once(f"compact {step.number} {index}", [output.compaction_line(compaction)])
 
     def of_text(self, wrote: Wrote | None) -> Iterator[str]:
         """The model's text from the gateway, before it is stored."""

@@ -9,6 +9,7 @@ from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow
@@ -77,12 +78,18 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
 def step_lines(step: StepRow) -> Iterator[str]:
     """A step: the model's text, calls and errors."""
     yield step_head(step.number, step.attempt)
+    yield from map(compaction_line, step.compactions)
     if text := model_text(step):
         yield f"{MODEL_PREFIX}{indent(truncate(text, WIDTH))}"
     if step.waits:
         yield wait_line(step.waits)
     yield from map(call_line, step.calls)
     yield from map(error_line, step.errors)
+
+
+def compaction_line(compaction: Compaction) -> str:
+    """A compaction before a step."""
+    return f"  compact {compaction.text}"
 
 
 def step_head(number: int, attempt: int) -> str:

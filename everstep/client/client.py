@@ -19,6 +19,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.agents.token_counting import ContextWindow, require_fit
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef
 from everstep.agent_domain.loop.facts import StateInfo
@@ -48,6 +49,12 @@ FirstMessages: TypeAlias = str | Message | Iterable[Message | Mapping[str, Any] 
 """The first message of an execution, or several."""
 
 
+def unknown_window(definition: AgentDefinition, model: str | None) -> ContextWindow | None:
+    """Know no context window, where no presets are known."""
+    del definition, model
+    return None
+
+
 def accept_any_model(model: str) -> None:
     """Accept every model, where no presets are known."""
     del model
@@ -68,6 +75,8 @@ class Client:
     """Crash tests end the process at these points."""
     check_model: Callable[[str], object] = accept_any_model
     """Refuses a model that an execution cannot use."""
+    window_of: Callable[[AgentDefinition, str | None], ContextWindow | None] = unknown_window
+    """The context window of an agent's model, or of the model of one execution."""
 
     def spec_of(
         self, definition: AgentDefinition, model: str | None, output: ResponseFormat | None = None
@@ -80,6 +89,14 @@ class Client:
         if model is not None:
             self.check_model(model)
         return definition.spec(model, output)
+
+    def require_fit(self, definition: AgentDefinition, model: str | None, *texts: str) -> None:
+        """Refuse a message that no request to the agent's model can contain.
+
+        Raises:
+            MessageTooLong: It cannot.
+        """
+        require_fit(texts, self.window_of(definition, model))
 
     async def start(  # noqa: PLR0913 -- options of one execution, passed by keyword
         self,
@@ -115,10 +132,12 @@ class Client:
         Raises:
             UnknownName: There is no such agent, or no such preset.
             InvalidInput: The agent has a model of its own, or there is no usable schema of the result.
+            MessageTooLong: No request to the model can contain the messages.
             Taken: The id was used for another request.
         """
         definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
+        self.require_fit(definition, model, *(each.text for each in messages))
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
         # Refuses criteria that no worker could resolve before anything is stored.
         result_format = requested_output(output)

@@ -147,19 +147,25 @@ class Sessions:
             NotFound: There is no such session.
             SessionBusy: It has a running execution, and the message refuses to wait.
             SessionNotActive: It is closed or archived.
+            MessageTooLong: No request to the agent's model can contain it.
             Refused: The question was answered by another sender.
         """
         user_message = replace(user_message, output=requested_output(user_message.output))
         context, _ = await self._check_context(scope, user_message)
         # Without a name, the session's agent is known once its row was read.
         known = user_message if user_message.agent else replace(user_message, model=None, output=None)
+        if user_message.agent:
+            self._require_fit(self._require_agent(user_message.agent), user_message)
         message = self._new_message(scope, session_id, known, user_message.agent, context)
 
         def complete(message: NewMessage, session: SessionRow) -> NewMessage:
             agent = session.metadata.get(AGENT_KEY)
-            if user_message.agent or not (agent or user_message.model or user_message.output):
+            if user_message.agent:
                 return message
             definition = self._require_agent(agent)
+            self._require_fit(definition, user_message)
+            if not (agent or user_message.model or user_message.output):
+                return message
             return replace(
                 message,
                 spec=self.client.spec_of(definition, user_message.model, user_message.output),
@@ -176,6 +182,7 @@ class Sessions:
         user_message = replace(user_message, output=requested_output(user_message.output))
         session_id = self._derive_id(scope, user_message, "session")
         context, initial = await self._check_context(scope, user_message)
+        self._require_fit(self._require_agent(user_message.agent), user_message)
         message = self._new_message(scope, session_id, user_message, user_message.agent, context)
         session_metadata = {AGENT_KEY: user_message.agent} if user_message.agent else EMPTY
         session_context = _session_context(context, initial)
@@ -464,6 +471,9 @@ class Sessions:
 
     def _require_agent(self, name: str | None) -> AgentDefinition:
         return self.client.agent(name or self.default_agent)
+
+    def _require_fit(self, definition: AgentDefinition, user_message: UserMessage) -> None:
+        self.client.require_fit(definition, user_message.model, user_message.content)
 
     def _derive_id(self, scope: Scope, user_message: UserMessage, what: str) -> UUID:
         """An id that derives from the message's idempotency key."""

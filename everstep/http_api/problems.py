@@ -22,6 +22,7 @@ from everstep.agent_domain.capabilities.approvals import EXPIRED, MISMATCH, RESO
 from everstep.agent_domain.errors import (
     EverstepError,
     InvalidInput,
+    MessageTooLong,
     NotFound,
     NotPermitted,
     StoreUnavailable,
@@ -184,11 +185,17 @@ def refusal_of(error: Exception) -> Refusal:
         case ContextForbidden():
             return forbidden(str(error) or "This context is not allowed; choose another one")
         case InvalidInput():
-            return invalid_request(str(error) or "The request is invalid; correct it and send it again")
+            return _unusable(error)
         case NotFound():
             return Refusal(404, "not-found", "Not found", f"{error}; check its id")
         case _:
             return _conflict(error) or _outage(error) or _internal_error(error)
+
+
+def _unusable(error: InvalidInput) -> Refusal:
+    if isinstance(error, MessageTooLong):
+        return Refusal(413, "message-too-long", "The message is too long", str(error))
+    return invalid_request(str(error) or "The request is invalid; correct it and send it again")
 
 
 def is_refusal(error: Exception) -> bool:

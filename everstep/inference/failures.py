@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, cast
 
-from everstep.agent_domain.errors import ModelError, ModelUnavailable, RateLimited
+from everstep.agent_domain.errors import ContextTooLong, ModelError, ModelUnavailable, RateLimited
 from everstep.agent_domain.values import truncate
 from everstep.inference.foreign import also_chat
 from everstep.inference.presets import Preset
@@ -85,7 +85,7 @@ def failure(complaint: ProviderComplaint, preset: Preset, key: str | None = None
         return ModelError(_with_fix(problem, fix), advice=_only_advice(fix, preset, status))
     if _TOO_LONG.search(f"{words} {reason.lower()}") and status in _ABOUT_THE_REQUEST:
         fix = "The conversation is too long for this model: start a new one, or use a larger model"
-        return ModelError(_with_fix(problem, fix))
+        return ContextTooLong(_with_fix(problem, fix), advice=_only_advice(fix, preset, status))
     if status == HTTPStatus.TOO_MANY_REQUESTS or _SLOW_DOWN.search(words):
         return RateLimited(problem, complaint.retry_after)
     if status != HTTPStatus.NOT_IMPLEMENTED and _is_transient(status, words):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import AgentStatus
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.state.events import (
     AgentFailed,
     AgentFinished,
@@ -14,6 +15,7 @@ from everstep.agent_domain.state.events import (
     AgentStepCompleted,
     AgentStepStarted,
     ContinuationEvaluated,
+    ConversationCompacted,
     EventBus,
     ModelCallDelayed,
     StreamEventReceived,
@@ -67,6 +69,23 @@ class EventNarrator:
                 detail=detail,
                 error=str(error),
                 seconds=seconds,
+            )
+        )
+
+    def emit_compaction(self, state: AgentState, compaction: Compaction) -> None:
+        """Emit that the conversation was compacted."""
+        self.events.emit(
+            ConversationCompacted(
+                at=self.clock.now(),
+                agent_id=state.agent_id,
+                parent_agent_id=state.parent_agent_id,
+                step_number=compaction.step,
+                detail=compaction.text,
+                messages=compaction.messages,
+                results=compaction.results,
+                tokens_before=compaction.tokens_before,
+                tokens_after=compaction.tokens_after,
+                usage=compaction.usage,
             )
         )
 

@@ -35,6 +35,7 @@ from everstep.agent_domain.loop.loop import (
     Stop,
     decide,
 )
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
 from everstep.agent_domain.storage.metadata_changes import apply_changes
@@ -46,6 +47,7 @@ from everstep.local.clock import Clock, SystemClock
 from everstep.local.executor import LocalExecutor
 from everstep.local.inquiry import LocalInquiry, local_model_retry, model_lookup
 from everstep.local.narrator import EventNarrator
+from everstep.steps.compactor import Compactor, InputAnchor
 from everstep.steps.hooks import failure_of, process_step
 from everstep.steps.isolation import error_boundary
 from everstep.steps.model_calls import ModelCall
@@ -286,9 +288,33 @@ class LocalRunner:
                 may_repeat=lambda: not text.wrote,
             )
 
-        await call.ask(self.definition, driver, infer)
+        ask = LocalInquiry(self.model_of, self.model_retry)
+        try:
+            await call.ask(self.definition, driver, infer, compactor=self._compactor(step.state, ask))
+        finally:
+            # A compaction, and what it cost, is kept if the model fails after it.
+            step.state = call.state.spent(ask.usage) if ask.usage.total else call.state
         text.close()
-        step.state = call.state
+
+    def _compactor(self, state: AgentState, ask: LocalInquiry) -> Compactor | None:
+        """Return what keeps the requests of a step within the model's window; None if that is off."""
+        policy = self.definition.base_plan.compaction
+        if policy is None:
+            return None
+
+        async def record(compaction: Compaction) -> Compaction:
+            self.narrator.emit_compaction(state, compaction)
+            return compaction
+
+        return Compactor(
+            policy,
+            ask,
+            self.model_of,
+            record,
+            redact=self.executor.redaction,
+            seconds=self.clock.seconds,
+            anchor=_input_anchor(state),
+        )
 
     async def _run_calls(self, step: "_StepProgress", decision: Decision, metadata: FrozenDict) -> None:
         """Run the calls that the decision names; the tools receive this metadata."""
@@ -343,6 +369,16 @@ class LocalRunner:
             self.narrator.emit_evaluation(state, outcome, self.rules.error_policy)
         self.narrator.emit_state(state, record)
         return state
+
+
+def _input_anchor(state: AgentState) -> InputAnchor | None:
+    """Return the input of the previous step as its provider counted it."""
+    before = state.steps[-1] if state.steps else None
+    if before is None or before.is_failure or before.inference_response is None:
+        return None
+    usage = before.inference_response.usage
+    tokens = usage.input + usage.cached
+    return InputAnchor(len(before.input_messages), tokens) if tokens else None
 
 
 @dataclass

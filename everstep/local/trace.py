@@ -10,6 +10,7 @@ from everstep.agent_domain.state.events import (
     AgentStepCompleted,
     AgentStepStarted,
     ContinuationEvaluated,
+    ConversationCompacted,
     Event,
     ModelCallDelayed,
     StreamEventReceived,
@@ -38,8 +39,8 @@ class Trace:
                 self._text += event.content
             case StreamEventReceived():
                 self.write(f"  model   {self._text}")
-            case ModelCallDelayed():
-                self.write(f"  waits   {event.detail} ({event.error})")
+            case ModelCallDelayed() | ConversationCompacted():
+                self._write_notice(event)
             case ToolCallStarted():
                 self._args[event.tool_call_id] = event.args
             case ToolCallCompleted():
@@ -53,6 +54,12 @@ class Trace:
                 self._write_end(event)
             case _:
                 """Other events have no line."""
+
+    def _write_notice(self, event: ModelCallDelayed | ConversationCompacted) -> None:
+        if isinstance(event, ConversationCompacted):
+            self.write(f"  compact {event.detail}")
+        else:
+            self.write(f"  waits   {event.detail} ({event.error})")
 
     def _write_end(self, event: AgentFailed | AgentFinished) -> None:
         if isinstance(event, AgentFailed):

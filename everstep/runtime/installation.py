@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -35,7 +35,7 @@ from everstep.runtime.embedded import (
     search_attributes,
 )
 from everstep.runtime.local_secret import find_local_secret, make_local_secret
-from everstep.runtime.models import models_of
+from everstep.runtime.models import agent_window, models_of
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
@@ -132,6 +132,7 @@ class Installation:
             search_attributes=self.settings.search_attributes,
             strike=build_failpoint(self.settings.failpoint),
             check_model=self.models.presets.resolve,
+            window_of=partial(agent_window, self.models.presets),
         )
 
     @property

@@ -3,6 +3,9 @@
 import os
 from typing import Any
 
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import StepDriver
+from everstep.agent_domain.agents.token_counting import ContextWindow, window_of
 from everstep.agent_domain.errors import InvalidInput
 from everstep.inference.context_windows import preset_window
 from everstep.inference.models import Models
@@ -13,6 +16,20 @@ from everstep.runtime.settings import Settings
 def presets_of(settings: Settings) -> Presets:
     """Return the presets of an installation; the default one depends on the available keys."""
     return Presets.read(settings.presets, os.environ, settings.preset)
+
+
+def agent_window(presets: Presets, definition: AgentDefinition, model: str | None) -> ContextWindow | None:
+    """Return the context window of an agent's model, or of the named one; None if it is not known."""
+    if not definition.wants_model:
+        driver = definition.driver
+        return window_of(driver.model) if isinstance(driver, StepDriver) else None
+    try:
+        chain = presets.chain(presets.resolve(model or definition.model_settings or definition.llm_preset))
+    except InvalidInput:
+        # The execution reports it, with what to do.
+        return None
+    windows = [window for preset in chain if (window := preset_window(preset))]
+    return min(windows, key=lambda window: window.input_tokens, default=None)
 
 
 def models_of(settings: Settings) -> Models:

@@ -8,9 +8,12 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Reply, StepDriver, state_with_reply
 from everstep.agent_domain.agents.processors import additions_between
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
+from everstep.agent_domain.errors import ContextTooLong
 from everstep.agent_domain.loop.hook_requests import Wishes
+from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.steps import NO_ADDITIONS, HookAdditions
+from everstep.steps.compactor import Compactor, state_for_model
 from everstep.steps.hooks import failure_of, run_before_step
 from everstep.steps.isolation import error_boundary
 from everstep.steps.outputs import with_checked_result
@@ -53,6 +56,7 @@ class ModelCall:
         driver: StepDriver,
         infer: Callable[[AgentState], Awaitable[Reply]],
         allowed: Sequence[ApprovalRule] = (),
+        compactor: Compactor | None = None,
     ) -> None:
         """Ask the model, and add its reply to the state.
 
@@ -61,14 +65,32 @@ class ModelCall:
             driver: Translates the reply into messages.
             infer: Asks the model through the driver.
             allowed: Rules of calls that a person has already approved for the execution.
+            compactor: Keeps the request within the model's context window.
+
+        Raises:
+            ContextTooLong: What the model has to read does not fit.
         """
-        self.is_waiting = True
-        with error_boundary():
-            reply = await infer(self.state)
-        self.is_waiting = False
+        if compactor is not None:
+            compactor.openings = _openings(self.initial_state.messages, self.state.messages)
+            self.state = await compactor.fit(self.state, driver)
+        try:
+            reply = await self._infer(infer)
+        except ContextTooLong as error:
+            if compactor is None:
+                raise
+            self.is_waiting = False
+            self.state = await compactor.fit_after(error, self.state, driver)
+            reply = await self._infer(infer)
         reply = with_checked_result(definition, self.state, reply)
         need_of = partial(definition.need_of, allowed=allowed)
         self.state = state_with_reply(driver, self.state, reply, self.elapsed, need_of)
+
+    async def _infer(self, infer: Callable[[AgentState], Awaitable[Reply]]) -> Reply:
+        self.is_waiting = True
+        with error_boundary():
+            reply = await infer(state_for_model(self.state))
+        self.is_waiting = False
+        return reply
 
     def fail(self, error: Exception, at: datetime) -> None:
         """Turn an exception into a failure step."""
@@ -83,3 +105,9 @@ class ModelCall:
     def wishes(self) -> Wishes:
         """The requests that the hooks made."""
         return Wishes.between(self.initial_state, self.state)
+
+
+def _openings(before: Messages, after: Messages) -> int:
+    """Return how many messages were put before the conversation; none if it was changed in another way."""
+    more = range(len(after) - len(before) + 1)
+    return next((count for count in more if after[count : count + len(before)] == before), 0)

@@ -110,7 +110,17 @@ class MemoryBase:
             execution.clocks,
             (*[EARLIER_EXECUTION] * len(earlier), *places),
             execution.run,
+            transcripts.latest_compaction(self._parts(execution)),
+            execution.part().compactions,
         )
+
+    def _parts(self, execution: MemoryExecution) -> list[transcripts.OwnPart]:
+        """Return the parts of a conversation, the continued executions first."""
+        parts = [execution.part()]
+        while execution.continues:
+            until, execution = execution.continues_until, self._executions[execution.continues]
+            parts.insert(0, execution.part(until))
+        return parts
 
     def _task(self, execution: MemoryExecution) -> str | None:
         earlier = self._task(self._executions[execution.continues]) if execution.continues else None

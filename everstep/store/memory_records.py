@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply
 from everstep.agent_domain.storage.commands import CommandKind
@@ -27,7 +29,7 @@ from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import encode
-from everstep.store.transcripts import TranscriptLine
+from everstep.store.transcripts import OwnPart, TranscriptLine
 
 
 @dataclass(slots=True)
@@ -132,6 +134,7 @@ class MemoryExecution:
     notes: dict[tuple[int, int], MetadataChanges] = field(
         default_factory=dict[tuple[int, int], MetadataChanges]
     )
+    compactions: dict[tuple[int, int], Compaction] = field(default_factory=dict[tuple[int, int], Compaction])
     inner_replies: dict[str, InnerReply] = field(default_factory=dict[str, InnerReply])
     toolset_tools: FrozenDict | None = None
     calls: dict[str, MemoryCall] = field(default_factory=dict[str, MemoryCall])
@@ -153,10 +156,19 @@ class MemoryExecution:
     def add_lines(self, step: int, lines: Iterable[TranscriptLine]) -> None:
         """Append messages and notes to the transcript of a step."""
         for line in lines:
-            if line.role == transcripts.NOTE:
-                self.notes[step, line.idx] = transcripts.parse_notes(json.loads(line.content))
+            content = json.loads(line.content)
+            if line.role == transcripts.NOTE and (compaction := transcripts.parse_compaction(content)):
+                self.compactions[step, line.idx] = compaction
+            elif line.role == transcripts.NOTE:
+                self.notes[step, line.idx] = transcripts.parse_notes(content)
             else:
                 self.messages[step, line.idx] = message_from(line)
+
+    def part(self, until: int | None = None) -> OwnPart:
+        """The execution's part of a conversation, optionally only up to the end of a step."""
+        places = sorted(at for at in self.messages if until is None or transcripts.is_filled_by(at, until))
+        made = (each for _, each in sorted(self.compactions.items(), key=itemgetter(0)))
+        return OwnPart(places, tuple(each for each in made if until is None or each.step <= until))
 
     def ordered_notes(self, before: tuple[int, int] | None = None) -> list[MetadataChanges]:
         """Return the notes in order, optionally only those before a place."""

@@ -4,12 +4,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import itemgetter
 
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, request_id
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.storage.calls import CallRow
+from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.steps import (
     BeginStep,
@@ -182,6 +185,19 @@ class MemorySteps(MemoryBase):
         self._append_envelopes(execution, news)
         return reply.facts
 
+    async def record_compaction(self, record: RecordCompaction) -> Compaction:
+        """Record a compaction; one that an earlier attempt recorded wins."""
+        execution = self._require_execution(record.ref)
+        line, number = transcripts.compaction_line(record), record.compaction.step
+        if known := execution.compactions.get((number, line.idx)):
+            return known
+        require_active(execution)
+        news = bodies.envelopes_from(record.ref.execution_id, record.events)
+
+        execution.add_lines(number, [line])
+        self._append_envelopes(execution, news)
+        return record.compaction
+
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
         """Record the result of a step's processors; a result that an earlier attempt recorded wins."""
         execution = self._require_execution(record.ref)
@@ -284,6 +300,11 @@ def _step_row(execution: MemoryExecution, number: int) -> StepRow:
         after_seq=step.after_seq,
         processing_seconds=_processing_seconds(step),
         wait=step.wait,
+        compactions=tuple(
+            compaction
+            for place, compaction in sorted(execution.compactions.items(), key=itemgetter(0))
+            if place[0] == number
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import export
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.calls import InnerReply, RecordCall
+from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.executions import NewExecution, Settlement
 from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordProcessing, RecordReply
 from everstep.agent_domain.values import EMPTY, FrozenDict
@@ -233,6 +234,12 @@ def processing_values(record: RecordProcessing) -> dict[str, Any]:
         "processed": encode(record.outcome, "what processors said"),
         **step_line_values(*transcripts.processed_lines(record.number, record.added)),
     }
+
+
+def compaction_values(record: RecordCompaction) -> dict[str, Any]:
+    """Return the parameters of a compaction."""
+    line, number = transcripts.compaction_line(record), record.compaction.step
+    return {"number": number, "idx": line.idx, **step_line_values((number, line))}
 
 
 def inner_reply_values(reply: InnerReply, usage: Usage) -> dict[str, Any]:

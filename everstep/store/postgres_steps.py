@@ -12,6 +12,8 @@ from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.messages.compaction import Compaction
+from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.steps import BeginStep, BegunStep, RecordProcessing, RecordReply, RetryWait
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import FrozenDict
@@ -23,6 +25,7 @@ from everstep.store import (
     step_statements,
     stream_statements,
     transcript_statements,
+    transcripts,
 )
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
@@ -57,8 +60,7 @@ class PostgresSteps(PostgresWriter):
             )
             begun = _begun_step_from(ref, locked, found, said[0] if said else None)
             if begin.known is not None:
-                messages, places = begin.known.messages, begin.known.places
-                begun = replace(begun, material=replace(begun.material, messages=messages, places=places))
+                begun = replace(begun, material=begun.material.with_conversation(begin.known))
             if begun.recorded:
                 return begun
             stream_id: UUID = locked.one().stream_id
@@ -130,6 +132,24 @@ class PostgresSteps(PostgresWriter):
                 return await self._find_reply_in_time(connection, reply, execution)
             self._push_after_commit(connection, ref, news, recorded)
             return reply.facts if known.facts is None else bodies.parse_facts(known.facts)
+
+    async def record_compaction(self, record: RecordCompaction) -> Compaction:
+        """Record a compaction; one that an earlier attempt recorded wins."""
+        ref = record.ref
+        values = execution_key(ref) | parameters.compaction_values(record)
+        news = bodies.session_envelopes_from(ref.execution_id, record.events)
+        async with self._transaction() as connection:
+            locked, recorded = await connection.together(
+                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
+                (step_statements.RECORD_COMPACTION, values),
+            )
+            execution, known = require_execution(ref, locked.first()), recorded.first()
+            found = None if known is None else transcripts.parse_compaction(known.content)
+            if found is not None:
+                return found
+            require_active(ref, execution)
+            await self._append_envelopes(connection, ref, execution.stream_id, news, last=True)
+            return record.compaction
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
         """Record the result of a step's processors; a result that an earlier attempt recorded wins."""

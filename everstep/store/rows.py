@@ -86,6 +86,7 @@ def material(
     """Return the inputs of a step."""
     said = list(said)
     messages, metadata = transcripts.parse_transcript(said)
+    parts = transcripts.own_parts(said)
     step = None
     if before is not None and before.facts_before is not None:
         facts = bodies.parse_facts(before.facts_before)
@@ -103,6 +104,8 @@ def material(
         clocks(row),
         transcripts.message_places(said),
         run_context(ref, row),
+        transcripts.latest_compaction(parts),
+        tuple(parts[-1].compactions),
     )
 
 
@@ -220,9 +223,12 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
         started_at=row.started_at,
         completed_at=row.completed_at,
         messages=messages(said),
+        compactions=transcripts.own_parts(said)[-1].compactions,
         calls=tuple(map(call_row, calls)),
-        heard=sum(line.idx < 0 for line in said),
-        processed=sum(line.idx >= transcripts.PROCESSED_FROM for line in said),
+        heard=sum(line.idx < 0 for line in said if line.role != transcripts.NOTE),
+        processed=sum(
+            line.idx >= transcripts.PROCESSED_FROM for line in said if line.role != transcripts.NOTE
+        ),
         response=bodies.optional_document(getattr(row, "response", None), "the response"),
         next_index=row.next_index,
         after_seq=row.after_seq,

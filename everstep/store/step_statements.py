@@ -221,6 +221,29 @@ RECORD_PROCESSING = text(f"""
 """)  # noqa: S608 -- constants only
 """Under the execution's lock. Returns the earlier record, or no row if the step has no reply."""
 
+RECORD_COMPACTION = text(f"""
+    WITH known AS (
+        SELECT content
+          FROM agent_transcript
+         WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND step = :number AND idx = :idx
+    ), fresh AS (
+        SELECT 1
+          FROM agent_executions
+         WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
+           AND NOT EXISTS (SELECT 1 FROM known)
+    ), said AS (
+        {APPEND_FRESH_LINES}
+    ), execution AS (
+        UPDATE agent_executions
+           SET updated_at = clock_timestamp()
+          FROM fresh
+         WHERE id = :execution_id
+    )
+    SELECT content FROM known
+""")  # noqa: S608 -- constants only
+"""Under the execution's lock. Returns the compaction that an earlier attempt recorded, and then writes
+nothing."""
+
 _STEPS = """
     SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, wait, started_at,
            completed_at,

@@ -65,7 +65,8 @@ APPEND_FRESH_LINES = """
 _SAID = """
     SELECT step, idx, role, content, metadata
       FROM agent_transcript
-     WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND role <> 'note'
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id
+       AND (role <> 'note' OR content -> 'compacted' IS NOT NULL)
 """
 IN_LAST_STEPS = """
        AND step > (SELECT max(number) FROM agent_steps WHERE execution_id = :execution_id)

@@ -11,7 +11,9 @@ from typing import Any
 from sqlalchemy import Row
 
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message, Messages, Role
+from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.metadata_changes import MetadataChanges, inherited_metadata
 from everstep.agent_domain.storage.steps import EARLIER_EXECUTION, HookAdditions, MessagePlace
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, reading
@@ -27,6 +29,12 @@ PROCESSED_FROM = 1_900_000_000
 _NOTES_OF_HOOKS = -2_000_000_000
 _NOTES_OF_CALLS = 2_000_000_000
 _NOTES_OF_PROCESSORS = 2_100_000_000
+
+COMPACTIONS_FROM = -1_900_000_000
+"""The index of the first compaction before a step: they precede everything that the step reads."""
+
+COMPACTED = "compacted"
+"""The key of a note that is a compaction; for other readers it is a note without changes."""
 
 NOTE = "note"
 """The role of a line that is no message: it holds `Notes`, or the metadata with which an execution began."""
@@ -111,6 +119,59 @@ def _note_lines(notes: MetadataChanges, idx: int) -> tuple[TranscriptLine, ...]:
     )
 
 
+def compaction_line(record: RecordCompaction) -> TranscriptLine:
+    """Return the line of a compaction."""
+    content = encode({COMPACTED: record.compaction.to_dict()}, "the compaction")
+    return TranscriptLine(COMPACTIONS_FROM + record.ordinal, NOTE, content, "{}")
+
+
+def parse_compaction(content: Any) -> Compaction | None:
+    """Return the compaction of a note, or None for other notes."""
+    if COMPACTED not in content:
+        return None
+    with reading("the compaction"):
+        return Compaction.from_dict(content[COMPACTED])
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """The part of a conversation that belongs to one execution."""
+
+    places: Sequence[MessagePlace]
+    compactions: tuple[Compaction, ...]
+    """In the order in which they were recorded."""
+
+
+def latest_compaction(parts: Iterable[OwnPart]) -> Compaction | None:
+    """Return the compaction in force, for the messages of all parts in order.
+
+    Messages that hooks have put before the conversation since it was recorded move its positions.
+    """
+    found, start = None, 0
+    for part in parts:
+        if part.compactions:
+            latest = part.compactions[-1]
+            late = sum(
+                step == 0 and not is_filled_by((step, idx), latest.step - 1) for step, idx in part.places
+            )
+            found = latest.shifted(late, start) if late else latest
+        start += len(part.places)
+    return found
+
+
+def own_parts(said: Iterable[Row[Any]]) -> list[OwnPart]:
+    """Return the parts of a transcript, the continued executions first."""
+    parts: list[tuple[list[MessagePlace], list[Compaction]]] = [([], [])]
+    for row in said:
+        if row.role != NOTE:
+            parts[-1][0].append((row.step, row.idx))
+        elif "begins" in row.content:
+            parts.append(([], []))
+        elif compaction := parse_compaction(row.content):
+            parts[-1][1].append(compaction)
+    return [OwnPart(places, tuple(compactions)) for places, compactions in parts]
+
+
 def _opening_lines(number: int, messages: Messages, after: int = 0) -> Iterable[tuple[int, TranscriptLine]]:
     """Place messages before the execution's first message; later additions go further to the front."""
     _fits(len(messages))
@@ -178,6 +239,6 @@ def initial_metadata(metadata: FrozenDict, own: FrozenDict) -> FrozenDict:
 
 
 def parse_notes(content: Any) -> MetadataChanges:
-    """Return the notes of one line."""
+    """Return the notes of one line; a compaction has none."""
     with reading("the notes"):
         return MetadataChanges.from_dict(document(content, "the notes"))

@@ -10,6 +10,7 @@ from everstep.agent_domain.capabilities.rights import ANSWER, Actor, Decider
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.disclosure import public_document
 from everstep.agent_domain.storage.calls import CallRecord, CallRow
 from everstep.agent_domain.storage.commands import Steering
@@ -275,6 +276,36 @@ class RetryDelay(ResponseModel):
         return cls(detail=wait.told, since=wait.since, next_attempt_at=wait.until)
 
 
+class CompactionDone(ResponseModel):
+    """A compaction: from then on, requests contain less of the conversation, which itself stays whole."""
+
+    step_number: int = Field(description="The step before which it was made; it is no step itself.")
+    messages: int = Field(description="How many messages were newly replaced by a summary.")
+    results: int = Field(description="How many results of tools were newly cut.")
+    replaced: int = Field(description="How many messages, from the beginning, summaries stand for.")
+    summary: str | None = Field(description="The new summary; null if only results were cut.")
+    tokens_before: int
+    tokens_after: int
+    usage: Mapping[str, int]
+    seconds: float
+
+    @classmethod
+    def of(cls, compaction: Compaction) -> Self:
+        """Convert a stored compaction."""
+        has_summary = bool(compaction.summaries) and compaction.messages > 0
+        return cls(
+            step_number=compaction.step,
+            messages=compaction.messages,
+            results=compaction.results,
+            replaced=compaction.replaced,
+            summary=compaction.summaries[-1] if has_summary else None,
+            tokens_before=compaction.tokens_before,
+            tokens_after=compaction.tokens_after,
+            usage=compaction.usage.to_wire(),
+            seconds=compaction.seconds,
+        )
+
+
 class Step(ResponseModel):
     """One exchange with the model, and its tool calls."""
 
@@ -287,6 +318,9 @@ class Step(ResponseModel):
     messages: list[dict[str, Any]]
     calls: list[Call]
     partial_text: str = Field(description="The text of an unfinished answer so far.")
+    compactions: list[CompactionDone] = Field(
+        default_factory=list[CompactionDone], description="The compactions before its model call."
+    )
     waits: RetryDelay | None = Field(
         default=None, description="Set while the model call is delayed because the provider is unavailable."
     )
@@ -309,6 +343,7 @@ class Step(ResponseModel):
             messages=messages if in_full else public_document(messages),
             calls=[Call.of(call, in_full=in_full) for call in row.calls],
             partial_text=row.partial_text,
+            compactions=list(map(CompactionDone.of, row.compactions)),
             waits=RetryDelay.of(row.waits) if row.waits else None,
             started_at=row.started_at,
             completed_at=row.completed_at,
@@ -321,11 +356,18 @@ class Decision(ResponseModel):
 
     number: int
     outcome: Mapping[str, Any] | None = Field(description="Null until the step is complete.")
+    compactions: list[CompactionDone] = Field(
+        default_factory=list[CompactionDone], description="The compactions before its model call."
+    )
 
     @classmethod
     def of(cls, row: StepRow, *, in_full: bool = False) -> Self:
         """Convert a stored row; `in_full` includes the texts of errors."""
-        return cls(number=row.number, outcome=row.outcome if in_full else public_document(row.outcome))
+        return cls(
+            number=row.number,
+            outcome=row.outcome if in_full else public_document(row.outcome),
+            compactions=list(map(CompactionDone.of, row.compactions)),
+        )
 
 
 class Snapshot(ResponseModel):

@@ -371,10 +371,10 @@ def test_capabilities_are_names_or_a_map_of_options(written: str, options: dict[
 
 def test_limits_and_approvals_are_read() -> None:
     """10.1.3"""
-    front = "max_steps: 3\nmax_tokens: 500\ntimeout_seconds: 1.5\napproval: {bash: always}"
+    front = "max_steps: 3\nmax_tokens: 500\ntimeout_seconds: 1.5\napproval: {bash: always}\ncompaction: off"
     spec = from_markdown(f"---\nname: a\ndescription: b\n{front}\n---\nx")
     assert (spec.max_steps, spec.max_tokens, spec.timeout_seconds) == (3, 500, 1.5)
-    assert spec.approval == {"bash": "always"}
+    assert (spec.approval, spec.compaction) == ({"bash": "always"}, False)
 
 
 UNUSABLE: list[tuple[dict[str, Any], str]] = [
@@ -390,6 +390,9 @@ UNUSABLE: list[tuple[dict[str, Any], str]] = [
     ({"timeout_seconds": 0}, "'timeout_seconds' must be greater than zero, not 0"),
     ({"timeout_seconds": "5"}, "'timeout_seconds' must be a number, not str"),
     ({"timeout_seconds": float("inf")}, "'timeout_seconds' must be finite"),
+    ({"compaction": "sometimes"}, "'compaction': it is 'on', 'off', or a map with the keys at, to and model"),
+    ({"compaction": {"at": 2}}, "'compaction': at: "),
+    ({"compaction": {"until": 0.5}}, "'compaction': it has no key 'until'; its keys are at, to and model"),
     ({"approval": "always"}, "'approval' must be a map, not str"),
     ({"approval": {"bash": "sometimes"}}, "'approval.bash': 'sometimes' is not an approval; use 'never'"),
 ]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from everstep.agent_domain.agents.builder import AgentCapability, DefinitionBuilder
+from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.questions import UserInputPolicy
@@ -253,6 +254,20 @@ def test_limits_and_approvals_are_those_of_the_file_or_the_default() -> None:
     assert limited.spec().approvals == {"bash": "always"}
 
 
+def test_compaction_is_that_of_the_file_or_on() -> None:
+    """14.4"""
+    assert (
+        an_agent().base_plan.compaction
+        == CompactionPolicy()
+        == an_agent(compaction="on").base_plan.compaction
+    )
+    assert an_agent(compaction="off").base_plan.compaction is None
+    chosen = an_agent(compaction={"at": 0.9, "to": 0.2, "model": "fast"}).base_plan.compaction
+    assert chosen == CompactionPolicy(at=0.9, to=0.2, model="fast")
+    with pytest.raises(UnknownName, match="No preset named 'quick'"):
+        an_agent(compaction={"model": "quick"})
+
+
 def test_approvals_are_a_capability_by_their_key_or_by_name() -> None:
     """8.6.1, 10.1.3"""
     rules = [{"tool": "bash", "args": {"command": "git *"}, "approval": "never"}]
@@ -362,7 +377,17 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=8,
 )
-KEYS = ["capabilities", "tools", "skills", "model", "approval", "max_steps", "timeout_seconds", "metadata"]
+KEYS = [
+    "capabilities",
+    "tools",
+    "skills",
+    "model",
+    "approval",
+    "max_steps",
+    "timeout_seconds",
+    "compaction",
+    "metadata",
+]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), JSON))

@@ -1,6 +1,7 @@
 """The output of the commands."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -12,6 +13,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import assistant
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.steps import StepRow
@@ -41,6 +43,18 @@ def a_step(attempt: int = 1, **told: str) -> StepRow:
 )
 def test_a_step_is_shown_in_lines(step: StepRow, lines: list[str]) -> None:
     assert [*step_lines(step)] == lines
+
+
+def test_a_compaction_is_shown_before_the_step_that_it_precedes() -> None:
+    """14.9"""
+    done = Compaction(replaced=4, messages=4, results=1, tokens_before=900, tokens_after=400)
+    did = "4 messages were summarized and 1 result of a tool was cut"
+    shown = replace(a_step(said="Hi"), compactions=(done,))
+    assert [*step_lines(shown)] == [
+        "step 2",
+        f"  compact The conversation was compacted: {did}, 900 -> 400 tokens",
+        "  model   Hi",
+    ]
 
 
 def test_a_terminal_gets_no_control_characters() -> None:

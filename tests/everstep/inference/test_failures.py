@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, RateLimited
+from everstep.agent_domain.errors import RETRYABLE, ContextTooLong, ModelError, ModelUnavailable, RateLimited
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.inference.failures import MAX_MESSAGE, ProviderComplaint, causes, failure, retry_after
 from everstep.inference.presets import Preset
@@ -72,7 +72,7 @@ def test_a_conversation_that_is_too_long_is_recognised(status: int | None) -> No
     """3.5.2"""
     error = failure(ProviderComplaint("x", status, "context_length_exceeded"), PRESET)
 
-    assert type(error) is ModelError
+    assert type(error) is ContextTooLong
     assert "start a new one, or use a larger model" in str(error)
 
 

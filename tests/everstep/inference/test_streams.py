@@ -9,6 +9,7 @@ import pytest
 
 from everstep.agent_domain.errors import (
     RETRYABLE,
+    ContextTooLong,
     ModelError,
     ModelTimeout,
     ModelUnavailable,
@@ -259,7 +260,7 @@ async def test_events_of_later_versions_are_ignored(wire: WireModelServer, kind:
         ("rate_limit_exceeded", RateLimited),
         ("invalid_request_error", ModelError),
         ("authentication_error", ModelError),
-        ("context_length_exceeded", ModelError),
+        ("context_length_exceeded", ContextTooLong),
         ("insufficient_quota", ModelError),
     ],
 )

@@ -21,6 +21,7 @@ from everstep.agent_domain.state.events import (
     AgentStepCompleted,
     AgentStepStarted,
     ContinuationEvaluated,
+    ConversationCompacted,
     Event,
     StreamEventReceived,
     TokenUsageReported,
@@ -106,7 +107,8 @@ async def test_every_event_names_its_agent() -> None:
     looks = a_call_response("look", text="I look", usage=Usage(input=1))
     driver = a_model(ModelUnavailable("away"), looks, RuntimeError("boom"))
     await a_runner(driver, with_look, heard=heard).run(asking)
-    assert {type(event) for event in heard} == set(Event.__subclasses__())
+    # A compaction needs a model with a window.
+    assert {type(event) for event in heard} == {*Event.__subclasses__()} - {ConversationCompacted}
     assert {(event.agent_id, event.parent_agent_id) for event in heard} == {(UUID(int=1), UUID(int=77))}
 
 
