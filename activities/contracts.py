@@ -14,6 +14,7 @@ from pydantic import model_validator
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.budget import Budget, ExhaustedBudget
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.marks import former_marks
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
@@ -127,6 +128,8 @@ class SpawnInput:
     """The parent's broadcast settings, as its viewers also see the child; None for those of the child's
     agent.
     """
+    budgets: tuple[Budget, ...] = ()
+    """The parent's budgets, which the child shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,8 @@ class SettleInput:
     """Seconds of the current step, which the clocks do not include yet."""
     marks: FrozenDict = EMPTY
     """The marks of the execution, for snapshots."""
+    budget: ExhaustedBudget | None = None
+    """The budget that the execution waits for, or that ends it."""
 
 
 @dataclass(frozen=True, slots=True)

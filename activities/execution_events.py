@@ -7,6 +7,7 @@ from datetime import datetime
 from everstep.activities.contracts import InferInput, SettleInput
 from everstep.agent_domain.capabilities.questions import Question
 from everstep.agent_domain.capabilities.rights import OLD_POLICY
+from everstep.agent_domain.ids import budget_request_id
 from everstep.agent_domain.loop.compact_outcomes import expand
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import ExecutionStatus, WireStatus, final_situation
@@ -18,7 +19,7 @@ from everstep.agent_domain.stream import envelopes, session_messages
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.stream.envelopes import Attempt, InputSource
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.agent_domain.stream.session_messages import Announcement
+from everstep.agent_domain.stream.session_messages import Announcement, budget_requested_announcement
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict
 
@@ -206,6 +207,9 @@ def _status_change_event(
     match request.status, request.stop_reason:
         case ExecutionStatus.PAUSED, _:
             status, previous = WireStatus.PAUSED, WireStatus.PROCESSING
+            if request.budget:
+                identity = budget_request_id(request.ref.execution_id, request.key)
+                announcement = budget_requested_announcement(identity, request.budget)
         case _, None:
             status, previous, announcement = (
                 WireStatus.PROCESSING,

@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from everstep.activities import execution_events
 from everstep.activities.agents import AgentProvider, find_agent
+from everstep.activities.budget_failure import exhausted_failure, reserved_failure
 from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import InferInput
 from everstep.activities.deferred_start import deferred_start
@@ -30,6 +31,7 @@ from everstep.agent_domain.capabilities.approvals import ApprovalRule, args_dige
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.errors import RETRYABLE
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.budget import BudgetExhausted, BudgetReserved, OnExhausted
 from everstep.agent_domain.loop.retries import DURABLE_SECONDS, GiveUp, budget_of, delay_text
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides, CallNeed, StepFacts
@@ -50,11 +52,15 @@ from everstep.agent_domain.storage.steps import (
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
+from everstep.steps.budgeted_calls import BudgetedCalls
 from everstep.steps.compactor import Compactor
 from everstep.steps.hooks import find_hooks
 from everstep.steps.model_calls import ModelCall
 from everstep.steps.provider_retry import add_reason
 from everstep.steps.toolsets import available_tool_names
+
+RESERVED_PAUSE = timedelta(seconds=1)
+"""How long an attempt waits for the model calls that have reserved the rest of a budget."""
 
 
 class InferenceRunner:
@@ -82,6 +88,16 @@ class InferenceRunner:
 
     async def infer(self, request: InferInput) -> StepFacts:
         """Return the facts of the step's reply, or of the one that an earlier attempt recorded."""
+        try:
+            return await self._infer(request)
+        except BudgetReserved:
+            raise reserved_failure(RESERVED_PAUSE) from None
+        except BudgetExhausted as error:
+            if request.hears and error.budget.on_exhausted is not OnExhausted.ASK:
+                await self.store.give_back_steering(request.ref, request.number)
+            raise exhausted_failure(error.budget) from None
+
+    async def _infer(self, request: InferInput) -> StepFacts:
         begin = self._step_start(request)
         # Recorded with the start of the step: that the execution runs, which messages the step reads, and
         # which attempt is void. Without any of these the start need not be recorded first.
@@ -98,6 +114,7 @@ class InferenceRunner:
         await self.snapshots.store_before(request, started.material)
         self.strike(Failpoint.INFER_BEFORE_MODEL)
         driver = self.agents.driver(spec.agent, spec.llm_preset)
+        budgeted = self._budgeted_calls(request, started)
         state = await self._load_state(request, started.material, definition)
         with self.live_texts.open_text(
             begin, is_public=execution_events.is_text_public(started.material)
@@ -125,6 +142,7 @@ class InferenceRunner:
                     state,
                     allowed=started.material.allowed,
                     compactor=compaction.compactor,
+                    budgeted=budgeted,
                 )
             step = _current_step(result.state)
             if not step.is_failure:
@@ -137,6 +155,8 @@ class InferenceRunner:
             activity.logger.warning("step %s: %s (ref %s)", request.number, error.message, error.ref)
         if not is_started.is_set():
             reply = replace(reply, begins=begin, events=begin.events(started))
+        if budgeted:
+            reply = replace(reply, spending=budgeted.spending())
         facts = await write_with_retry(partial(self.store.record_reply, reply))
         # If another attempt's reply is recorded, its calls may have the same ids as this one's.
         reservations = (
@@ -163,6 +183,20 @@ class InferenceRunner:
             events=start_events,
         )
 
+    def _budgeted_calls(self, request: InferInput, started: BegunStep) -> BudgetedCalls | None:
+        """The reservation of the step's model calls; None without budgets."""
+        terms = started.material.budget_terms(request.ref)
+        if not terms.units:
+            return None
+        agent = started.material.spec.agent
+        return BudgetedCalls(
+            self.store,
+            terms,
+            f"step/{request.number}",
+            steps=1,
+            find_model=lambda name: self.agents.model(agent, name),
+        )
+
     async def _load_state(
         self, request: InferInput, material: StepInput, definition: AgentDefinition
     ) -> AgentState:
@@ -180,6 +214,7 @@ class InferenceRunner:
         definition: AgentDefinition,
         initial: AgentState,
         *,
+        budgeted: BudgetedCalls | None,
         allowed: Sequence[ApprovalRule],
         compactor: Compactor | None,
     ) -> ModelCall:
@@ -188,6 +223,8 @@ class InferenceRunner:
 
         async def infer(state: AgentState) -> Reply:
             async with text.checkpoints():
+                if budgeted:
+                    return await budgeted.infer(driver, state, text.add_text)
                 return await driver.infer(state, text.add_text)
 
         try:
@@ -196,10 +233,12 @@ class InferenceRunner:
             )
             await call.run_hooks(definition)
             await call.ask(definition, driver, infer, allowed, compactor)
+        except (BudgetExhausted, BudgetReserved):
+            raise
         except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
             # Hooks and toolsets may raise the same errors, but only the model call is retried.
             if call.is_waiting and isinstance(error, RETRYABLE):
-                await self._raise_for_retry(live, request, driver.model, error)
+                await self._raise_for_retry(live, request, driver.model, error, budgeted)
             call.fail(error, now())
         return call
 
@@ -214,7 +253,12 @@ class InferenceRunner:
         return listed, listed.equipped_driver(driver), state.with_cached_context(cached)
 
     async def _raise_for_retry(
-        self, live: LiveText, request: InferInput, model: object, error: Exception
+        self,
+        live: LiveText,
+        request: InferInput,
+        model: object,
+        error: Exception,
+        budgeted: BudgetedCalls | None,
     ) -> None:
         """Leave the next try to Temporal, after a pause; crashes do not count as failures.
 
@@ -243,6 +287,8 @@ class InferenceRunner:
         await self.store.note_wait(
             begin.ref, begin.number, wait, [execution_events.retry_wait_event(begin.number, wait)]
         )
+        if budgeted:
+            await budgeted.keep_spent()
         activity.logger.warning("step %s: %s: %s", begin.number, sentence, reason)
         # The provider's message may quote the prompt, and this error is written to workflow history.
         raise ApplicationError(sentence, type=type(error).__name__, next_retry_delay=pause) from None

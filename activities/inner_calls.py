@@ -14,10 +14,12 @@ from everstep.agent_domain.loop.retries import DURABLE_SECONDS
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.agent_domain.storage.budget_ledger import BudgetTerms
 from everstep.agent_domain.storage.calls import InnerReply
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import frozen_map, json_text, thaw
+from everstep.steps.budgeted_calls import BudgetedCalls
 from everstep.steps.provider_retry import ModelRetry, log_pause
 
 
@@ -60,11 +62,13 @@ class RecordedInquiry:
         """Return the model's reply."""
         key, digest = f"{self.key}/{self._count}", _question_digest(request, model)
         self._count += 1
-        recorded = await self.store.inner_reply(self.ref, key)
+        recorded, terms = await self.store.preview_inner_call(self.ref, key)
         if recorded is None or recorded.digest != digest:
-            response = await self._ask_model(request, model)
+            calls = self._budgeted_calls(terms, key) if terms.units else None
+            response = await self._ask_model(request, model, calls)
             reply = InnerReply(key, digest, frozen_map(response.to_dict()))
-            record = partial(self.store.record_inner_reply, self.ref, reply, response.usage)
+            spending = calls.spending() if calls else None
+            record = partial(self.store.record_inner_reply, self.ref, reply, response.usage, spending)
             recorded = await write_with_retry(record)
         response = InferenceResponse.from_dict(recorded.response)
         self.usage += response.usage
@@ -83,11 +87,27 @@ class RecordedInquiry:
             usage += InferenceResponse.from_dict(recorded.response).usage
         return usage
 
-    async def _ask_model(self, request: InferenceRequest, model: ModelChoice) -> InferenceResponse:
-        asked_model = self.agents.model(self.agent, model)
-        return await self.model_retry.retry(
-            asked_model, lambda: asked_model.respond(request, ignore_text), log_pause
+    def _budgeted_calls(self, terms: BudgetTerms, key: str) -> BudgetedCalls:
+        return BudgetedCalls(
+            self.store,
+            terms,
+            f"inner/{key}",
+            steps=0,
+            find_model=lambda name: self.agents.model(self.agent, name),
+            patience=None,
         )
+
+    async def _ask_model(
+        self, request: InferenceRequest, choice: ModelChoice, calls: BudgetedCalls | None
+    ) -> InferenceResponse:
+        own = self.agents.model(self.agent, choice)
+        model = calls.around(own) if calls else own
+        try:
+            return await self.model_retry.retry(own, lambda: model.respond(request, ignore_text), log_pause)
+        except Exception:
+            if calls:
+                await calls.settle()
+            raise
 
 
 def _question_digest(request: InferenceRequest, model: ModelChoice) -> str:

@@ -13,7 +13,7 @@ from everstep.activities.snapshots import STEPS_OF_SNAPSHOT, Snapshots, has_snap
 from everstep.activities.step_state import errors_of, evaluation, failures
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.errors import UnknownName
-from everstep.agent_domain.ids import request_id
+from everstep.agent_domain.ids import budget_request_id, request_id
 from everstep.agent_domain.loop.compact_outcomes import compact, expand
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
@@ -22,6 +22,7 @@ from everstep.agent_domain.messages.disclosure import Disclosure, with_public_re
 from everstep.agent_domain.messages.leak_guard import calls_in, final_response
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.messages.response_format import as_response_format
+from everstep.agent_domain.storage.budget_ledger import BudgetRequest
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement, execution_output
 from everstep.agent_domain.storage.requests import RequestRow
@@ -83,6 +84,8 @@ class StatusWriter:
             is_debug=material.is_debug,
             worked_seconds=request.info.cumulative_execution_seconds + request.seconds_under_way,
             events=await self._prepare_events(request, answer, public_error, material, output),
+            budget_request=_budget_request(request),
+            replaces_outcome=request.budget is not None and request.stop_reason is not None,
             yields_to_cancel=request.status in (ExecutionStatus.COMPLETED, ExecutionStatus.FAILED),
         )
         try:
@@ -159,6 +162,20 @@ class StatusWriter:
                 edited, _, _ = call_records.apply_decision(call, approval.resolution)
                 call = call if definition.tools.refusal(edited) else edited
                 await self.store.ask(request.ref, call_id, request_data(call.args))
+
+
+def _budget_request(request: SettleInput) -> BudgetRequest | None:
+    """The request to raise the budget that a pausing execution waits for."""
+    if request.budget is None or request.status is not ExecutionStatus.PAUSED:
+        return None
+    identity = budget_request_id(request.ref.execution_id, request.key)
+    # The number of the settlement keeps several requests of one step in order, before those of its calls.
+    place = int(request.key.split("/")[1]) - FIRST_CALL_PLACE
+    return BudgetRequest(identity, request.budget, request.step_count + 1, place)
+
+
+FIRST_CALL_PLACE = 10**6
+"""No execution has as many settlements before the first call of a step."""
 
 
 def _execution_messages(material: StepInput) -> Messages:

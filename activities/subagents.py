@@ -111,7 +111,8 @@ class SubagentActivities:
         agent, child = find_child(
             definition, request.agent, spawn.agent, lambda name: find_agent(self.agents, name)
         )
-        plan = child_plan(spawn, child, agent, request.tokens_left).told(request.broadcast)
+        plan = child_plan(spawn, child, agent, request.tokens_left, request.budgets)
+        plan = plan.told(request.broadcast)
         plan.rules()
         ref = child_ref(request.ref, request.call_id)
         new = child_execution(spawn, child, plan, ref, request.ref.execution_id)

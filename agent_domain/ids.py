@@ -53,6 +53,11 @@ def request_id(execution_id: UUID, call_id: str) -> UUID:
     return uuid5(execution_id, f"request/{call_id}")
 
 
+def budget_request_id(execution_id: UUID, key: str) -> UUID:
+    """The id of the request to raise a budget that the settlement with this key opens."""
+    return uuid5(execution_id, f"budget/{key}")
+
+
 def question_id(execution_id: UUID, call_id: str) -> UUID:
     """The id of the question that a call asks after it was approved."""
     return uuid5(execution_id, f"question/{call_id}")

@@ -15,6 +15,7 @@ from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.loop import (
     AwaitApproval,
+    AwaitBudget,
     AwaitInput,
     AwaitResume,
     Decision,
@@ -71,8 +72,8 @@ def describe(decision: Decision) -> str:
             return f"{type(decision).__name__} " + " ".join(call.name for call in calls)
         case AwaitInput(call):
             return f"AwaitInput {call.name}"
-        case AwaitResume():
-            return "AwaitResume"
+        case AwaitBudget() | AwaitResume():
+            return type(decision).__name__
         case Process(number):
             return f"process {number}"
         case Stop(outcome):

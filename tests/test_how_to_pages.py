@@ -39,6 +39,7 @@ NAMES = (
     "structured-results",
     "hooks",
     "models",
+    "budgets",
     "events",
     "subagents",
     "troubleshooting",

@@ -15,6 +15,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from everstep.activities.agent import AgentActivities
+    from everstep.activities.budget_failure import find_exhausted_budget
     from everstep.activities.contracts import (
         InferInput,
         ProcessInput,
@@ -32,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from everstep.agent_domain.loop.loop import (
         AwaitApproval,
+        AwaitBudget,
         AwaitInput,
         AwaitResume,
         Infer,
@@ -108,7 +110,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
                     await self.interruptible(self.run_tools(calls))
                 case RunSubagents(calls):
                     await self.run_subagents(calls)
-                case AwaitApproval() | AwaitInput() | AwaitResume():
+                case AwaitApproval() | AwaitInput() | AwaitBudget() | AwaitResume():
                     await self.wait_while(decision, lambda: decide(self.facts, rules, workflow.now()))
                 case Process(number):
                     await self.interruptible(self.process(number))
@@ -135,9 +137,17 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             marks=self.facts.marks,
         )
         self.describe(f"asking the model for step {decision.number}")
-        step = await workflow.execute_activity_method(
-            AgentActivities.infer, request, summary=f"step {decision.number}", **MODEL
-        )
+        try:
+            step = await workflow.execute_activity_method(
+                AgentActivities.infer, request, summary=f"step {decision.number}", **MODEL
+            )
+        except ActivityError as error:
+            exhausted = find_exhausted_budget(error)
+            if exhausted is None:
+                raise
+            self.facts = self.facts.budget_exhausted(exhausted, decision.hears)
+            self.describe(f"{exhausted.scope} budget exhausted before step {decision.number}")
+            return
         await self.fold_in_step(step)
 
     async def run_tools(self, calls: tuple[CallFacts, ...]) -> None:
@@ -212,6 +222,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             completes_step=completes_step,
             outcome=compact(outcome),
             stop_reason=outcome.stop_reason,
+            budget=self.facts.exhausted,
         )
         if not is_recorded:
             self.facts = before

@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from everstep.agent_domain.agents.plan import ExecutionPlan
     from everstep.agent_domain.agents.spawning import child_ref, tokens_left
     from everstep.agent_domain.ids import ExecutionRef
+    from everstep.agent_domain.loop.budget import inherited_budgets
     from everstep.agent_domain.loop.facts import StateInfo
     from everstep.agent_domain.loop.status import ExecutionStatus
     from everstep.agent_domain.loop.step_facts import CallFacts
@@ -150,6 +151,7 @@ class ChildExecutions(ExecutionBase):
                 self.remaining_tokens,
                 clocks.session_execution_seconds,
                 self.plan.broadcast,
+                inherited_budgets(self.plan.budgets, ref.execution_id),
             )
             spawned = await self.await_or_cancel(
                 workflow.start_activity_method(SubagentActivities.spawn, spawn, summary=summary, **CHILD)

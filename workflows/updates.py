@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from everstep.activities.agent import AgentActivities
     from everstep.activities.contracts import ExpiryInput
-    from everstep.agent_domain.loop.loop import AwaitApproval, AwaitInput, Decision
+    from everstep.agent_domain.loop.loop import AwaitApproval, AwaitBudget, AwaitInput, Decision
     from everstep.agent_domain.loop.status import ExecutionStatus
     from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed
     from everstep.workflows.activity_options import SETTLE
@@ -27,8 +27,11 @@ class UpdateHandlers(ExecutionBase):
         """Record a pause and wait until the next decision is a different one. Waiting occupies no worker."""
         calls = _waiting_calls(decision)
         asks = isinstance(decision, AwaitInput)
-        self.describe(f"waiting for people: {', '.join(call.name for call in calls) or 'paused'}")
-        await self.settle(ExecutionStatus.PAUSED, waiting=tuple(call.id for call in calls), asks=asks)
+        self.describe(f"waiting for people: {_awaited(decision, calls)}")
+        budget = decision.budget if isinstance(decision, AwaitBudget) else None
+        await self.settle(
+            ExecutionStatus.PAUSED, waiting=tuple(call.id for call in calls), asks=asks, budget=budget
+        )
         expiring: Mapping[str, float] = {} if asks else await self.check_expiry(calls)
         try:
             await workflow.wait_condition(
@@ -112,6 +115,11 @@ class UpdateHandlers(ExecutionBase):
         self.facts = self.facts.resumed(workflow.now())
 
     @workflow.update
+    def raise_budget(self) -> None:
+        """Ask the model again: the budget that the execution waits for was raised; it is in the store."""
+        self.facts = self.facts.budget_raised()
+
+    @workflow.update
     def cancel(self) -> None:
         """Cancel the execution now; the current step is abandoned."""
         self.cancel_now()
@@ -133,6 +141,12 @@ class UpdateHandlers(ExecutionBase):
         """Reject resuming an execution that is not paused."""
         if not self.facts.is_paused:
             raise ApplicationError("the execution is not paused", type="NotPaused", non_retryable=True)
+
+    @raise_budget.validator
+    def check_raise(self) -> None:
+        """Reject a raised budget if the execution waits for none."""
+        if self.facts.exhausted is None:
+            raise ApplicationError("no budget is waited for", type="NotWaiting", non_retryable=True)
 
     @cancel.validator
     def check_cancel(self) -> None:
@@ -182,6 +196,12 @@ def _due_calls(seconds_left: Mapping[str, float]) -> tuple[str, ...]:
     """The calls whose approvals expire first."""
     first = max(0.0, min(seconds_left.values()))
     return tuple(call_id for call_id, seconds in seconds_left.items() if seconds <= first)
+
+
+def _awaited(decision: Decision, calls: tuple[CallFacts, ...]) -> str:
+    if isinstance(decision, AwaitBudget):
+        return f"the {decision.budget.scope}'s budget is exhausted"
+    return ", ".join(call.name for call in calls) or "paused"
 
 
 def _waiting_calls(decision: Decision) -> tuple[CallFacts, ...]:

@@ -1,6 +1,7 @@
 """The agent builder: one method per setting, in any order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 from pydantic import ValidationError
@@ -347,6 +348,7 @@ class DefinitionBuilder(LimitsBuilder):
                 processes=bool(self._processors)
                 or any(overrides(each, "after_step") for each in self._hooks),
                 approvals_expire=any(each.may_expire for each in self._approvals.values()),
+                budgets=tuple(replace(each, agent=self._name) for each in self._budgets.values()),
             )
         except ValidationError as error:
             raise InvalidInput(f"the agent cannot be planned: {faults(error)}") from None

@@ -1,10 +1,12 @@
 """The part of the agent builder that sets limits and what happens after failures."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
+from everstep.agent_domain.agents.budget_arguments import parse_budgets
 from everstep.agent_domain.agents.builder_arguments import (
     require_count,
     require_seconds,
@@ -15,6 +17,7 @@ from everstep.agent_domain.agents.compaction_policy import DEFAULT_COMPACTION, C
 from everstep.agent_domain.agents.plan import CumulativeTimeout
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.budget import Budget, BudgetScope, BudgetUnit
 from everstep.agent_domain.loop.criteria import CumulativeExecutionTimeLimit, ExecutionTimeLimit
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.values import valid_text
@@ -33,6 +36,7 @@ class LimitsBuilder:
         self._model_attempts: int | None = None
         self._retry_seconds: float | None = None
         self._compaction: CompactionPolicy | None = None
+        self._budgets: dict[tuple[BudgetScope, BudgetUnit], Budget] = {}
 
     def with_max_steps(self, steps: int) -> Self:
         """Limit the number of steps; 0 executes nothing."""
@@ -42,6 +46,44 @@ class LimitsBuilder:
     def with_max_tokens(self, tokens: int) -> Self:
         """Start no further step once this many tokens were used."""
         self._max_tokens = require_count("with_max_tokens", tokens)
+        return self
+
+    def with_budget(
+        self,
+        *,
+        usd: float | Decimal | None = None,
+        tokens: int | None = None,
+        steps: int | None = None,
+        on_exhausted: Literal["stop", "ask", "degrade"] = "stop",
+        scope: Literal["execution", "session", "user", "tenant"] = "execution",
+        degrade_to: str | None = None,
+    ) -> Self:
+        """Limit what model calls may use together; it is reserved before each call, and settled after it.
+
+        May be called several times; a later budget replaces an earlier one of the same scope and unit.
+
+        Args:
+            usd: US dollars. The prices of the model have to be known.
+            tokens: Tokens, of input and output.
+            steps: Steps, including those of subagents.
+            on_exhausted: What follows when the budget does not cover the next call: `stop` ends the
+                execution, `ask` pauses it until a person raises the budget, `degrade` asks a cheaper preset.
+            scope: Which executions of this agent share the budget: an execution with its subagents, or all
+                of a session, a user or a tenant.
+            degrade_to: The cheaper preset or model, for `degrade`.
+
+        Raises:
+            InvalidInput: There is no amount, or a value cannot be used.
+        """
+        given = {
+            "usd": usd,
+            "tokens": tokens,
+            "steps": steps,
+            "on_exhausted": on_exhausted,
+            "scope": scope,
+            "degrade_to": degrade_to,
+        }
+        self._budgets |= {budget.key: budget for budget in parse_budgets(given, "with_budget")}
         return self
 
     def with_timeout(self, seconds: float) -> Self:

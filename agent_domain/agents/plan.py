@@ -6,7 +6,7 @@ contain Everstep's own criteria and registered ones.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.capabilities.critique import SelfCriticContinuationCheck
 from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.loop.budget import Budget, tightened_budgets
 from everstep.agent_domain.loop.continuation import ContinuationCriteria, ContinuationDecision, Criterion
 from everstep.agent_domain.loop.criteria import (
     CumulativeExecutionTimeLimit,
@@ -120,6 +121,8 @@ class ExecutionPlan(_Data):
     """How often the model may correct a structured result; None: there is none."""
     approvals_expire: bool = Field(default=False, exclude_if=lambda expire: not expire)
     """Whether a call that waits for approval may be denied after a time."""
+    budgets: tuple[Budget, ...] = Field(default=(), exclude_if=lambda budgets: not budgets)
+    """What its model calls may cost; those of its parents come first."""
 
     def debugged(self, debug: bool) -> Self:
         """A copy in debug mode if `debug` is true; a plan in debug mode stays in it."""
@@ -134,6 +137,13 @@ class ExecutionPlan(_Data):
     def told(self, broadcast: BroadcastConfig | None) -> Self:
         """A copy with this broadcast configuration, unless it is None."""
         return self if broadcast is None else self.model_copy(update={"broadcast": broadcast})
+
+    def budgeted(self, budgets: tuple[Budget, ...]) -> Self:
+        """A copy with the budgets of a request, which may lower a limit but not raise it."""
+        if not budgets:
+            return self
+        named = (replace(budget, agent=self.agent) for budget in budgets)
+        return self.model_copy(update={"budgets": tightened_budgets(self.budgets, named)})
 
     def rules(self, registry: "CriterionRegistry | None" = None) -> Rules:
         """The plan's criteria and policies, ready to evaluate.

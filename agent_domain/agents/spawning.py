@@ -12,6 +12,7 @@ from uuid import UUID
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.ids import ExecutionRef, subagent_id
+from everstep.agent_domain.loop.budget import Budget
 from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Messages, as_messages
@@ -111,7 +112,11 @@ def tokens_left(limit: int | None, used: int) -> int | None:
 
 
 def child_plan(
-    spawn: Spawn, definition: AgentDefinition, agent: str, tokens_left: int | None = None
+    spawn: Spawn,
+    definition: AgentDefinition,
+    agent: str,
+    tokens_left: int | None = None,
+    budgets: tuple[Budget, ...] = (),
 ) -> ExecutionPlan:
     """The plan of a child.
 
@@ -120,8 +125,11 @@ def child_plan(
         definition: The child's agent.
         agent: The full name of the child's agent.
         tokens_left: The parent's remaining tokens, which cap those of the child; None: no cap.
+        budgets: The parent's budgets, which the child shares.
     """
     plan = definition.plan().model_copy(update={**spawn.limits, "agent": agent})
+    if budgets:
+        plan = plan.model_copy(update={"budgets": (*budgets, *plan.budgets)})
     if tokens_left is None:
         return plan
     own = plan.max_tokens

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
+from everstep.agent_domain.agents.budget_arguments import parse_budgets
 from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.front_matter import parse_names, split_front_matter
 from everstep.agent_domain.agents.model_name import ModelName
@@ -58,6 +59,7 @@ _KEYS = (
     "timeout_seconds",
     "retry_seconds",
     "compaction",
+    "budget",
     "approval",
     "error_policy",
     "output",
@@ -91,6 +93,10 @@ class AgentSpec:
     """How long a model call that fails in transport is retried."""
     compaction: bool | str | Mapping[str, Any] | None = None
     """How requests are kept within the model's context window: `on`, `off`, or a map; None: on."""
+    budget: Sequence[Mapping[str, Any]] = ()
+    """What model calls may use: a map with `usd`, `tokens` or `steps`, and optionally `on_exhausted`, `scope`
+    and `degrade_to`, or a list of such maps. Stored as a list.
+    """
     approval: Mapping[str, Any] = field(default_factory=FrozenDict)
     """Approval by the name of the tool: `never`, `always`, or a list of rules."""
     error_policy: str | None = None
@@ -117,6 +123,7 @@ class AgentSpec:
             "timeout_seconds": _seconds(self.timeout_seconds, "timeout_seconds"),
             "retry_seconds": _retry_seconds(self.retry_seconds),
             "compaction": _compaction(self.compaction),
+            "budget": _budget(self.budget),
             "approval": _approval(self.approval),
             "error_policy": _error_policy(self.error_policy),
             "output": _output(self.output),
@@ -281,6 +288,14 @@ def _compaction(value: object) -> bool | str | FrozenDict | None:
     if isinstance(value, Mapping):
         return frozen_map(cast("object", value), "'compaction'")
     return cast("bool | str", value)
+
+
+def _budget(value: object) -> FrozenList:
+    entries = [cast("object", value)] if isinstance(value, Mapping) else as_list(value, "'budget'")
+    given = FrozenList(frozen_map(entry, "'budget'") for entry in entries)
+    for entry in given:
+        parse_budgets(entry, "'budget'")
+    return given
 
 
 def _approval(value: object) -> FrozenDict:

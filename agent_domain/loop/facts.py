@@ -14,6 +14,7 @@ from uuid import UUID
 
 from pydantic import model_validator
 
+from everstep.agent_domain.loop.budget import ExhaustedBudget, OnExhausted
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import (
     ErrorContext,
@@ -118,6 +119,8 @@ class ExecutionFacts:
     last_outcome: ContinuationOutcome | None = None
     unknown_effects_apart: bool = False
     """The rule for unknown effects under which the execution runs; see the module `error_policy`."""
+    exhausted: ExhaustedBudget | None = None
+    """The budget that does not cover the next model call."""
 
     @model_validator(mode="before")
     @classmethod
@@ -173,6 +176,12 @@ class ExecutionFacts:
     def awaits_reply(self) -> bool:
         """Whether a step has started and the model has not replied."""
         return self.step_started_at is not None and self.is_recorded
+
+    @property
+    def awaited_budget(self) -> ExhaustedBudget | None:
+        """The budget that a person has to raise before the model is asked."""
+        asks = self.exhausted is not None and self.exhausted.on_exhausted is OnExhausted.ASK
+        return self.exhausted if asks else None
 
     @property
     def trailing_failures(self) -> int:
@@ -351,6 +360,21 @@ class ExecutionFacts:
     def resumed(self, now: datetime) -> "ExecutionFacts":
         """Resume in the same step; the wall clock restarts."""
         return replace(self.entered(now), is_paused=False)
+
+    def budget_exhausted(self, budget: ExhaustedBudget, hears: int = 0) -> "ExecutionFacts":
+        """A budget does not cover the model call of the step: the step waits, or it is not taken.
+
+        Args:
+            budget: The budget.
+            hears: The number of steered messages that the step read, if they are given back.
+        """
+        if budget.on_exhausted is OnExhausted.ASK:
+            return replace(self, exhausted=budget)
+        return replace(self, exhausted=budget, step_started_at=None, steered=self.steered + hears)
+
+    def budget_raised(self) -> "ExecutionFacts":
+        """A person raised the budget."""
+        return replace(self, exhausted=None)
 
     def ended(self, outcome: ContinuationOutcome, policy: ErrorPolicy) -> "ExecutionFacts":
         """End the execution; an exception of a criterion becomes a failure step."""

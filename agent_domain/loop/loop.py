@@ -8,6 +8,7 @@ on the right, and call `decide` again:
     RunSubagents   run these calls as child executions                      with_step
     AwaitApproval  wait until a person decides about one of these calls     with_step
     AwaitInput     wait until a person answers this call                    with_step
+    AwaitBudget    wait until a person raises the exhausted budget          budget_raised
     AwaitResume    wait until the paused execution is resumed               resumed
     Process        run the processors on the complete step                  processed
     Stop           end the execution                                        ended
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias, cast
 
+from everstep.agent_domain.loop.budget import BudgetLimit, ExhaustedBudget
 from everstep.agent_domain.loop.continuation import (
     ContinuationCriteria,
     ContinuationDecision,
@@ -81,6 +83,13 @@ class AwaitInput:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitBudget:
+    """Wait until a person has raised this budget."""
+
+    budget: ExhaustedBudget
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitResume:
     """Wait until the execution is resumed."""
 
@@ -107,7 +116,7 @@ class Stop:
 
 
 Decision: TypeAlias = (
-    Infer | RunTools | RunSubagents | AwaitApproval | AwaitInput | AwaitResume | Process | Stop
+    Infer | RunTools | RunSubagents | AwaitApproval | AwaitInput | AwaitBudget | AwaitResume | Process | Stop
 )
 
 
@@ -151,7 +160,8 @@ def decide(facts: ExecutionFacts, rules: Rules, now: datetime, view: CriteriaVie
     if facts.is_paused and not _is_cancelled(facts):
         return AwaitResume()
     if facts.awaits_reply:
-        return Infer(facts.next_step_number)
+        awaited = facts.awaited_budget
+        return AwaitBudget(awaited) if awaited else Infer(facts.next_step_number)
     # Calls come before anything else: providers reject a conversation with an unanswered call.
     if facts.pending:
         return _decide_calls(facts.pending if rules.parallel_tools else facts.pending[:1])
@@ -188,6 +198,8 @@ def _decide_boundary(
     facts: ExecutionFacts, criteria: ContinuationCriteria, view: CriteriaView
 ) -> Infer | Stop:
     """Decide between two steps: a steered message requests one more, unless a guard forbids it."""
+    if facts.exhausted:
+        criteria = criteria.with_criteria(BudgetLimit(facts.exhausted))
     if facts.steered:
         steered_outcome = criteria.evaluate(view(facts.requested()))
         if steered_outcome.should_continue:

@@ -92,6 +92,8 @@ class InferenceRequest:
     tool_choice: str | FrozenDict | None = None
     response_format: ResponseFormat | None = None
     parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = None
+    """The length of the answer that a budget pays for; a shorter one in the model's settings applies."""
 
     @classmethod
     def compile(

@@ -7,10 +7,11 @@ from everstep.agent_domain.ids import ExecutionRef
 
 
 class CommandKind(StrEnum):
-    """The kinds of commands; the first two resolve requests."""
+    """The kinds of commands; the first three resolve requests."""
 
     INPUT = "input"
     APPROVAL = "approval"
+    BUDGET = "budget"
     STEER = "steer"
     PAUSE = "pause"
     RESUME = "resume"

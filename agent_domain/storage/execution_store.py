@@ -11,6 +11,8 @@ from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message, Messages
+from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTerms
+from everstep.agent_domain.storage.budget_store import BudgetStore
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
 from everstep.agent_domain.storage.compactions import RecordCompaction
@@ -31,7 +33,7 @@ from everstep.agent_domain.stream.session_messages import Announcement
 from everstep.agent_domain.values import FrozenDict
 
 
-class ExecutionStore(Protocol):
+class ExecutionStore(BudgetStore, Protocol):
     """Stores executions. Every method is one transaction."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:
@@ -135,8 +137,17 @@ class ExecutionStore(Protocol):
         """The recorded reply to this question, if there is one."""
         ...
 
-    async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
-        """Record a model's reply and its usage; a reply that an earlier attempt recorded wins."""
+    async def preview_inner_call(self, ref: ExecutionRef, key: str) -> tuple[InnerReply | None, BudgetTerms]:
+        """The recorded reply to this question, and the budgets under which it is asked."""
+        ...
+
+    async def record_inner_reply(
+        self, ref: ExecutionRef, reply: InnerReply, usage: Usage, spending: BudgetSpending | None = None
+    ) -> InnerReply:
+        """Record a model's reply and its usage; a reply that an earlier attempt recorded wins.
+
+        `spending` replaces what the model call has reserved of budgets.
+        """
         ...
 
     async def record_tools(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:

@@ -17,6 +17,7 @@ from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.storage.budget_ledger import BudgetRequest
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
@@ -118,6 +119,10 @@ class Settlement:
     events: Sequence[EventRecord] = ()
     only_pending: bool = False
     """Whether the change applies only if the execution has not begun."""
+    budget_request: BudgetRequest | None = None
+    """A request to raise a budget, which this opens."""
+    replaces_outcome: bool = False
+    """Whether the outcome replaces that of the last step: the step that it requested was not taken."""
     yields_to_cancel: bool = False
     """Whether nothing is changed, and `CancelComesFirst` raised, if a cancel is stored already."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from everstep.agent_domain.capabilities.approvals import ApprovalRule, Verdict
@@ -52,6 +52,21 @@ class Resolution:
         return frozen_map(self.value, "args") if self.kind == Verdict.EDIT else None
 
 
+class RequestKind(StrEnum):
+    """The kinds of requests that belong to no call; those of others are the need of their call."""
+
+    BUDGET = "budget"
+    """A person has to raise a budget."""
+
+
+AnyRequestKind: TypeAlias = CallNeed | RequestKind
+
+
+def parse_request_kind(text: str) -> AnyRequestKind:
+    """Read the kind of a request."""
+    return RequestKind.BUDGET if text == RequestKind.BUDGET else CallNeed(text)
+
+
 class RequestState(StrEnum):
     """The state of a request."""
 
@@ -61,12 +76,12 @@ class RequestState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """A question or an approval, open or resolved."""
+    """A question, an approval or an exhausted budget, open or resolved."""
 
     id: UUID
     ref: ExecutionRef
     call_id: str
-    kind: CallNeed
+    kind: AnyRequestKind
     state: RequestState
     tool: str
     args: FrozenDict
@@ -94,7 +109,7 @@ class RequestRow:
 class RequestAccess:
     """The requests of other users that a caller sees."""
 
-    kinds: tuple[CallNeed, ...] = ()
+    kinds: tuple[AnyRequestKind, ...] = ()
     """All requests of these kinds."""
     approvers: tuple[str, ...] = ()
     """Approvals that name one of these approvers."""

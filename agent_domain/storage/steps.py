@@ -11,11 +11,18 @@ from uuid import UUID
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.capabilities.rights import DecisionPolicy
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.storage.budget_ledger import (
+    BudgetOwner,
+    BudgetSpending,
+    BudgetTerms,
+    parse_budget_list,
+)
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
@@ -74,6 +81,8 @@ class StepInput:
     """What of the messages requests contain no longer."""
     compactions: tuple[Compaction, ...] = ()
     """All compactions of the execution itself, as they were recorded."""
+    operator_units: tuple[BudgetUnit, ...] = ()
+    """The units of the operator's budgets that apply to the execution."""
 
     def compactions_of(self, number: int) -> tuple[Compaction, ...]:
         """The compactions that were recorded before the reply of this step."""
@@ -88,6 +97,11 @@ class StepInput:
             compaction=other.compaction,
             compactions=other.compactions,
         )
+
+    def budget_terms(self, ref: ExecutionRef) -> BudgetTerms:
+        """The budgets under which the execution calls models."""
+        owner = BudgetOwner(ref, self.run.user_id)
+        return BudgetTerms(owner, parse_budget_list(self.plan.get("budgets")), self.operator_units)
 
     def before_step(self, number: int) -> "StepInput":
         """The input without the messages of this step, also without those that it reads."""
@@ -216,6 +230,8 @@ class RecordReply:
     """The beginning of the step, if it is not stored yet; `events` contains its envelopes."""
     added: "HookAdditions" = field(default_factory=lambda: NO_ADDITIONS)
     """The additions of hooks before the model call."""
+    spending: BudgetSpending | None = None
+    """What replaces the reservation of the model call; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY, DecisionPolicy
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.budget import ExhaustedBudget
 from everstep.agent_domain.loop.status import StopReason, WireStatus
 from everstep.agent_domain.values import (
     EMPTY,
@@ -165,6 +166,17 @@ def approval_requested_announcement(
         args_digest=args_digest,
         approver=list(policy.approver),
         expires_at=format_optional_moment(expires_at),
+    )
+
+
+def budget_requested_announcement(request_id: UUID, budget: ExhaustedBudget) -> Announcement:
+    """The message with a request to raise a budget."""
+    return _notification(
+        "execution.paused",
+        f"{budget.text}; it waits until {DEFAULT_POLICY.approver_text} raise it",
+        request_id=str(request_id),
+        kind="budget",
+        **budget.to_dict(),
     )
 
 

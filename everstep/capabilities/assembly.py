@@ -49,6 +49,11 @@ def assemble_agent(
     _limit(builder, spec)
     set_output(builder, spec)
     _compact(builder, spec, resolve)
+    for budget in spec.budget:
+        if "degrade_to" in budget:
+            require_no_address(budget["degrade_to"], "budget.degrade_to")
+            resolve(budget["degrade_to"])
+        builder.with_budget(**budget)
     settings = _with_model(builder, spec.model, resolve)
     definition = builder.definition()
     options = {entry.name: values for entry, values in entries}

@@ -15,6 +15,7 @@ from uuid import UUID
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.requests import RequestKind
 from everstep.agent_domain.storage.sessions import OnBusy, Route, SessionStatus
 from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.stream.session_messages import MessageRole
@@ -24,7 +25,7 @@ from everstep.cli.remote import Declined, Remote
 from everstep.cli.sessions import title_of
 from everstep.cli.terminal import InputLine, InputLines, Screen
 from everstep.cli.watch import Watch, open_watch
-from everstep.http_api.schemas.execution_responses import ExecutionResponse, Request
+from everstep.http_api.schemas.execution_responses import BudgetResponse, ExecutionResponse, Request
 from everstep.http_api.schemas.responses import (
     Agents,
     Gateway,
@@ -364,6 +365,8 @@ class Conversation:
                 await self._send(line.text, on_busy=self.on_busy)
             elif asked.kind is CallNeed.INPUT:
                 await self._send(line.text, request_id=str(asked.id))
+            elif asked.kind is RequestKind.BUDGET:
+                await self._raise_budget(asked, line.text)
             else:
                 await self._decide(asked, line.text)
             self._was_refused = False
@@ -404,6 +407,26 @@ class Conversation:
         self._last_execution = self._last_execution or request.execution_id
         self.screen.note(f"{verdict['decision']}: {request.tool}")
 
+    async def _raise_budget(self, request: Request, text: str) -> None:
+        """Raise the budget if the line is a number; send it as a message otherwise."""
+        total = _number(text)
+        if total is None:
+            await self._send(text, on_busy=self.on_busy)
+            return
+        asked = request.request
+        path = f"/agent/executions/{request.execution_id}/budget"
+        await self.remote.post(BudgetResponse, path, {asked["unit"]: total, "scope": asked["scope"]})
+        self._last_execution = self._last_execution or request.execution_id
+        self.screen.note(f"raised to {total:g} {asked['unit']}")
+
+
+def _number(text: str) -> int | float | None:
+    try:
+        value: object = parse_json(text.strip())
+    except InvalidInput:
+        return None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
 
 def _attempt_of(wrote: Wrote) -> tuple[int, int]:
     return wrote.step_number, wrote.attempt
@@ -425,6 +448,11 @@ def _request_texts(request: Request) -> Iterator[str]:
         yield f"{request.tool} waits for approval: {json_text(thaw(request.args))}"
         others = f"decided by others: {', '.join(request.approver)}"
         yield HOW_TO_DECIDE if request.may_decide else others
+        return
+    if request.kind is RequestKind.BUDGET:
+        yield f"the budget is exhausted: {output.exhausted_text(request.request)}"
+        others = f"raised by others: {', '.join(request.approver)}"
+        yield "type a new total to raise it" if request.may_decide else others
         return
     yield str(request.request.get("prompt", ""))
     if choices := request.request.get("choices"):

@@ -84,7 +84,7 @@ async def run(
 @command
 async def follow(settings: Settings, execution_id: str) -> None:
     """Print the steps of an execution as they happen."""
-    await _with_execution(settings, execution_id, _follow_execution)
+    await with_execution(settings, execution_id, _follow_execution)
 
 
 async def _follow_execution(installation: Installation, execution: Execution) -> None:
@@ -142,7 +142,7 @@ async def show(settings: Settings, execution_id: str) -> None:
             for line in output.step_lines(step):
                 print_line(line)
 
-    await _with_execution(settings, execution_id, print_details)
+    await with_execution(settings, execution_id, print_details)
 
 
 @click.command()
@@ -157,7 +157,7 @@ async def trace(settings: Settings, execution_id: str) -> None:
             for line in (*output.step_lines(step), *output.vote_lines(step)):
                 print_line(line)
 
-    await _with_execution(settings, execution_id, print_votes)
+    await with_execution(settings, execution_id, print_votes)
 
 
 @click.command()
@@ -190,10 +190,10 @@ async def answer(settings: Settings, execution_id: str, text: str, data_text: st
     data = None if data_text is None else parse_json(data_text, "--data")
 
     async def submit_answer(_installation: Installation, execution: Execution) -> None:
-        request = await _await_worker(execution.submit_input(text, data=data, by=OPERATOR))
+        request = await await_worker(execution.submit_input(text, data=data, by=OPERATOR))
         print_line(f"answered: {request.request.get('prompt', '')}")
 
-    await _with_execution(settings, execution_id, submit_answer)
+    await with_execution(settings, execution_id, submit_answer)
 
 
 @click.command()
@@ -241,20 +241,20 @@ async def approve(
     async def submit_decision(_installation: Installation, execution: Execution) -> None:
         if deny:
             request, verdict = (
-                await _await_worker(execution.deny(reason=reason, args_digest=digest, by=OPERATOR)),
+                await await_worker(execution.deny(reason=reason, args_digest=digest, by=OPERATOR)),
                 "denied",
             )
         elif args is not None:
             request, verdict = (
-                await _await_worker(execution.edit(args, args_digest=digest, by=OPERATOR)),
+                await await_worker(execution.edit(args, args_digest=digest, by=OPERATOR)),
                 "approved with other arguments",
             )
         else:
             approved = execution.approve(remember=matching or remember, args_digest=digest, by=OPERATOR)
-            request, verdict = await _await_worker(approved), "approved"
+            request, verdict = await await_worker(approved), "approved"
         print_line(f"{verdict}: {request.tool} {json_text(request.args)}")
 
-    await _with_execution(settings, execution_id, submit_decision)
+    await with_execution(settings, execution_id, submit_decision)
 
 
 @click.command()
@@ -267,7 +267,7 @@ async def steer(settings: Settings, execution_id: str, message: str) -> None:
     _require_text(message, "message")
 
     async def send_message(installation: Installation, execution: Execution) -> None:
-        steering = await _await_worker(
+        steering = await await_worker(
             installation.sessions.steer(execution.ref, message, sent_by=_operator())
         )
         if steering.is_moved:
@@ -276,7 +276,7 @@ async def steer(settings: Settings, execution_id: str, message: str) -> None:
         else:
             echo("the agent reads it before its next step")
 
-    await _with_execution(settings, execution_id, send_message)
+    await with_execution(settings, execution_id, send_message)
 
 
 def _control_command(
@@ -293,14 +293,14 @@ def _control_command(
                 raise Refused(f"The execution {execution.id} has ended as {row.status}")
             echo(await act(execution))
 
-        await _with_execution(settings, execution_id, control)
+        await with_execution(settings, execution_id, control)
 
     return control_command
 
 
 async def _cancel(execution: Execution) -> str:
     try:
-        await _await_worker(execution.cancel(sent_by=_operator()))
+        await await_worker(execution.cancel(sent_by=_operator()))
     except Unheard:
         # Temporal stores this request until a worker is available.
         await execution.workflow.cancel()
@@ -309,12 +309,12 @@ async def _cancel(execution: Execution) -> str:
 
 
 async def _pause(execution: Execution) -> str:
-    await _await_worker(execution.pause())
+    await await_worker(execution.pause())
     return "the execution pauses once the running calls are done"
 
 
 async def _resume(execution: Execution) -> str:
-    await _await_worker(execution.resume())
+    await await_worker(execution.resume())
     return "the execution continues"
 
 
@@ -333,7 +333,7 @@ class Unheard(EverstepError):
         )
 
 
-async def _await_worker(update: Awaitable[T]) -> T:
+async def await_worker(update: Awaitable[T]) -> T:
     """Await an update of an execution, with a time limit: Temporal waits forever for a worker."""
     try:
         async with asyncio.timeout(WORKER_SECONDS):
@@ -348,9 +348,11 @@ def _require_text(text: str, what: str) -> None:
         raise InvalidInput(f"the {what} is empty; write some text")
 
 
-async def _with_execution(
+async def with_execution(
     settings: Settings, execution_id: str, act: Callable[[Installation, Execution], Awaitable[object]]
 ) -> None:
+    """Do something with the execution of this id, or of one that begins with it."""
+
     async def newest() -> list[UUID]:
         async with open_installation(settings) as installation:
             page = await installation.client.list(limit=LOOKED_THROUGH)

@@ -41,6 +41,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Act on an execution": {
         "answer": ("executions:answer", "Answer the oldest open question of an execution."),
         "approve": ("executions:approve", "Approve or deny the oldest call that waits for approval."),
+        "budget": ("budget_commands:budget", "Show the budgets of an execution, or raise one of them."),
         "steer": ("executions:steer", "Send a message that the agent reads before its next step."),
         "pause": ("executions:pause", "Pause an execution once its running calls are done."),
         "resume": ("executions:resume", "Resume a paused execution."),
@@ -52,6 +53,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "gateway": ("gateway:gateway", "Serve events and live text to browsers."),
         "db": ("processes:db", "Manage the database."),
         "keys": ("http:keys", "Manage the keys that services send to the HTTP API."),
+        "budgets": ("budget_commands:budgets", "Manage the budgets of tenants and users."),
         "prune": ("processes:prune", "Remove rows that are older than the retention settings."),
     },
 }

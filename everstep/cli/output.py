@@ -1,10 +1,13 @@
 """Formats executions, steps, requests and votes as lines for a terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from math import ceil
+from typing import Any
 
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
@@ -12,7 +15,7 @@ from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.requests import RequestKind, RequestRow
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.agent_domain.tools.summaries import args_summary
 from everstep.agent_domain.values import EMPTY, format_moment, json_text, truncate
@@ -160,6 +163,10 @@ def request_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
             if choices:
                 yield f"choices    {', '.join(choices)}"
             yield f"           everstep answer {request.ref.execution_id} TEXT"
+        elif request.kind is RequestKind.BUDGET:
+            asked = request.request
+            yield f"budget     {exhausted_text(asked)}"
+            yield f"           everstep budget {request.ref.execution_id} --{asked['unit']} TOTAL"
         else:
             yield f"approval   {request.tool} {json_text(request.args)}"
             yield f"           everstep approve {request.ref.execution_id} [--deny]"
@@ -169,7 +176,20 @@ def request_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
                 yield f"by         {request.policy.approver_text}{until}"
 
 
-_VERDICTS = {"approve": "approved", "deny": "denied", "edit": "edited", "answer": "answered"}
+def exhausted_text(request: Mapping[str, Any]) -> str:
+    """What a request says of an exhausted budget."""
+    unit = BudgetUnit(request["unit"])
+    limit, spent, needed = (unit.text(Decimal(str(request[key]))) for key in ("limit", "spent", "needed"))
+    return f"the {request['scope']}'s {limit}: {spent} spent, the next model call needs up to {needed}"
+
+
+_VERDICTS = {
+    "approve": "approved",
+    "deny": "denied",
+    "edit": "edited",
+    "answer": "answered",
+    "raise": "raised to",
+}
 
 
 def decision_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
@@ -178,7 +198,9 @@ def decision_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
         resolution = request.resolution
         if resolution is None:
             continue
+        is_budget = request.kind is RequestKind.BUDGET
         verdict = _VERDICTS.get(resolution.outcome, resolution.outcome)
         by = f" by {resolution.by.text}, {format_moment(resolution.by.at, 0)}" if resolution.by else ""
         reason = f": {resolution.reason}" if resolution.reason else ""
-        yield f"{verdict:<10} {request.tool}{by}{reason}"
+        what = f"{resolution.value} {request.request['unit']}" if is_budget else request.tool
+        yield f"{verdict:<10} {what}{by}{reason}"

@@ -17,11 +17,14 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from everstep.activities.failpoints import Failpoint, Strike, inert
+from everstep.agent_domain.agents.call_limits import call_limits_of, unknown_prices_text
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.agents.token_counting import ContextWindow, require_fit
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef
+from everstep.agent_domain.loop.budget import Budget, BudgetUnit
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, Messages, as_messages, user
@@ -29,6 +32,7 @@ from everstep.agent_domain.messages.response_format import OutputT_co, ResponseF
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.tools.run_context import request_data
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.client.errors import Taken
@@ -60,6 +64,11 @@ def accept_any_model(model: str) -> None:
     del model
 
 
+def accept_any_prices(choice: ModelChoice) -> None:
+    """Accept every model for a budget in money, where no presets are known: the worker checks its prices."""
+    del choice
+
+
 @dataclass(frozen=True)
 class Client:
     """Starts executions and finds existing ones."""
@@ -77,6 +86,8 @@ class Client:
     """Refuses a model that an execution cannot use."""
     window_of: Callable[[AgentDefinition, str | None], ContextWindow | None] = unknown_window
     """The context window of an agent's model, or of the model of one execution."""
+    check_prices: Callable[[ModelChoice], object] = accept_any_prices
+    """Refuses a model whose prices are not known, for an execution with a budget in money."""
 
     def spec_of(
         self, definition: AgentDefinition, model: str | None, output: ResponseFormat | None = None
@@ -98,6 +109,32 @@ class Client:
         """
         require_fit(texts, self.window_of(definition, model))
 
+    def plan_of(
+        self,
+        definition: AgentDefinition,
+        model: str | None = None,
+        output: ResponseFormat | None = None,
+        *,
+        debug: bool = False,
+        broadcast: BroadcastConfig | None = None,
+        budgets: tuple[Budget, ...] = (),
+    ) -> ExecutionPlan:
+        """The plan of a new execution; the arguments are those of `start`.
+
+        Raises:
+            InvalidInput: No worker could resolve its criteria, or it has a budget in money and the prices of
+                its model are not known.
+        """
+        plan = definition.plan().debugged(debug).told(broadcast).with_output(output).budgeted(budgets)
+        plan.rules()
+        if any(budget.unit is BudgetUnit.USD for budget in plan.budgets):
+            own = definition.driver.model if isinstance(definition.driver, StepDriver) else None
+            if own is None:
+                self.check_prices(model or definition.model_settings or definition.llm_preset)
+            elif not call_limits_of(own).has_prices:
+                raise InvalidInput(unknown_prices_text(type(own).__name__))
+        return plan
+
     async def start(  # noqa: PLR0913 -- options of one execution, passed by keyword
         self,
         agent: str,
@@ -112,6 +149,7 @@ class Client:
         broadcast: BroadcastConfig | None = None,
         model: str | None = None,
         output: type[OutputT_co] | Mapping[str, Any] | ResponseFormat | None = None,
+        budgets: tuple[Budget, ...] = (),
     ) -> Execution[OutputT_co]:
         """Accept a message and start an execution for it.
 
@@ -128,6 +166,7 @@ class Client:
             model: A preset, or a model in one line (`openai:gpt-5.5`), instead of the agent's.
             output: The type of the result, such as a pydantic model, or its JSON schema, instead of the
                 agent's. `Execution.result()` has the result in this type.
+            budgets: More budgets for the execution; they may lower those of the agent, but not raise them.
 
         Raises:
             UnknownName: There is no such agent, or no such preset.
@@ -139,10 +178,11 @@ class Client:
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
         self.require_fit(definition, model, *(each.text for each in messages))
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
-        # Refuses criteria that no worker could resolve before anything is stored.
+        # Refuses what no worker could carry out, before anything is stored.
         result_format = requested_output(output)
-        plan = definition.plan().debugged(debug).told(broadcast).with_output(result_format)
-        plan.rules()
+        plan = self.plan_of(
+            definition, model, result_format, debug=debug, broadcast=broadcast, budgets=budgets
+        )
         row = await self.store.accept(
             NewExecution(
                 ref,

@@ -32,6 +32,7 @@ ENDING_POLLS = 200
 _UPDATE_NAMES = {
     CommandKind.INPUT: "submit_input",
     CommandKind.APPROVAL: "resolve_approval",
+    CommandKind.BUDGET: "raise_budget",
     CommandKind.STEER: "steer",
     CommandKind.PAUSE: "pause",
     CommandKind.RESUME: "resume",

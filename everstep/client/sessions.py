@@ -21,6 +21,7 @@ from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.capabilities.rights import CANCEL, Actor, Decider, command_decider
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.loop.budget import Budget
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering, cancel_command_key
@@ -98,6 +99,8 @@ class UserMessage:
     """The type or schema of the result of the new execution; default: the agent's."""
     by: Actor | None = None
     """Who sends it, to record with an answer."""
+    budgets: tuple[Budget, ...] = ()
+    """More budgets for the new execution; they may lower those of the agent, but not raise them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,7 @@ class Sessions:
             return replace(
                 message,
                 spec=self.client.spec_of(definition, user_message.model, user_message.output),
-                plan=_plan_data(definition, user_message),
+                plan=self._plan_data(definition, user_message),
             )
 
         sent, was_untitled = await self._post(message, user_message, complete)
@@ -459,7 +462,7 @@ class Sessions:
             content=user_message.content
             or (json_text(user_message.data) if user_message.data is not None else ""),
             spec=self.client.spec_of(definition, user_message.model, user_message.output),
-            plan=_plan_data(definition, user_message),
+            plan=self._plan_data(definition, user_message),
             execution_id=self._derive_id(scope, user_message, "execution"),
             task_queue=self.client.task_queue,
             on_busy=user_message.on_busy,
@@ -468,6 +471,15 @@ class Sessions:
             request_id=user_message.request_id,
             sent_by=by and command_decider(by, CANCEL, user_message.user_id, now()),
         )
+
+    def _plan_data(self, definition: AgentDefinition, given: UserMessage) -> FrozenDict:
+        options: dict[str, Any] = {
+            "debug": given.debug,
+            "broadcast": given.broadcast,
+            "budgets": given.budgets,
+        }
+        plan = self.client.plan_of(definition, given.model, given.output, **options)
+        return frozen_map(plan.model_dump(mode="json"))
 
     def _require_agent(self, name: str | None) -> AgentDefinition:
         return self.client.agent(name or self.default_agent)
@@ -482,13 +494,6 @@ class Sessions:
             # Names with a slash would be ambiguous.
             owner = json_text([scope.tenant_id, user_message.user_id])
         return uuid5(NAMESPACE, f"{owner}/{user_message.key}/{what}")
-
-
-def _plan_data(definition: AgentDefinition, user_message: UserMessage) -> FrozenDict:
-    plan = definition.plan().debugged(user_message.debug).told(user_message.broadcast)
-    plan = plan.with_output(user_message.output)
-    plan.rules()
-    return frozen_map(plan.model_dump(mode="json"))
 
 
 def _session_context(context: Context, initial_url: str | None) -> Context:

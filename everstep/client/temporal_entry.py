@@ -25,6 +25,7 @@ from everstep.agent_domain.checks import StrictModel
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.requests import RequestKind
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.client import Client
 from everstep.client.execution import Execution, now
@@ -86,7 +87,7 @@ class OpenRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: UUID
-    kind: CallNeed
+    kind: CallNeed | RequestKind
     tool: str
     args_digest: str
     approver: tuple[str, ...] = ()

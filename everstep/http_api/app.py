@@ -12,7 +12,16 @@ from everstep.http_api.dependencies import Api
 from everstep.http_api.host_middleware import HostMiddleware
 from everstep.http_api.middleware import MAX_BODY, OriginMiddleware, RequestMiddleware
 from everstep.http_api.problems import ProblemDocument
-from everstep.http_api.routes import broadcasting, executions, health, listings, sessions, streams, usage
+from everstep.http_api.routes import (
+    broadcasting,
+    budgets,
+    executions,
+    health,
+    listings,
+    sessions,
+    streams,
+    usage,
+)
 
 _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     400: {"model": ProblemDocument, "description": "The body cannot be read."},
@@ -46,7 +55,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
     )
     app.state.api = api
     problems.install(app)
-    for module in (sessions, executions, listings, usage, streams, broadcasting):
+    for module in (sessions, executions, budgets, listings, usage, streams, broadcasting):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(health.routes)
     pages.install(app)

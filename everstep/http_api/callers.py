@@ -23,7 +23,7 @@ from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.contexts import ContextCaller
-from everstep.agent_domain.storage.requests import RequestAccess, RequestRow
+from everstep.agent_domain.storage.requests import RequestAccess, RequestKind, RequestRow
 from everstep.agent_domain.storage.sessions import limited_text
 from everstep.agent_domain.values import valid_text
 
@@ -134,7 +134,7 @@ class Caller:
         """The requests of other users that the caller sees."""
         kinds = (CallNeed.INPUT,) if Grant.ANSWER in self.grants else ()
         if Grant.APPROVE in self.grants:
-            kinds = (CallNeed.INPUT, CallNeed.APPROVAL)
+            kinds = (CallNeed.INPUT, CallNeed.APPROVAL, RequestKind.BUDGET)
         return RequestAccess(kinds, self.actor.approver_names)
 
     def sees_request(self, row: RequestRow) -> bool:

@@ -72,6 +72,16 @@ EXECUTION: Final[Mapping[str, Any]] = {
     "cancelled_by": None,
 }
 
+BUDGET: Final[Mapping[str, Any]] = {
+    "unit": "usd",
+    "limit": 0.5,
+    "spent": 0.1875,
+    "reserved": 0,
+    "scope": "execution",
+    "on_exhausted": "ask",
+    "set_by": "agent",
+}
+
 REQUEST: Final[Mapping[str, Any]] = {
     "id": "0c7f6f1f-7a10-5a4f-9a0e-4a530190b4a6",
     "execution_id": EXECUTION_ID,

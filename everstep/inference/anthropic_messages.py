@@ -33,6 +33,7 @@ from everstep.inference.request_parts import (
     FunctionSchema,
     ToolChoice,
     call_arguments,
+    output_limit,
     parallel_tool_calls,
     with_extra,
 )
@@ -153,7 +154,7 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
     }
     fixed: Json = {
         "model": preset.model,
-        "max_tokens": preset.max_output_tokens or default_output(preset),
+        "max_tokens": output_limit(request, preset.max_output_tokens or default_output(preset)),
         "messages": prompt.messages,
         "stream": True,
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from types import MappingProxyType
 
+from everstep.agent_domain.agents.call_limits import CallLimits
 from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.inference.presets import Driver, Preset
 
@@ -75,6 +76,14 @@ def preset_window(preset: Preset) -> ContextWindow | None:
     if tokens is None:
         return None
     return ContextWindow(tokens, _kept_for_output(preset, tokens, known))
+
+
+def preset_limits(preset: Preset) -> CallLimits:
+    """What bounds the worst case of a call of a preset's model."""
+    known = known_window(preset.model)
+    most = default_output(preset) if preset.driver is Driver.ANTHROPIC else known and known.most_output
+    prices = preset.prices
+    return CallLimits((prices,) if prices.is_known else (), preset.max_output_tokens, most)
 
 
 def default_output(preset: Preset) -> int:

@@ -9,6 +9,7 @@ published within one call of `respond` is always exactly the text of the respons
 
 from collections.abc import Sequence
 
+from everstep.agent_domain.agents.call_limits import CallLimits, limits_of_any
 from everstep.agent_domain.agents.drivers import Model, OnText
 from everstep.agent_domain.agents.structured_result import has_native_output
 from everstep.agent_domain.agents.token_counting import ContextWindow, provider_count, window_of
@@ -42,6 +43,11 @@ class FallbackModel:
         """The smallest window that is known, because any of the models may receive the request."""
         known = [window for model in self.models if (window := window_of(model)) is not None]
         return min(known, key=lambda window: window.input_tokens, default=None)
+
+    @property
+    def call_limits(self) -> CallLimits:
+        """The limits of a call that any of the models may answer."""
+        return limits_of_any(self.models)
 
     async def count_input(self, request: InferenceRequest) -> int | None:
         """The largest count of the models; None if one of them cannot count."""

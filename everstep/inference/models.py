@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from everstep.agent_domain.agents.drivers import Model
-from everstep.inference.context_windows import preset_window
+from everstep.inference.context_windows import preset_limits, preset_window
 from everstep.inference.fallback import FallbackModel
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.inference.provider_model import utc_now
@@ -69,7 +69,7 @@ class Models:
         match preset.driver:
             case Driver.SCRIPTED:
                 script = Script.load(preset.scenario) if preset.scenario else DEMO_SCRIPT
-                return ScenarioModel(script, self._sleep, preset_window(preset))
+                return ScenarioModel(script, self._sleep, preset_window(preset), preset_limits(preset))
             case Driver.OPENAI:
                 from everstep.inference.openai_responses import OpenAIResponses  # noqa: PLC0415 -- see above
 

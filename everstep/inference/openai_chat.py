@@ -33,6 +33,7 @@ from everstep.inference.request_parts import (
     ToolChoice,
     cache_key,
     call_arguments,
+    output_limit,
     parallel_tool_calls,
     with_extra,
 )
@@ -77,7 +78,7 @@ def request_body(preset: Preset, request: InferenceRequest) -> Json:
     own = _is_openai(preset)
     optional: Json = {
         # Other servers get the old name, which all of them support.
-        "max_completion_tokens" if own else "max_tokens": preset.max_output_tokens,
+        "max_completion_tokens" if own else "max_tokens": output_limit(request, preset.max_output_tokens),
         "temperature": preset.temperature,
         "top_p": preset.top_p,
         "seed": preset.seed,

@@ -32,6 +32,7 @@ from everstep.inference.request_parts import (
     FunctionSchema,
     ToolChoice,
     cache_key,
+    output_limit,
     parallel_tool_calls,
     with_extra,
 )
@@ -83,7 +84,7 @@ class OpenAIResponses(ProviderModel):
 def request_body(preset: Preset, request: InferenceRequest) -> Json:
     """The request in the format of the Responses API."""
     optional: Json = {
-        "max_output_tokens": preset.max_output_tokens,
+        "max_output_tokens": output_limit(request, preset.max_output_tokens),
         "temperature": preset.temperature,
         "top_p": preset.top_p,
         "service_tier": preset.service_tier,

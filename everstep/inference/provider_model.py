@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol, cast
 import anyio
 import httpx2
 
+from everstep.agent_domain.agents.call_limits import CallLimits
 from everstep.agent_domain.agents.drivers import OnText
 from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable
@@ -31,7 +32,7 @@ from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
-from everstep.inference.context_windows import preset_window
+from everstep.inference.context_windows import preset_limits, preset_window
 from everstep.inference.failures import ProviderComplaint, causes, failure, retry_after
 from everstep.inference.json_reading import Json, count
 from everstep.inference.loop_clients import LoopClients
@@ -142,6 +143,11 @@ class ProviderModel(ABC):
     def window(self) -> ContextWindow | None:
         """The context window: of the preset, or of the table of known models."""
         return preset_window(self.preset)
+
+    @property
+    def call_limits(self) -> CallLimits:
+        """The prices, and the length of answers."""
+        return preset_limits(self.preset)
 
     async def count_input(self, request: InferenceRequest) -> int | None:
         """Ask the provider for the input tokens of a request; None if its API cannot count.

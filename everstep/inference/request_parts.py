@@ -15,6 +15,12 @@ INVALID_JSON = "INVALID_JSON"
 """The key for arguments that were no JSON object, where the API accepts only an object."""
 
 
+def output_limit(request: InferenceRequest, limit: int | None) -> int | None:
+    """The length of the answer to ask for: the shorter of the limit and what a budget pays for."""
+    given = [tokens for tokens in (request.max_output_tokens, limit) if tokens is not None]
+    return min(given, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
     """Which tools the model may, must or must not call."""

@@ -26,6 +26,7 @@ from typing import Any, Literal, Self, TypeAlias
 import yaml
 from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from everstep.agent_domain.agents.call_limits import CallLimits
 from everstep.agent_domain.agents.drivers import OnText
 from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.checks import StrictModel, faults
@@ -234,9 +235,14 @@ class ScenarioModel:
     is_scripted = True
 
     def __init__(
-        self, script: Script, sleep: Sleep = asyncio.sleep, window: ContextWindow | None = None
+        self,
+        script: Script,
+        sleep: Sleep = asyncio.sleep,
+        window: ContextWindow | None = None,
+        limits: CallLimits | None = None,
     ) -> None:
         self.script = script
+        self.call_limits = limits or CallLimits()
         self.window = window
         self._sleep = sleep
         self._raised: Counter[int] = Counter()

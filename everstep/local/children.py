@@ -1,7 +1,8 @@
 """Subagents in this process: the call of such a tool runs another agent to its end."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
+from typing import Protocol
 
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spawning import Spawn, child_plan, tokens_left
@@ -12,10 +13,19 @@ from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, fina
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.values import EMPTY
+from everstep.local.local_budgets import LocalBudgets
 from everstep.steps.subagents import find_child
 
-RunChild = Callable[[AgentDefinition, AgentState], Awaitable[AgentState]]
-"""Runs an agent to its end."""
+
+class RunChild(Protocol):
+    """Runs an agent to its end, within the budgets of its parent."""
+
+    def __call__(
+        self, definition: AgentDefinition, state: AgentState, *, budgets: LocalBudgets | None = None
+    ) -> Awaitable[AgentState]:
+        """Run it."""
+        ...
+
 
 PAUSED = "A hook paused it, and a run in-process cannot be resumed; run the agent on a worker"
 

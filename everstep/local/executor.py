@@ -6,6 +6,7 @@ Every exception of a tool becomes the result of its call; every call has exactly
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 
 from everstep.agent_domain.agents.definition import AgentDefinition
@@ -23,6 +24,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.local.children import RunChild, SubagentParent
 from everstep.local.clock import Clock
 from everstep.local.inquiry import LocalInquiry, local_model_retry
+from everstep.local.local_budgets import LocalBudgets
 from everstep.steps.hooks import ToolHooks, find_hooks
 from everstep.steps.subagents import report_child, spawn_child
 from everstep.steps.tool_calls import Outcome
@@ -41,12 +43,15 @@ class LocalExecutor:
         events: EventBus,
         model_of: Callable[[ModelChoice], Model],
         run_child: RunChild | None = None,
+        *,
+        budgets_of: Callable[[AgentState], LocalBudgets | None] = lambda _: None,
     ) -> None:
         self.definition = definition
         self.clock = clock
         self.events = events
         self.model_of = model_of
         self.run_child = run_child
+        self.budgets_of = budgets_of
         self.model_retry = local_model_retry(definition.base_plan, clock)
         self.redaction = Redaction()
 
@@ -133,7 +138,12 @@ class LocalExecutor:
         return run
 
     async def _run_tool(self, call: ToolCall, state: AgentState, hooks: ToolHooks | None) -> ToolRun:
-        ask = LocalInquiry(self.model_of, self.model_retry)
+        budgets = self.budgets_of(state)
+        ask = LocalInquiry(
+            self.model_of,
+            self.model_retry,
+            budgeted=lambda: budgets and budgets.calls(self.clock, self.model_of),
+        )
         context = _tool_context(call, state, ask)
         need, now = self.definition.need_of(call), self.clock.now
         needs_a_person = need in {CallNeed.APPROVAL, CallNeed.INPUT}
@@ -144,7 +154,8 @@ class LocalExecutor:
             return ToolRun(refused)
         tool = self.definition.tools.get(call.name)
         if isinstance(tool, CanSpawn) and need is CallNeed.SUBAGENT and self.run_child:
-            parent = SubagentParent(self.definition, state, self.run_child)
+            run_child = partial(self.run_child, budgets=budgets)
+            parent = SubagentParent(self.definition, state, run_child)
             return await self._run_subagent(call, context, parent, hooks)
         return await run_tool(tool, call, context, ask=ask, hooks=hooks, redaction=self.redaction, now=now)
 

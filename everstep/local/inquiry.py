@@ -12,6 +12,7 @@ from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.local.clock import Clock, sleep_on_clock
+from everstep.steps.budgeted_calls import BudgetedCalls
 from everstep.steps.provider_retry import ModelRetry, OnPause, log_pause
 
 
@@ -23,18 +24,25 @@ class LocalInquiry:
         model_of: Callable[[ModelChoice], Model],
         model_retry: ModelRetry,
         on_pause: OnPause = log_pause,
+        budgeted: Callable[[], BudgetedCalls | None] = lambda: None,
     ) -> None:
         self.model_of = model_of
         self.model_retry = model_retry
         self.on_pause = on_pause
+        self.budgeted = budgeted
         self.usage = Usage()
 
     async def __call__(self, request: InferenceRequest, model: ModelChoice = None) -> InferenceResponse:
         """Return the model's reply."""
-        asked_model = self.model_of(model)
-        response = await self.model_retry.retry(
-            asked_model, lambda: asked_model.respond(request, ignore_text), self.on_pause
-        )
+        own, calls = self.model_of(model), self.budgeted()
+        asked_model = calls.around(own) if calls else own
+        try:
+            response = await self.model_retry.retry(
+                own, lambda: asked_model.respond(request, ignore_text), self.on_pause
+            )
+        finally:
+            if calls:
+                await calls.settle()
         self.usage += response.usage
         return response
 

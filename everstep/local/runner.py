@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid4
 
+from everstep.agent_domain.agents.call_limits import call_limits_of
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import (
     CanUseTools,
@@ -22,9 +23,11 @@ from everstep.agent_domain.agents.drivers import (
 from everstep.agent_domain.agents.processors import require_continued_state
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed
 from everstep.agent_domain.ids import DEFAULT_TENANT
+from everstep.agent_domain.loop.budget import BudgetExhausted, BudgetUnit
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.loop import (
     AwaitApproval,
+    AwaitBudget,
     AwaitInput,
     AwaitResume,
     Decision,
@@ -46,7 +49,9 @@ from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.local.clock import Clock, SystemClock
 from everstep.local.executor import LocalExecutor
 from everstep.local.inquiry import LocalInquiry, local_model_retry, model_lookup
+from everstep.local.local_budgets import LocalBudgets, exhausted_in_process
 from everstep.local.narrator import EventNarrator
+from everstep.steps.budgeted_calls import BudgetedCalls, prices_unknown
 from everstep.steps.compactor import Compactor, InputAnchor
 from everstep.steps.hooks import failure_of, process_step
 from everstep.steps.isolation import error_boundary
@@ -68,8 +73,11 @@ class LocalRunner:
         events: EventBus | None = None,
         on_decision: Callable[[Decision], object] | None = None,
         models: Callable[[ModelChoice], Model] | None = None,
+        budgets: LocalBudgets | None = None,
     ) -> None:
         self.models = models
+        self._parent_budgets = budgets
+        self._budgets: dict[UUID | None, LocalBudgets] = {}
         self._has_listed = False
         self.definition = definition
         self.driver = self._find_driver(definition)
@@ -80,7 +88,14 @@ class LocalRunner:
         self.on_decision = on_decision
         self.model_retry = local_model_retry(definition.base_plan, self.clock)
         self.model_of = model_lookup(self.driver, models)
-        self.executor = LocalExecutor(definition, self.clock, self.events, self.model_of, self._run_subagent)
+        self.executor = LocalExecutor(
+            definition,
+            self.clock,
+            self.events,
+            self.model_of,
+            self._run_subagent,
+            budgets_of=self._budgets_of,
+        )
         self.narrator = EventNarrator(definition.tools.names, self.clock, self.events)
         if isinstance(self.driver, StepDriver):
             self.driver.executor = self.executor
@@ -104,12 +119,44 @@ class LocalRunner:
             )
         return driver
 
-    async def _run_subagent(self, definition: AgentDefinition, state: AgentState) -> AgentState:
-        """Run a subagent with the same listeners."""
+    async def _run_subagent(
+        self, definition: AgentDefinition, state: AgentState, *, budgets: LocalBudgets | None = None
+    ) -> AgentState:
+        """Run a subagent with the same listeners, and within the same budgets."""
         runner = LocalRunner(
-            definition, clock=self.clock, new_id=self.new_id, events=self.events, models=self.models
+            definition,
+            clock=self.clock,
+            new_id=self.new_id,
+            events=self.events,
+            models=self.models,
+            budgets=budgets,
         )
         return await runner.run(state)
+
+    def _budgets_of(self, state: AgentState) -> LocalBudgets | None:
+        """The budgets of a run; None without any."""
+        if not (self.definition.base_plan.budgets or self._parent_budgets):
+            return None
+        identity = state.execution.execution_id
+        if identity not in self._budgets:
+            self._budgets[identity] = LocalBudgets(self.definition.base_plan, state, self._parent_budgets)
+        return self._budgets[identity]
+
+    def _inquiry(self, state: AgentState) -> LocalInquiry:
+        """Asks models for a processor or a compaction, within the budgets of the run."""
+        budgets = self._budgets_of(state)
+
+        def calls() -> BudgetedCalls | None:
+            return budgets.calls(self.clock, self.model_of) if budgets else None
+
+        return LocalInquiry(self.model_of, self.model_retry, budgeted=calls)
+
+    def _require_prices(self) -> None:
+        """Refuse to start a run with a budget in money if the prices of the model are not known."""
+        planned = {budget.unit for budget in self.definition.base_plan.budgets}
+        model = self.driver.model if isinstance(self.driver, StepDriver) else None
+        if BudgetUnit.USD in planned and not call_limits_of(model).has_prices:
+            raise InvalidInput(str(prices_unknown(model or self.driver)))
 
     async def _list_tools(self) -> None:
         """Ask the toolsets for their tools, once per runner."""
@@ -165,11 +212,13 @@ class LocalRunner:
 
     def _start_run(self, state: AgentState) -> AgentState:
         """Start a run; a state that had ended continues its conversation in a new run."""
+        self._require_prices()
         state = state.for_continuation() if state.status.is_terminal else state
         return self._prepare(state).entered(self.clock.now())
 
     def _prepare_manual(self, state: AgentState) -> AgentState:
         """Prepare a manual step; the first one starts the wall clock."""
+        self._require_prices()
         state = self._prepare(state)
         return state if state.execution_started_at else state.entered(self.clock.now())
 
@@ -198,6 +247,7 @@ class LocalRunner:
         """Set the final status if the run has ended; a hook may have paused it instead."""
         if not isinstance(decision, Stop):
             return state
+        self._budgets.pop(state.execution.execution_id, None)
         outcome, policy = decision.outcome, self.rules.error_policy
         final = state.ended(outcome, policy, self.clock.now())
         if outcome.failure:
@@ -215,7 +265,7 @@ class LocalRunner:
         """
         step = _StepProgress(self._start_step(state, opening.hears if isinstance(opening, Infer) else 0))
         began, complete, decision = self.clock.seconds(), list[AgentState](), None
-        ask = LocalInquiry(self.model_of, self.model_retry)
+        ask = self._inquiry(step.state)
         try:
             with error_boundary():
                 await self._run_phases(step)
@@ -227,6 +277,8 @@ class LocalRunner:
             state = step.state
         except ListenerFailed:
             raise
+        except BudgetExhausted as error:
+            return self._without_step(state, error)
         except Exception as error:  # noqa: BLE001 -- the error policy handles it
             state, seconds, decision = step.state, self.clock.seconds() - began, None
             if state.facts.is_applied:
@@ -238,6 +290,14 @@ class LocalRunner:
         decision = decision or self._decide(state)
         outcome = decision.outcome if isinstance(decision, Infer | Stop) else None
         return [*complete, self._record(state, outcome)], decision
+
+    def _without_step(self, state: AgentState, error: BudgetExhausted) -> tuple[list[AgentState], Decision]:
+        """Decide again before a step that a budget does not cover; it is not taken."""
+        state = replace(state, facts=state.facts.budget_exhausted(exhausted_in_process(error)))
+        decision = self._decide(state)
+        if isinstance(decision, Stop):
+            self.narrator.emit_evaluation(state, decision.outcome, self.rules.error_policy)
+        return [state], decision
 
     def _start_step(self, state: AgentState, hears: int) -> AgentState:
         """Start the step, or continue it where it was paused among its calls."""
@@ -273,22 +333,43 @@ class LocalRunner:
         call = ModelCall(step.state, self.clock.seconds, is_free=True)
         await call.run_hooks(self.definition)
         step.state = call.state
+        budgets = self._budgets_of(step.state)
+        budgeted = budgets and budgets.calls(self.clock, self.model_of, steps=1)
+        try:
+            await self._ask_driver(step, call, budgeted)
+        finally:
+            if budgeted:
+                await budgeted.settle()
+
+    async def _ask_driver(
+        self, step: "_StepProgress", call: ModelCall, budgeted: BudgetedCalls | None
+    ) -> None:
+        """Ask the model, or let a driver without phases take the step."""
         if not isinstance(self.driver, StepDriver):
+            if budgeted:
+                await budgeted.reserve_step(self.driver, step.state)
             state = require_continued_state(await self.driver.use_tools(step.state), self.driver, step.state)
             step.state = state.worked(call.elapsed)
+            if budgeted and state.current_step:
+                budgeted.used += state.current_step.usage
             return
         driver, text = self.driver, self.narrator.open_text(step.state)
+
+        async def ask_model(state: AgentState) -> Reply:
+            if budgeted:
+                return await budgeted.infer(driver, state, text.write)
+            return await driver.infer(state, text.write)
 
         async def infer(state: AgentState) -> Reply:
             # Not retried once listeners have received text, as they cannot take it back.
             return await self.model_retry.retry(
                 driver.model,
-                lambda: driver.infer(state, text.write),
+                lambda: ask_model(state),
                 partial(self.narrator.emit_model_delay, state),
                 may_repeat=lambda: not text.wrote,
             )
 
-        ask = LocalInquiry(self.model_of, self.model_retry)
+        ask = self._inquiry(step.state)
         try:
             await call.ask(self.definition, driver, infer, compactor=self._compactor(step.state, ask))
         finally:
@@ -326,7 +407,7 @@ class LocalRunner:
                 """The executor refuses calls that need a person."""
             case AwaitInput(call):
                 named = (call,)
-            case Infer() | AwaitResume() | Process() | Stop():
+            case Infer() | AwaitBudget() | AwaitResume() | Process() | Stop():
                 raise InvalidInput(f"a step with unanswered calls cannot be followed by {decision}")
         calls = {call.id: call for call in state.current_step.pending_calls}
         began = self.clock.seconds()

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, Final, Protocol
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
+from everstep.agent_domain.agents.call_limits import NO_CALL
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model, OnText, StepDriver, ToolCallingDriver
 from everstep.agent_domain.agents.registry import AgentSpecRegistry
@@ -102,6 +103,8 @@ class AgentBook:
 
 class UnusableModel:
     """A model that cannot be called: its key is missing, or no preset has its name."""
+
+    call_limits = NO_CALL
 
     def __init__(self, error: InvalidInput) -> None:
         self.error = error

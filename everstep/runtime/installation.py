@@ -35,7 +35,7 @@ from everstep.runtime.embedded import (
     search_attributes,
 )
 from everstep.runtime.local_secret import find_local_secret, make_local_secret
-from everstep.runtime.models import agent_window, models_of
+from everstep.runtime.models import agent_window, models_of, require_prices
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
@@ -133,6 +133,7 @@ class Installation:
             strike=build_failpoint(self.settings.failpoint),
             check_model=self.models.presets.resolve,
             window_of=partial(agent_window, self.models.presets),
+            check_prices=partial(require_prices, self.models.presets),
         )
 
     @property

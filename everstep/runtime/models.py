@@ -3,10 +3,12 @@
 import os
 from typing import Any
 
+from everstep.agent_domain.agents.call_limits import unknown_prices_text
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.agents.token_counting import ContextWindow, window_of
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.inference.context_windows import preset_window
 from everstep.inference.models import Models
 from everstep.inference.presets import MODEL_FACTS, Preset, Presets
@@ -35,6 +37,17 @@ def agent_window(presets: Presets, definition: AgentDefinition, model: str | Non
 def models_of(settings: Settings) -> Models:
     """Return the models of an installation, with the keys of this process."""
     return Models(presets_of(settings), os.environ)
+
+
+def require_prices(presets: Presets, choice: ModelChoice) -> None:
+    """Refuse a model whose prices are not known, or one of whose fallbacks has unknown prices.
+
+    Raises:
+        InvalidInput: The prices are not known, or there is no such model.
+    """
+    for preset in presets.chain(presets.resolve(choice)):
+        if not preset.prices.is_known:
+            raise InvalidInput(unknown_prices_text(preset.model or preset.name))
 
 
 def configured_models(settings: Settings) -> list[dict[str, Any]]:

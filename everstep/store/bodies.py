@@ -12,19 +12,24 @@ from uuid import UUID, uuid5
 from pydantic import TypeAdapter
 
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
-from everstep.agent_domain.capabilities.rights import OLD_POLICY, Decider, DecisionPolicy
+from everstep.agent_domain.capabilities.rights import (
+    DEFAULT_POLICY,
+    OLD_POLICY,
+    Decider,
+    DecisionPolicy,
+)
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
 from everstep.agent_domain.loop.status import TERMINAL_WIRE_STATUSES
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.storage.requests import AnyRequestKind, RequestKind, Resolution
 from everstep.agent_domain.storage.steps import RecordReply, RetryWait
 from everstep.agent_domain.stream.envelopes import EnvelopeType
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.stream.session_messages import Announcement
-from everstep.agent_domain.values import FrozenDict, freeze, frozen_document, json_text, reading
+from everstep.agent_domain.values import FrozenDict, freeze, frozen_document, frozen_map, json_text, reading
 
 _FACTS = TypeAdapter(StepFacts)
 _SIDE_RESULTS = TypeAdapter(Besides)
@@ -167,12 +172,26 @@ def dump_policy(policy: DecisionPolicy | None) -> str | None:
     return None if policy is None else policy.model_dump_json()
 
 
-def parse_policy(kind: CallNeed, data: Any) -> DecisionPolicy | None:
-    """Return who may decide about a request; None for a question."""
+def parse_policy(kind: AnyRequestKind, data: Any) -> DecisionPolicy | None:
+    """Return who may decide about a request; None for a question.
+
+    Budgets are raised by callers with the scope `approve`, and never by the owner as such.
+    """
+    if kind is RequestKind.BUDGET:
+        return DEFAULT_POLICY
     if kind is not CallNeed.APPROVAL:
         return None
     with reading("who may decide"):
         return OLD_POLICY if data is None else DecisionPolicy.model_validate(data)
+
+
+PLACE = "place"
+"""The key for the place of a request that belongs to no call; readers do not see it."""
+
+
+def visible_request(request: FrozenDict) -> FrozenDict:
+    """Return what a request shows to its readers."""
+    return frozen_map({key: value for key, value in request.items() if key != PLACE})
 
 
 def parse_rules(data: Any) -> tuple[ApprovalRule, ...]:

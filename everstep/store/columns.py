@@ -53,9 +53,9 @@ def optional_time_column(name: str) -> Column[Any]:
     return Column(name, DateTime(timezone=True))
 
 
-def execution_column(name: str = "execution_id") -> Column[Any]:
-    """Return a reference to the owning execution."""
-    owner = ForeignKey("agent_executions.id", ondelete="CASCADE")
+def execution_column(name: str = "execution_id", constraint: str | None = None) -> Column[Any]:
+    """Return a reference to the owning execution, optionally with a name for its constraint."""
+    owner = ForeignKey("agent_executions.id", ondelete="CASCADE", name=constraint)
     return Column(name, Uuid, owner, nullable=False)
 
 

@@ -14,6 +14,8 @@ afterwards.
 
 from sqlalchemy import text
 
+from everstep.store.budget_statements import OPERATOR_UNITS
+
 ACCEPT = text("""
     WITH execution AS (
         INSERT INTO agent_executions
@@ -83,7 +85,7 @@ _EXECUTION = f"""
     SELECT id, status, coalesce(session_id, id) AS stream_id, session_id, agent_type, agent_id,
            parent_agent_id, agent_config, metadata, token_breakdown, last_snapshot_id,
            parent_execution_id, started_at, plan, listed, session_seconds, session_began_at, user_id,
-           input -> 'request' AS request, {ALLOWED}
+           input -> 'request' AS request, {ALLOWED}, {OPERATOR_UNITS}
       FROM agent_executions
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """  # noqa: S608 -- constants only

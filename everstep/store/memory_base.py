@@ -10,14 +10,22 @@ from uuid import UUID
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.messages.messages import Message, Messages
+from everstep.agent_domain.storage.budget_ledger import BudgetOwner
 from everstep.agent_domain.storage.metadata_changes import apply_changes
 from everstep.agent_domain.storage.steps import EARLIER_EXECUTION, MessagePlace, PreviousStep, StepInput
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
-from everstep.store.memory_records import MemoryCall, MemoryExecution, MemoryStream, require_active
+from everstep.store.memory_records import (
+    MemoryBudget,
+    MemoryCall,
+    MemoryExecution,
+    MemoryStream,
+    require_active,
+)
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -34,6 +42,7 @@ class MemoryBase:
         self._bus = bus
         self._executions: dict[UUID, MemoryExecution] = {}
         self._streams: dict[UUID, MemoryStream] = {}
+        self._budgets: dict[UUID, MemoryBudget] = {}
 
     def _find(self, ref: ExecutionRef) -> MemoryExecution | None:
         execution = self._executions.get(ref.execution_id)
@@ -112,6 +121,7 @@ class MemoryBase:
             execution.run,
             transcripts.latest_compaction(self._parts(execution)),
             execution.part().compactions,
+            self._operator_units(execution),
         )
 
     def _parts(self, execution: MemoryExecution) -> list[transcripts.OwnPart]:
@@ -121,6 +131,12 @@ class MemoryBase:
             until, execution = execution.continues_until, self._executions[execution.continues]
             parts.insert(0, execution.part(until))
         return parts
+
+    def _operator_units(self, execution: MemoryExecution) -> tuple[BudgetUnit, ...]:
+        """Return the units of the operator's budgets that apply to an execution."""
+        ids = BudgetOwner(execution.ref, execution.user_id).operator_ids
+        found = (self._budgets[identity].settings.unit for identity in ids if identity in self._budgets)
+        return tuple(dict.fromkeys(found))
 
     def _task(self, execution: MemoryExecution) -> str | None:
         earlier = self._task(self._executions[execution.continues]) if execution.continues else None

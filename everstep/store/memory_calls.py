@@ -6,16 +6,18 @@ from dataclasses import replace
 from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTerms
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
 from everstep.agent_domain.stream.records import EventRecord, no_event_records
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import encode
-from everstep.store.memory_base import MemoryBase, remembered_rules
+from everstep.store.memory_base import remembered_rules
+from everstep.store.memory_budgets import MemoryBudgets
 from everstep.store.memory_records import MemoryRequest, as_stored, close_request, require_active
 
 
-class MemoryCalls(MemoryBase):
+class MemoryCalls(MemoryBudgets):
     """Tool calls, and the model calls within a step."""
 
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
@@ -99,7 +101,15 @@ class MemoryCalls(MemoryBase):
         execution = self._find(ref)
         return execution.inner_replies.get(key) if execution else None
 
-    async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
+    async def preview_inner_call(self, ref: ExecutionRef, key: str) -> tuple[InnerReply | None, BudgetTerms]:
+        """Return the recorded reply to an inner model call, and the budgets for it."""
+        execution = self._require_execution(ref)
+        terms = self._step_inputs(execution).budget_terms(execution.ref)
+        return execution.inner_replies.get(key), terms
+
+    async def record_inner_reply(
+        self, ref: ExecutionRef, reply: InnerReply, usage: Usage, spending: BudgetSpending | None = None
+    ) -> InnerReply:
         """Record the reply to an inner model call and its usage; a reply of an earlier attempt wins."""
         execution = self._require_execution(ref)
         known = execution.inner_replies.get(reply.key)
@@ -110,4 +120,6 @@ class MemoryCalls(MemoryBase):
 
         execution.inner_replies[reply.key] = kept
         execution.usage = frozen_map(bodies.add_usage(execution.usage, usage))
+        if spending:
+            self._settle_budgets(ref, spending)
         return reply

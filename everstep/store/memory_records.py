@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -17,11 +18,12 @@ from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message
+from everstep.agent_domain.storage.budget_ledger import BudgetAccount
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionRow, ExecutionSpec
 from everstep.agent_domain.storage.metadata_changes import MetadataChanges, apply_changes
-from everstep.agent_domain.storage.requests import RequestState, Resolution
+from everstep.agent_domain.storage.requests import AnyRequestKind, RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.tools.run_context import RunContext
@@ -72,7 +74,7 @@ class MemoryRequest:
 
     id: UUID
     call: MemoryCall
-    kind: CallNeed
+    kind: AnyRequestKind
     request: FrozenDict
     created_at: datetime
     policy: DecisionPolicy | None = None
@@ -97,6 +99,34 @@ class MemoryCommand:
     is_denied: bool = False
     is_delivered: bool = False
     sent_by: Decider | None = None
+
+
+@dataclass(slots=True)
+class MemoryBudget:
+    """A budget."""
+
+    settings: BudgetAccount
+    """As it was set, by an agent or by the operator."""
+    spent: Decimal = Decimal(0)
+    raised_to: Decimal | None = None
+    reservations: dict[tuple[UUID, str], Decimal] = field(default_factory=dict[tuple[UUID, str], Decimal])
+    """By execution and model call."""
+
+    def account(self, limit: Decimal | None = None, but: tuple[UUID, str] | None = None) -> BudgetAccount:
+        """Return the budget with the limit of a plan, or its own, and without one reservation."""
+        own = self.settings.limit if limit is None else limit
+        reserved = (amount for place, amount in self.reservations.items() if place != but)
+        return replace(
+            self.settings,
+            limit=max(own, self.raised_to or own),
+            spent=self.spent,
+            reserved=sum(reserved, Decimal(0)),
+        )
+
+    def is_above(self, limit: Decimal) -> bool:
+        """Whether it was raised above this limit, or the operator has set a larger one."""
+        own = self.settings.limit if self.settings.is_operators else limit
+        return max(own, self.raised_to or own) > limit
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import encode
-from everstep.store.memory_base import MemoryBase
+from everstep.store.memory_budgets import MemoryBudgets
 from everstep.store.memory_records import (
     MemoryCall,
     MemoryExecution,
@@ -27,7 +27,7 @@ from everstep.store.memory_records import (
 from everstep.store.transcripts import TranscriptLine
 
 
-class MemoryStatus(MemoryBase):
+class MemoryStatus(MemoryBudgets):
     """Status changes and snapshots."""
 
     async def settle(self, settlement: Settlement) -> Settled | None:
@@ -53,7 +53,7 @@ class MemoryStatus(MemoryBase):
             execution.add_lines(call.step, lines)
             close_request(execution, call)
         if settlement.outcome is not None or ends:
-            _complete_steps(execution, settlement.step, bodies_of.outcome, now)
+            _complete_steps(execution, settlement, bodies_of.outcome, now)
         execution.status = settlement.status
         if settlement.status is ExecutionStatus.RUNNING:
             execution.started_at = execution.started_at or now
@@ -72,6 +72,7 @@ class MemoryStatus(MemoryBase):
         execution.error_told = settlement.error_told or execution.error_told
         if settlement.snapshot is not None:
             execution.last_snapshot_id = bodies.snapshot_id(execution.ref.execution_id, settlement.key)
+        self._apply_to_budgets(execution, settlement)
         _confirm_all(execution, ends=ends)
         self._append_envelopes(execution, news)
         return Settled()
@@ -145,11 +146,11 @@ def _cancellation(call: MemoryCall, messages: Messages) -> tuple[str, tuple[Tran
 
 
 def _complete_steps(
-    execution: MemoryExecution, judged: StepFacts | None, outcome: FrozenDict | None, now: datetime
+    execution: MemoryExecution, settlement: Settlement, outcome: FrozenDict | None, now: datetime
 ) -> None:
     """Complete every step with facts, and give the outcome to the evaluated one."""
     shown = {number: step for number, step in execution.steps.items() if step.facts}
     for number, step in shown.items():
         step.completed_at = step.completed_at or now
-        if number == (judged.number if judged else max(shown)):
-            step.outcome = step.outcome or outcome
+        if number == (settlement.step.number if settlement.step else max(shown)):
+            step.outcome = outcome if settlement.replaces_outcome else step.outcome or outcome

@@ -29,7 +29,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import HUMAN_NEEDS, encode
 from everstep.store.cursors import page_size
-from everstep.store.memory_base import MemoryBase
+from everstep.store.memory_budgets import MemoryBudgets
 from everstep.store.memory_records import (
     MemoryCall,
     MemoryExecution,
@@ -44,7 +44,7 @@ from everstep.store.memory_records import (
 from everstep.store.transcripts import STEERING_END
 
 
-class MemorySteps(MemoryBase):
+class MemorySteps(MemoryBudgets):
     """Steps: their begin, their text so far, their replies and their processing."""
 
     async def preview_step(self, ref: ExecutionRef, number: int) -> BegunStep:
@@ -182,6 +182,8 @@ class MemorySteps(MemoryBase):
         execution.usage = frozen_map(bodies.add_usage(execution.usage, facts.usage))
         completed = reply.number if facts.is_complete else reply.number - 1
         execution.step_count = max(execution.step_count, completed)
+        if reply.spending:
+            self._settle_budgets(reply.ref, reply.spending)
         self._append_envelopes(execution, news)
         return reply.facts
 

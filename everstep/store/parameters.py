@@ -157,6 +157,7 @@ def outcome_values(settlement: Settlement) -> dict[str, Any]:
     return {
         "judged": settlement.step.number if settlement.step else None,
         "outcome": encode_optional(settlement.outcome, "the outcome"),
+        "replaces": settlement.replaces_outcome,
     }
 
 

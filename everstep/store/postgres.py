@@ -18,6 +18,7 @@ from everstep.agent_domain.values import FrozenDict
 from everstep.store import bodies, execution_statements, parameters, rows
 from everstep.store.bodies import encode
 from everstep.store.parameters import execution_key
+from everstep.store.postgres_budgets import PostgresBudgets
 from everstep.store.postgres_calls import PostgresCalls
 from everstep.store.postgres_commands import PostgresCommands
 from everstep.store.postgres_status import PostgresStatus
@@ -26,7 +27,7 @@ from everstep.store.reading import find_execution
 from everstep.store.transaction import Transaction
 
 
-class PostgresStore(PostgresSteps, PostgresCalls, PostgresStatus, PostgresCommands):
+class PostgresStore(PostgresSteps, PostgresCalls, PostgresStatus, PostgresCommands, PostgresBudgets):
     """The execution store of an installation, on an engine from `create_engine`.
 
     Committed envelopes are also pushed to the bus.

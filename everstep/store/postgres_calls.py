@@ -8,11 +8,14 @@ from sqlalchemy import Row, select
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, question_id
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTerms
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
 from everstep.agent_domain.stream.records import EventRecord, no_event_records
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
+    budget_statements,
+    budget_values,
     call_statements,
     execution_statements,
     parameters,
@@ -81,13 +84,24 @@ class PostgresCalls(PostgresWriter):
             self._push_after_commit(connection, ref, news, done)
             return record.record
 
-    async def record_inner_reply(self, ref: ExecutionRef, reply: InnerReply, usage: Usage) -> InnerReply:
+    async def preview_inner_call(self, ref: ExecutionRef, key: str) -> tuple[InnerReply | None, BudgetTerms]:
+        """Return the recorded reply to an inner model call, and the budgets for it."""
+        found = await self._fetch_all(budget_statements.INNER_REPLY, execution_key(ref) | {"key": key})
+        if not found:
+            raise NotFound("execution", ref.execution_id)
+        reply = None if found[0].key is None else rows.inner_reply(found[0])
+        return reply, budget_values.terms_row(found[0])
+
+    async def record_inner_reply(
+        self, ref: ExecutionRef, reply: InnerReply, usage: Usage, spending: BudgetSpending | None = None
+    ) -> InnerReply:
         """Record the reply to an inner model call and its usage; a reply of an earlier attempt wins."""
         values = execution_key(ref) | parameters.inner_reply_values(reply, usage)
         async with self._transaction() as connection:
-            locked, recorded = await connection.together(
+            locked, recorded, *_ = await connection.together(
                 (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (call_statements.RECORD_INNER_REPLY, values),
+                *budget_values.settling(ref, spending),
                 last=True,
             )
             known = recorded.first()

@@ -14,6 +14,8 @@ from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
+    budget_statements,
+    budget_values,
     command_statements,
     execution_statements,
     parameters,
@@ -69,7 +71,9 @@ class PostgresStatus(PostgresWriter):
             told = execution_key(ref) | parameters.envelope_values(news) | {"stream_id": execution.stream_id}
             append = (stream_statements.APPEND, told)
             asked = (*said, *kept, *release, append)
-            *others, placed = await self._execute_with_append(connection, ref, *asked, last=True)
+            budgets = _budget_writes(settlement, execution)
+            answers = await self._execute_with_append(connection, ref, *asked, *budgets, last=True)
+            *others, placed = answers[: len(asked)]
             self._push_after_commit(connection, ref, news, placed)
             launch = others[-1].first() if release else None
             return Settled(bool(reads), launch_row(launch) if launch else None)
@@ -131,6 +135,18 @@ def _settlement_writes(
         (status_statements.SETTLE_EXECUTION, parameters.status_values(settlement, notes, snapshot_id))
     )
     return [(statement, execution_key(ref) | values) for statement, values in changes]
+
+
+def _budget_writes(settlement: Settlement, execution: Row[Any]) -> list[BoundStatement]:
+    """Return the writes that open a request to raise a budget, or release what model calls reserved."""
+    ref, ends = settlement.ref, settlement.status.is_terminal
+    if settlement.budget_request:
+        values = execution_key(ref) | budget_values.request_values(settlement.budget_request)
+        return [(budget_statements.OPEN_REQUEST, values)]
+    if not (execution.plan.get("budgets") or execution.operator_units) or not (ends or settlement.step):
+        return []
+    closing = [(budget_statements.CLOSE_REQUESTS, execution_key(ref))] if ends else []
+    return [*budget_values.releasing(ref), *closing]
 
 
 def _snapshot_writes(

@@ -19,6 +19,7 @@ from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
+    budget_values,
     execution_statements,
     parameters,
     rows,
@@ -120,9 +121,11 @@ class PostgresSteps(PostgresWriter):
         asked.append(
             (step_statements.RECORD_REPLY, execution_key(ref) | parameters.reply_values(reply) | told)
         )
+        settling = budget_values.settling(ref, reply.spending)
         async with self._transaction() as connection:
             try:
-                locked, *_, recorded = await self._execute_with_append(connection, ref, *asked, last=True)
+                answers = await self._execute_with_append(connection, ref, *asked, *settling, last=True)
+                locked, recorded = answers[0], answers[len(asked) - 1]
             except IntegrityError as error:
                 if not _is_call_id_conflict(error):
                     raise

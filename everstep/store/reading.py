@@ -15,6 +15,7 @@ from sqlalchemy import (
     Text,
     case,
     cast,
+    func,
     literal_column,
     select,
     tuple_,
@@ -80,6 +81,11 @@ CANCELLED_BY = case(
         _CANCELS.order_by(commands.c.position).limit(1).scalar_subquery(),
     )
 ).label("cancelled_by")
+
+
+STEP_OF_REQUEST = func.coalesce(tool_calls.c.step, requests.c.request["step_number"].as_integer())
+PLACE_OF_REQUEST = func.coalesce(tool_calls.c.idx, requests.c.request[bodies.PLACE].as_integer())
+"""Where a request belongs: at its call, or without a call where the request itself says."""
 
 
 class PostgresReader:
@@ -188,7 +194,7 @@ class PostgresReader:
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
         """Return the open requests, oldest first."""
         wanted = select_requests_of(ref).where(requests.c.state == str(RequestState.OPEN))
-        found = await self._fetch_all(wanted.order_by(tool_calls.c.step, tool_calls.c.idx))
+        found = await self._fetch_all(wanted.order_by(STEP_OF_REQUEST, PLACE_OF_REQUEST))
         return tuple(rows.request_row(row) for row in found)
 
     async def requests_within(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
@@ -199,7 +205,7 @@ class PostgresReader:
             select(executions.c.id).join(family, executions.c.parent_execution_id == family.c.id)
         )
         wanted = select_requests().where(requests.c.execution_id.in_(select(family.c.id)))
-        in_order = wanted.order_by(requests.c.created_at, tool_calls.c.step, tool_calls.c.idx)
+        in_order = wanted.order_by(requests.c.created_at, STEP_OF_REQUEST, PLACE_OF_REQUEST)
         return tuple(map(rows.request_row, await self._fetch_all(in_order)))
 
     async def request(self, ref: ExecutionRef, request_id: UUID) -> RequestRow | None:
@@ -297,13 +303,13 @@ def page_from(rows: Sequence[Row[Any]], size: int, read: Callable[[Row[Any]], T]
 
 def select_requests() -> Select[Any]:
     """Select requests joined with their calls."""
-    asked = requests.join(tool_calls).join(executions, executions.c.id == requests.c.execution_id)
+    asked = requests.outerjoin(tool_calls).join(executions, executions.c.id == requests.c.execution_id)
     columns = (
         tool_calls.c.name,
         tool_calls.c.args,
         tool_calls.c.args_digest,
-        tool_calls.c.step,
-        tool_calls.c.idx,
+        STEP_OF_REQUEST.label("step"),
+        PLACE_OF_REQUEST.label("idx"),
         executions.c.session_id,
         executions.c.agent_type,
     )

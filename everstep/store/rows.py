@@ -10,14 +10,14 @@ from sqlalchemy import Row
 
 from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.ids import ExecutionRef, follow_up_id
+from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
-from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.calls import CallRecord, CallRow, InnerReply, Reservation
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
-from everstep.agent_domain.storage.requests import RequestRow, RequestState
+from everstep.agent_domain.storage.requests import RequestRow, RequestState, parse_request_kind
 from everstep.agent_domain.storage.steps import PreviousStep, StepInput, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.tools.run_context import RunContext
@@ -106,6 +106,7 @@ def material(
         run_context(ref, row),
         transcripts.latest_compaction(parts),
         tuple(parts[-1].compactions),
+        tuple(map(BudgetUnit, row.operator_units or ())),
     )
 
 
@@ -191,17 +192,17 @@ def _earlier_call(values: list[Any]) -> ToolCall:
 
 def request_row(row: Row[Any]) -> RequestRow:
     """Return a request."""
-    kind = CallNeed(row.kind)
+    kind = parse_request_kind(row.kind)
     return RequestRow(
         id=row.id,
         ref=ExecutionRef(row.execution_id, row.tenant_id, row.session_id),
-        call_id=row.call_id,
+        call_id=row.call_id or "",
         kind=kind,
         state=RequestState(row.state),
-        tool=row.name,
-        args=bodies.document(row.args, "the arguments"),
-        args_digest=row.args_digest,
-        request=bodies.document(row.request, "the request"),
+        tool=row.name or "",
+        args=bodies.optional_document(row.args, "the arguments") or EMPTY,
+        args_digest=row.args_digest or "",
+        request=bodies.visible_request(bodies.document(row.request, "the request")),
         resolution=bodies.parse_resolution(row.resolution),
         created_at=row.created_at,
         step_number=row.step,

@@ -47,11 +47,18 @@ from everstep.store import command_statements, rows, session_statements, transcr
 from everstep.store.bodies import encode
 from everstep.store.cursors import Cursor, page_size, parse_place, place_text
 from everstep.store.parameters import execution_key
-from everstep.store.reading import ROW, page_from, select_requests, select_requests_of
+from everstep.store.reading import (
+    PLACE_OF_REQUEST,
+    ROW,
+    STEP_OF_REQUEST,
+    page_from,
+    select_requests,
+    select_requests_of,
+)
 from everstep.store.session_forks import SessionForks
 from everstep.store.session_queue import require_session, session_scope, session_values
 from everstep.store.session_rows import execution_ref, launch_row, message_row, session_row, snapshot_row
-from everstep.store.tables import executions, requests, session_messages, sessions, snapshots, tool_calls
+from everstep.store.tables import executions, requests, session_messages, sessions, snapshots
 from everstep.store.transaction import Transaction
 
 FIRST_CURSOR = Cursor.first()
@@ -195,7 +202,7 @@ class PostgresSessions(SessionForks):
         if state is not None:
             query = query.where(requests.c.state == str(state))
         # A call that asks for its approval and then a question has two requests, in the order of their kinds.
-        place = (tool_calls.c.step, tool_calls.c.idx, requests.c.kind)
+        place = (STEP_OF_REQUEST, PLACE_OF_REQUEST, requests.c.kind)
         if cursor is not None:
             query = query.where(tuple_(*place) > parse_place(cursor))
         found = await self._fetch_all(query.order_by(*place).limit(size + 1))

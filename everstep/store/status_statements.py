@@ -64,8 +64,9 @@ RECORD_STEP = text("""
 COMPLETE_STEPS = text("""
     UPDATE agent_steps
        SET completed_at = coalesce(completed_at, clock_timestamp()),
-           outcome = CASE WHEN number = judged.step THEN coalesce(outcome, CAST(:outcome AS json))
-                          ELSE outcome END
+           outcome = CASE WHEN number <> judged.step THEN outcome
+                          WHEN :replaces THEN CAST(:outcome AS json)
+                          ELSE coalesce(outcome, CAST(:outcome AS json)) END
       FROM (SELECT coalesce(CAST(:judged AS int), max(number)) AS step
               FROM agent_steps
              WHERE execution_id = :execution_id AND facts IS NOT NULL) AS judged

@@ -325,10 +325,11 @@ requests = Table(
     metadata,
     id_column(),
     tenant_column(),
-    Column("execution_id", Uuid, nullable=False),
+    execution_column(constraint="agent_requests_execution_id_owner_fkey"),
     # The execution's user, so that the open requests of one person are found by index.
     Column("user_id", Text),
-    Column("call_id", Text, nullable=False),
+    # Null for a request to raise a budget.
+    Column("call_id", Text),
     Column("kind", Text, nullable=False),
     Column("state", Text, nullable=False, server_default="open"),
     json_column("request", "{}"),

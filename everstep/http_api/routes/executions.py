@@ -67,6 +67,7 @@ async def start_execution(
             broadcast=body.broadcast and BroadcastConfig.preset(body.broadcast),
             model=usable_model(caller, body.model),
             output=body.output,
+            budgets=body.budget.budgets if body.budget else (),
         )
     except Taken:
         raise key_conflict() from None
@@ -92,8 +93,9 @@ async def list_executions(
 @routes.get("/agent/executions/{execution_id}")
 async def read_execution(execution_id: ExecutionId, api: ApiDep, caller: CallerDep) -> ExecutionResponse:
     """Read the status of an execution."""
-    row, _ = await load_execution(api, caller, execution_id)
-    return ExecutionResponse.of(row, in_full=caller.sees_all)
+    row, execution = await load_execution(api, caller, execution_id)
+    response = ExecutionResponse.of(row, in_full=caller.sees_all)
+    return response.with_budgets(await execution.budgets())
 
 
 @routes.get("/agent/executions/{execution_id}/requests")

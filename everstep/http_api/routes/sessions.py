@@ -213,6 +213,7 @@ def _user_message(
         model,
         body.output,
         by,
+        body.budget.budgets if body.budget else (),
     )
 
 

@@ -1,21 +1,23 @@
 """Response models about executions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 from uuid import UUID
 
 from pydantic import Field
 
 from everstep.agent_domain.capabilities.rights import ANSWER, Actor, Decider
+from everstep.agent_domain.loop.budget import BudgetScope, BudgetUnit, OnExhausted, number
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.disclosure import public_document
+from everstep.agent_domain.storage.budget_ledger import BudgetAccount
 from everstep.agent_domain.storage.calls import CallRecord, CallRow
 from everstep.agent_domain.storage.commands import Steering
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.requests import RequestRow, RequestState
+from everstep.agent_domain.storage.requests import RequestKind, RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import (
     SnapshotRow,
 )
@@ -55,12 +57,16 @@ class Request(ResponseModel):
     id: UUID
     execution_id: UUID
     session_id: UUID | None
-    kind: CallNeed = Field(description="`input` for a question, `approval` for a call.")
+    kind: CallNeed | RequestKind = Field(
+        description="`input` for a question, `approval` for a call, `budget` for an exhausted budget."
+    )
     state: RequestState
     tool: str
     args: Mapping[str, Any]
     args_digest: str = Field(description="The digest that a decision must send back.")
-    request: Mapping[str, Any] = Field(description="For a question: its prompt, choices and schema.")
+    request: Mapping[str, Any] = Field(
+        description="For a question: its prompt, choices and schema. For a budget: its amounts."
+    )
     created_at: Moment
     agent: str = Field(default="", description="The agent that asks.")
     user_id: str | None = Field(default=None, description="The user of the execution.")
@@ -74,7 +80,8 @@ class Request(ResponseModel):
     )
     may_decide: bool = Field(default=False, description="Whether the caller may decide or answer now.")
     decision: str | None = Field(
-        default=None, description="`approve`, `deny`, `edit`, `answer`, or `expired`; null while it is open."
+        default=None,
+        description="`approve`, `deny`, `edit`, `answer`, `raise`, or `expired`; null while it is open.",
     )
     reason: str | None = Field(default=None, description="The reason for a denial.")
     edited_args: Mapping[str, Any] | None = Field(
@@ -122,6 +129,33 @@ def _may_decide(row: RequestRow, actor: Actor) -> bool:
     return actor.acts_for(row.user_id) or actor.has_scope(ANSWER)
 
 
+class BudgetResponse(ResponseModel):
+    """A budget, with what was spent of it."""
+
+    model_config = example(samples.BUDGET)
+
+    unit: BudgetUnit
+    limit: float
+    spent: float
+    reserved: float = Field(description="What model calls under way may still use.")
+    scope: BudgetScope = Field(description="Which executions share it.")
+    on_exhausted: OnExhausted
+    set_by: Literal["agent", "operator"] = "agent"
+
+    @classmethod
+    def of(cls, account: BudgetAccount) -> Self:
+        """Convert a budget."""
+        return cls(
+            unit=account.unit,
+            limit=number(account.limit),
+            spent=number(account.spent),
+            reserved=number(account.reserved),
+            scope=account.scope,
+            on_exhausted=account.on_exhausted,
+            set_by="operator" if account.is_operators else "agent",
+        )
+
+
 class ExecutionResponse(ResponseModel):
     """One run of an agent from its start to its stop reason."""
 
@@ -153,6 +187,26 @@ class ExecutionResponse(ResponseModel):
     created_at: Moment
     started_at: Moment | None
     completed_at: Moment | None
+    budget: BudgetResponse | None = Field(
+        default=None,
+        description="The budget of the execution: of several the one with the least left. Null without one, "
+        "and in lists.",
+    )
+    budgets: list[BudgetResponse] = Field(
+        default_factory=list[BudgetResponse],
+        description="All budgets that apply, also those of its session, user and tenant; empty in lists.",
+    )
+
+    def with_budgets(self, accounts: Sequence[BudgetAccount]) -> Self:
+        """Add the budgets that apply to the execution."""
+        order = list(BudgetScope)
+        first = min(accounts, key=lambda each: (order.index(each.scope), each.share_left), default=None)
+        return self.model_copy(
+            update={
+                "budget": first and BudgetResponse.of(first),
+                "budgets": [BudgetResponse.of(account) for account in accounts],
+            }
+        )
 
     @classmethod
     def of(cls, row: ExecutionRow, *, in_full: bool = False) -> Self:

@@ -6,7 +6,9 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from everstep.agent_domain.agents.budget_arguments import parse_budgets
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.budget import Budget
 from everstep.agent_domain.storage.sessions import MAX_CONTENT, MAX_TITLE, OnBusy, SessionStatus
 from everstep.agent_domain.stream.reader import MAX_DRAFTS, MAX_EPOCH, MAX_NUMBER, Position
 from everstep.agent_domain.stream.session_messages import MAX_CONTEXT, Context
@@ -45,6 +47,32 @@ Broadcast = Annotated[
         description="The level of detail of the new execution's events, instead of its agent's: `minimal` "
         "omits the streamed text, `debug` adds the arguments of tools and the votes after each step."
     ),
+]
+
+
+class BudgetSent(RequestModel):
+    """What the model calls of a new execution may use, with its subagents; it can only lower the agent's."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"usd": 0.5, "on_exhausted": "ask"}]})
+
+    usd: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="In US dollars.")
+    tokens: int | None = Field(default=None, ge=0, description="In tokens, of input and output.")
+    steps: int | None = Field(default=None, ge=0, description="In steps.")
+    on_exhausted: Literal["stop", "ask"] | None = Field(
+        default=None,
+        description="`stop` ends the execution; `ask` pauses it until a caller with the scope `approve` "
+        "raises the budget.",
+    )
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """One budget for each amount."""
+        return parse_budgets(self.model_dump(), "budget")
+
+
+BudgetField = Annotated[
+    BudgetSent | None,
+    Field(description="What the model calls of the new execution may use; it can only lower the agent's."),
 ]
 ContextText = Annotated[Text | None, Field(max_length=MAX_CONTEXT)]
 
@@ -128,6 +156,7 @@ class _MessageSent(_WithContext):
     output: Output = None
     debug: Debug = False
     broadcast: Broadcast = None
+    budget: BudgetField = None
 
 
 class MessageSent(_MessageSent):
@@ -170,6 +199,7 @@ class NewExecutionSent(RequestModel):
     output: Output = None
     debug: Debug = False
     broadcast: Broadcast = None
+    budget: BudgetField = None
 
     @property
     def digest(self) -> str:
@@ -195,6 +225,20 @@ class SteerSent(RequestModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Rather on Friday"}]})
 
     content: Content = Field(min_length=1)
+
+
+class NewTotalSent(RequestModel):
+    """The new total of a budget."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"usd": 2.5}]})
+
+    usd: float | None = Field(default=None, ge=0, allow_inf_nan=False, description="In US dollars.")
+    tokens: int | None = Field(default=None, ge=0, description="In tokens.")
+    steps: int | None = Field(default=None, ge=0, description="In steps.")
+    scope: Literal["execution", "session", "user", "tenant"] | None = Field(
+        default=None,
+        description="Whose budget; default: the one that the execution waits for, or else the narrowest.",
+    )
 
 
 class ForkSent(RequestModel):

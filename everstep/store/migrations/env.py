@@ -2,8 +2,8 @@
 
 from alembic import context
 
+from everstep.store.budget_tables import metadata
 from everstep.store.migrate import OPTIONS, HowToMigrate
-from everstep.store.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -35,6 +35,7 @@ from everstep.agent_domain.loop.error_policy import ErrorHandlingDecision, Error
 from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.loop import (
     AwaitApproval,
+    AwaitBudget,
     AwaitInput,
     AwaitResume,
     Decision,
@@ -537,8 +538,8 @@ def goes_on(twins: Twins, decision: Decision, draw: Callable[[st.SearchStrategy[
             twins.approves(draw(st.sampled_from(calls)))
         case AwaitInput(call):
             twins.settles([call])
-        case AwaitResume():
-            twins.both(lambda facts: facts.resumed(NOON))
+        case AwaitBudget() | AwaitResume():
+            twins.both(lambda facts: facts.budget_raised().resumed(NOON))
         case Process():
             twins.both(lambda facts: facts.processed())
         case Stop():

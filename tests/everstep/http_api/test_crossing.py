@@ -26,6 +26,7 @@ BODIES: Mapping[str, Any] = {
     "SessionChangesSent": {"title": "Mine"},
     "AnswerSent": {"text": "Friday"},
     "SteerSent": {"content": "Come to me"},
+    "NewTotalSent": {"usd": 5},
     "ForkSent": {"step": 0},
     "ApprovalDecision": {"decision": "approve", "args_digest": "{digest}"},
 }

@@ -79,6 +79,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0009_disclosure",
         "0010_call_texts",
         "0011_approvers",
+        "0012_budgets",
     ]
 
 
@@ -209,6 +210,12 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
     assert await run_in_database(database, limit) == "0"
 
 
+BEFORE_BUDGETS = """
+    DROP TABLE agent_budgets, agent_budget_reservations;
+    ALTER TABLE agent_requests DROP CONSTRAINT agent_requests_execution_id_owner_fkey;
+    UPDATE agent_schema_version SET version_num = '0011_approvers';
+"""
+
 BEFORE_CALL_TEXTS = """
     ALTER TABLE agent_requests DROP COLUMN policy;
     ALTER TABLE agent_commands DROP COLUMN sent_by;
@@ -292,6 +299,7 @@ async def test_answers_stored_before_the_upgrade_are_deleted_with_their_subject(
         connection.execute(
             "".join(
                 (
+                    BEFORE_BUDGETS,
                     BEFORE_CALL_TEXTS,
                     BEFORE_DISCLOSURE,
                     BEFORE_REFERENCES,
@@ -362,7 +370,8 @@ async def test_old_rows_refer_to_existing_rows_after_the_upgrade(own_database: s
             wanted = f"SELECT {columns} FROM {table} ORDER BY id"  # noqa: S608 -- our own names
             return connection.execute(wanted.encode()).fetchall()
 
-        connection.execute((BEFORE_CALL_TEXTS + BEFORE_DISCLOSURE + BEFORE_REFERENCES + OLD_ROWS).encode())
+        before = BEFORE_BUDGETS + BEFORE_CALL_TEXTS + BEFORE_DISCLOSURE + BEFORE_REFERENCES
+        connection.execute((before + OLD_ROWS).encode())
         await upgrade(own_database)
 
         assert select_rows("id, parent_snapshot_id, previous_snapshot_id", "agent_state_snapshots") == [

@@ -1,0 +1,134 @@
+"""Budgets in PostgreSQL."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.storage.budget_ledger import (
+    BudgetAccount,
+    BudgetClaim,
+    BudgetGrant,
+    BudgetRefusal,
+    BudgetSpending,
+    OperatorBudget,
+    RaiseBudget,
+    RaisedBudget,
+    refusal,
+)
+from everstep.agent_domain.storage.requests import Resolution
+from everstep.store import budget_statements, budget_values
+from everstep.store.parameters import execution_key
+from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
+from everstep.store.transaction import QueryResult
+
+
+class PostgresBudgets(PostgresWriter):
+    """Budgets and their reservations."""
+
+    async def reserve_budget(self, claim: BudgetClaim) -> BudgetGrant | BudgetRefusal:
+        """Reserve what a model call may use of every budget, or nothing; one wait."""
+        accounts = claim.accounts
+        found = await self._reserve(claim, accounts)
+        known = {row.id for row in found.all()}
+        if any(account.id not in known for account in accounts):
+            await self._open_budgets(claim, accounts)
+            found = await self._reserve(claim, accounts)
+        rows = found.all()
+        # Without any budget, such as one that was removed a moment ago, there is nothing to reserve.
+        granted = claim.most if not rows else rows[0].output
+        if granted is not None:
+            return BudgetGrant(granted)
+        return refusal(claim, [budget_values.account_row(row) for row in rows])
+
+    async def _reserve(self, claim: BudgetClaim, accounts: Sequence[BudgetAccount]) -> QueryResult:
+        ref = claim.ref
+        values = execution_key(ref) | budget_values.claim_values(claim, accounts)
+        async with self._transaction() as connection:
+            execution, _, found = await connection.together(
+                (budget_statements.SHARE_EXECUTION, values),
+                (budget_statements.LOCK_BUDGETS, values),
+                (budget_statements.RESERVE, values),
+                last=True,
+            )
+        require_active(ref, require_execution(ref, execution.first()))
+        return found
+
+    async def _open_budgets(self, claim: BudgetClaim, accounts: Sequence[BudgetAccount]) -> None:
+        values = execution_key(claim.ref) | budget_values.account_values(accounts)
+        async with self._transaction() as connection:
+            await connection.together((budget_statements.OPEN_BUDGETS, values), last=True)
+
+    async def settle_budget(self, ref: ExecutionRef, spending: BudgetSpending) -> None:
+        """Replace the reservation of a model call by what it spent."""
+        async with self._transaction() as connection:
+            await connection.together(*budget_values.settling(ref, spending), last=True)
+
+    async def give_back_steering(self, ref: ExecutionRef, number: int) -> None:
+        """Undo that a step received steering messages."""
+        values = execution_key(ref) | {"number": number}
+        async with self._transaction() as connection:
+            await connection.together((budget_statements.GIVE_BACK_STEERING, values), last=True)
+
+    async def budgets_of(self, ref: ExecutionRef) -> tuple[BudgetAccount, ...]:
+        """Return the budgets that apply to an execution: its plan's, then the operator's."""
+        async with self._transaction() as connection:
+            (found,) = await connection.together((budget_statements.TERMS, execution_key(ref)))
+            row = found.first()
+            if row is None:
+                raise NotFound("execution", ref.execution_id)
+            terms = budget_values.terms_row(row)
+            planned = terms.owner.accounts(terms.budgets)
+            ids = [*(account.id for account in planned), *terms.owner.operator_ids]
+            values = execution_key(ref) | {"all_ids": ids}
+            (stored,) = await connection.together((budget_statements.ACCOUNTS, values), last=True)
+        return budget_values.current_accounts(planned, stored.all())
+
+    async def raise_budget(self, change: RaiseBudget) -> RaisedBudget:
+        """Raise a budget, and store the commands for the executions that wait for it."""
+        account = change.account
+        values = {"tenant_id": account.tenant_id, **budget_values.raise_values(change)}
+        async with self._transaction() as connection:
+            # A budget may be raised before the first model call.
+            opening = values | budget_values.account_values([account])
+            *_, found = await connection.together(
+                (budget_statements.OPEN_BUDGETS, opening),
+                (budget_statements.LOCK_BUDGET, values),
+                (budget_statements.RAISE, values),
+                last=True,
+            )
+        row = found.one()
+        raised = budget_values.changed_account(account, row, change.limit)
+        return RaisedBudget(raised, budget_values.resumed_refs(account.tenant_id, row.resumed))
+
+    async def set_operator_budget(self, budget: OperatorBudget) -> RaisedBudget:
+        """Set a budget for a tenant or one of its users; what was spent of it stays."""
+        values = {"tenant_id": budget.tenant_id, **budget_values.operator_values(budget)}
+        async with self._transaction() as connection:
+            *_, found = await connection.together(
+                (budget_statements.LOCK_BUDGET, values), (budget_statements.SET_OPERATORS, values), last=True
+            )
+        row = found.one()
+        account = budget_values.changed_account(budget.account, row, budget.limit)
+        return RaisedBudget(account, budget_values.resumed_refs(budget.tenant_id, row.resumed))
+
+    async def operator_budgets(self, tenant_id: str) -> tuple[BudgetAccount, ...]:
+        """Return the budgets that the operator has set for a tenant and its users."""
+        found = await self._fetch_all(budget_statements.OPERATORS, {"tenant_id": tenant_id})
+        return tuple(map(budget_values.account_row, found))
+
+    async def remove_operator_budget(self, tenant_id: str, budget_id: UUID) -> RaisedBudget | None:
+        """Remove a budget that the operator has set; None if there is none."""
+        resolution = Resolution(budget_values.RAISED, None)
+        values = {"tenant_id": tenant_id, **budget_values.resume_values(budget_id, resolution)}
+        async with self._transaction() as connection:
+            *_, found = await connection.together(
+                (budget_statements.LOCK_BUDGET, values),
+                (budget_statements.REMOVE_OPERATORS, values),
+                last=True,
+            )
+        row = found.first()
+        if row is None:
+            return None
+        resumed = budget_values.resumed_refs(tenant_id, row.resumed)
+        return RaisedBudget(budget_values.account_row(row), resumed)
