@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from everstep.agent_domain.messages.compaction import Compaction
-from everstep.agent_domain.messages.messages import Message, Messages, user
+from everstep.agent_domain.messages.messages import Message, Messages, is_text_part, user
 from everstep.agent_domain.messages.token_estimate import estimate_message, estimate_messages, estimate_text
-from everstep.agent_domain.values import json_text
+from everstep.agent_domain.values import FrozenDict
 
 OBSERVATION = "Observation: "
 """How results begin in the conversations of models without tool calls."""
@@ -249,11 +249,18 @@ def transcript_of(messages: Sequence[Message]) -> list[str]:
 
 
 def _line(message: Message) -> str:
-    text = message.text or (json_text(message.content) if message.content and not message.calls else "")
+    text = message.text
     if is_result(message):
         text = middle_cut(text, RESULT_CHARACTERS)
     called = [f"calls {call['function']['name']} {call['function']['arguments']}" for call in message.calls]
-    return f"[{message.role}] " + "\n".join(part for part in (text, *called) if part)
+    return f"[{message.role}] " + "\n".join(part for part in (text, *_attached(message), *called) if part)
+
+
+def _attached(message: Message) -> list[str]:
+    """The images and files of a message, by their kinds: the model of the summary does not see them."""
+    parts = () if isinstance(message.content, str) else message.content
+    given = [part for part in parts if isinstance(part, FrozenDict) and not is_text_part(part)]
+    return [f"(here was a part of type {part.get('type')})" for part in given]
 
 
 def chunks(lines: Sequence[str], tokens: int) -> list[str]:

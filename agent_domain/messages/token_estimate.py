@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
 from everstep.agent_domain.messages.messages import PROVIDER_ITEMS, Message, is_text_part
-from everstep.agent_domain.values import FrozenDict, json_text
+from everstep.agent_domain.values import EMPTY, FrozenDict, json_text
 
 _PIECE = re.compile(r"[a-z]{1,3}| {2,}|[\x00-\x1f!-`{-\x7f]")
 _CYRILLIC = re.compile(r"[\u0430-\u044f]")
@@ -124,7 +124,15 @@ def is_surely_within(request: InferenceRequest, tokens: int) -> bool:
 
 def _most_tokens(message: Message) -> int:
     """A bound that costs no reading of plain text: no text has more tokens than bytes."""
-    if message.metadata or not isinstance(message.content, str):
+    if PROVIDER_ITEMS in message.metadata or not isinstance(message.content, str):
         return estimate_message(message)
-    size = len(message.content)
-    return MESSAGE_OVERHEAD + (size if message.content.isascii() else 4 * size)
+    called = (call.get("function") or EMPTY for call in message.calls)
+    calls = sum(
+        CALL_OVERHEAD + 1 + sum(_bytes(str(part)) for part in function.values()) for function in called
+    )
+    return MESSAGE_OVERHEAD + _bytes(message.content) + calls
+
+
+def _bytes(text: str) -> int:
+    """At least as many bytes as the text has in UTF-8."""
+    return len(text) if text.isascii() else 4 * len(text)

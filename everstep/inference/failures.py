@@ -24,7 +24,9 @@ MAX_MESSAGE = 500
 
 _NO_CREDIT = re.compile(r"insufficient_quota|billing|spend_limit|credit_balance")
 _TOO_LONG = re.compile(
-    r"context_length_exceeded|maximum context length|context window|context length|prompt is too long"
+    r"context_length_exceeded|maximum context length|context window|context length|context size"
+    r"|prompt is too long|input is too long|maximum (?:model|prompt) length|input token count"
+    r"|tokens.? \+ .?max_new_tokens"
 )
 _SLOW_DOWN = re.compile(r"rate_limit|too_many_requests|ramp_limit")
 _TRANSIENT = re.compile(r"overloaded|server_error|api_error|timeout|unavailable|internal_error")

@@ -74,21 +74,22 @@ class ModelCall:
             compactor.openings = _openings(self.initial_state.messages, self.state.messages)
             self.state = await compactor.fit(self.state, driver)
         try:
-            reply = await self._infer(infer)
+            reply = await self._infer(infer, is_compacting=compactor is not None)
         except ContextTooLong as error:
             if compactor is None:
                 raise
             self.is_waiting = False
             self.state = await compactor.fit_after(error, self.state, driver)
-            reply = await self._infer(infer)
+            reply = await self._infer(infer, is_compacting=True)
         reply = with_checked_result(definition, self.state, reply)
         need_of = partial(definition.need_of, allowed=allowed)
         self.state = state_with_reply(driver, self.state, reply, self.elapsed, need_of)
 
-    async def _infer(self, infer: Callable[[AgentState], Awaitable[Reply]]) -> Reply:
+    async def _infer(self, infer: Callable[[AgentState], Awaitable[Reply]], *, is_compacting: bool) -> Reply:
         self.is_waiting = True
         with error_boundary():
-            reply = await infer(state_for_model(self.state))
+            # An agent without compaction reads a conversation that another one compacted as a whole.
+            reply = await infer(state_for_model(self.state) if is_compacting else self.state)
         self.is_waiting = False
         return reply
 

@@ -12,6 +12,7 @@ from everstep.agent_domain.messages.token_estimate import (
     estimate_message,
     estimate_request,
     estimate_text,
+    is_surely_within,
 )
 from everstep.agent_domain.values import EMPTY, freeze, frozen_map
 
@@ -60,6 +61,25 @@ def test_english_is_estimated_at_less_than_twice_its_tokens() -> None:
 @pytest.mark.parametrize("text", ["", " ", "a b", "é", "😀", "ก", "\ud800"])
 def test_no_text_is_estimated_above_its_bytes(text: str) -> None:
     assert estimate_text(text) <= len(text.encode("utf-8", "surrogatepass"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        user(ENGLISH),
+        user("é😀" * 50),
+        tool_message(PYTHON, "c1", "look"),
+        assistant(ENGLISH, tool_calls=[call_entry("c1", "weather", {"city": "Köln" * 30})]),
+        assistant("", provider_items={"origin": "m", "items": [{"encrypted_content": "Zm9v" * 1000}]}),
+        Message(Role.USER, freeze([{"type": "image_url", "image_url": {"url": "https://x"}}])),
+    ],
+)
+def test_a_request_is_surely_within_what_its_estimate_never_exceeds(message: Message) -> None:
+    """14.1"""
+    request = InferenceRequest((message,))
+    estimate = estimate_request(request)
+    assert not is_surely_within(request, estimate - 1)
+    assert is_surely_within(request, 8 * estimate)
 
 
 def test_a_message_counts_with_its_calls_and_parts() -> None:

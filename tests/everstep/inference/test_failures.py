@@ -67,6 +67,24 @@ def test_a_rate_limit_may_mention_billing() -> None:
     assert type(error) is RateLimited
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens",
+        "prompt is too long: 208310 tokens > 200000 maximum",
+        "the request exceeds the available context size, try increasing it",
+        "The decoder prompt (length 9000) is longer than the maximum model length of 8192.",
+        "Input is too long for requested model.",
+        "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575).",
+        "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+        "`inputs` tokens + `max_new_tokens` must be <= 8192. Given: 9000 `inputs` tokens",
+    ],
+)
+def test_the_words_of_servers_for_a_conversation_that_is_too_long(reason: str) -> None:
+    """14.7"""
+    assert type(failure(ProviderComplaint(reason, 400), PRESET)) is ContextTooLong
+
+
 @pytest.mark.parametrize("status", [None, 400, 413, 422])
 def test_a_conversation_that_is_too_long_is_recognised(status: int | None) -> None:
     """3.5.2"""

@@ -1,20 +1,22 @@
 """Compaction of the requests of a step, in runs of this process."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from everstep import AgentBuilder, AgentHook, AgentState
+from everstep import AgentBuilder, AgentHook, AgentState, ReActDriver
 from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
-from everstep.agent_domain.messages.compaction_planning import OBSERVATION
-from everstep.agent_domain.messages.messages import Message, assistant, call_entry, tool_message, user
+from everstep.agent_domain.messages.compaction_planning import OBSERVATION, transcript_of
+from everstep.agent_domain.messages.messages import Message, Role, assistant, call_entry, tool_message, user
 from everstep.agent_domain.state.events import ConversationCompacted, Event
 from everstep.agent_domain.testing import MockTool, calls, says
+from everstep.agent_domain.values import freeze, json_text
 from everstep.local.local_agent import Agent
 from tests.compaction import NarrowModel, is_for_summary, texts
 
@@ -273,6 +275,42 @@ def test_without_compaction_or_window_nothing_is_removed() -> None:
         assert len(model.requests[-1].messages) == 1 + 15
         assert state.message_store.compaction is None
     assert AgentBuilder.new().with_model(NarrowModel()).definition().base_plan.compaction is None
+
+
+def test_an_agent_without_compaction_reads_all_that_another_compacted() -> None:
+    """14.4"""
+    state = talk(an_agent(NarrowModel(window=WINDOW)), *numbered(6))
+    assert state.message_store.compaction
+    model = NarrowModel()
+    talk(an_agent(model, enabled=False), "And now?", state=state)
+    assert len(model.requests[-1].messages) == 1 + 13
+
+
+def test_images_are_named_and_not_quoted_in_what_is_summarized() -> None:
+    """14.5"""
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 500}"}}
+    message = Message(Role.USER, freeze([{"type": "text", "text": "Look at this"}, picture]))
+    assert transcript_of([message]) == ["[user] Look at this\n(here was a part of type image_url)"]
+
+
+def test_models_without_tool_calls_are_compacted_too() -> None:
+    """14.4: with the instructions of the driver, and each action before its observation."""
+    looks = json_text({"thought": "I look", "type": "call_tool", "tool": "look", "args": {}})
+    done = json_text({"thought": "Done", "type": "final_answer", "answer": "All seen"})
+    model = NarrowModel(*[looks] * 6, done, window=ContextWindow(4000, 200))
+    builder = (
+        AgentBuilder.base().with_max_tokens(10**9).with_tools([MockTool("look", handler=lambda: seen(1))])
+    )
+    agent = builder.with_driver(ReActDriver(model)).build()
+    found = compactions(agent)
+    state = talk(agent, "Look six times")
+    assert state.final_response == "All seen"
+    assert found
+    sent = texts(model.requests[-1].messages)
+    assert f"{OBSERVATION}[This old result of 1215 characters was removed]" in sent
+    assert all(
+        later.startswith(OBSERVATION) for text, later in pairwise(sent) if text.startswith("Thought: I look")
+    )
 
 
 def test_a_failing_summary_is_the_failure_of_the_step() -> None:
