@@ -13,6 +13,7 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.errors import ToolFailed
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.repeated_calls import call_digest
 from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed
 from everstep.agent_domain.messages.disclosure import Disclosure, with_public_content
 from everstep.agent_domain.storage.calls import CallRecord, RecordCall, Reservation
@@ -142,7 +143,8 @@ def _redact_error(execution: ToolExecution, place: CallPlace, disclosure: Disclo
 def output_from(call: ToolCall, record: CallRecord) -> ToolOutput:
     """Return the facts of a recorded call, without the texts."""
     error = record.error and replace(record.error, message="", tool_name=call.name)
-    facts = CallFacts(call.id, call.name, is_settled=True, error=error)
+    digest = call_digest(call.name, call.arguments, record.text)
+    facts = CallFacts(call.id, call.name, is_settled=True, error=error, digest=digest)
     return ToolOutput(facts, record.seconds, record.besides)
 
 

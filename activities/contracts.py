@@ -17,6 +17,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import Budget, ExhaustedBudget
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.marks import former_marks
+from everstep.agent_domain.loop.repeated_calls import LoopReminder
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import (
@@ -51,6 +52,8 @@ class InferInput:
     """How long model calls are retried; None for the value of the model's preset."""
     marks: FrozenDict = EMPTY
     """The marks of the execution so far, for hooks."""
+    reminder: LoopReminder | None = None
+    """What the model reads first, because it repeats itself."""
 
     def __post_init__(self) -> None:
         require_integer_at_least("number", self.number, 1)

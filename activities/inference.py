@@ -231,6 +231,8 @@ class InferenceRunner:
             definition, driver, call.state = await self._add_listed_tools(
                 live.begin.ref, definition, driver, initial
             )
+            if request.reminder:
+                call.remind(request.reminder.text)
             await call.run_hooks(definition)
             await call.ask(definition, driver, infer, allowed, compactor)
         except (BudgetExhausted, BudgetReserved):

@@ -8,6 +8,7 @@ from everstep.activities.contracts import SettleInput
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.compact_outcomes import expand
 from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.repeated_calls import call_digest
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.messages.cached_context import CachedContext
@@ -48,7 +49,15 @@ def errors_of(row: StepRow) -> tuple[StepError, ...]:
 def facts_with_results(row: StepRow, facts: StepFacts) -> StepFacts:
     """Return the facts of the model's reply, with the results of its calls added."""
     results = ((call.call, call.record) for call in row.calls if call.record)
-    return facts.settled(CallFacts(call.id, call.name, error=record.error) for call, record in results)
+    return facts.settled(
+        CallFacts(
+            call.id,
+            call.name,
+            error=record.error,
+            digest=call_digest(call.name, call.arguments, record.text),
+        )
+        for call, record in results
+    )
 
 
 def failures(request: SettleInput, disclosure: Disclosure = DEFAULT_DISCLOSURE) -> Sequence[StepError]:

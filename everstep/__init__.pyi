@@ -144,6 +144,7 @@ from everstep.agent_domain.loop.loop import (
     Stop as Stop,
     decide as decide,
 )
+from everstep.agent_domain.loop.repeated_calls import RepeatedCallLimit as RepeatedCallLimit
 from everstep.agent_domain.loop.status import (
     AgentStatus as AgentStatus,
     ExecutionStatus as ExecutionStatus,

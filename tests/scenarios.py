@@ -247,6 +247,26 @@ SCENARIOS = (
         reason=StopReason.GUARD,
     ),
     Scenario(
+        "the same call again and again",
+        [LOOK, LOOK, LOOK],
+        [
+            *(decision for n in (1, 2, 3) for decision in (f"infer {n} for {WORK}", "RunTools look")),
+            "stop guard by RepeatedCallLimit",
+        ],
+        base(repeated_call_limit=3),
+        reason=StopReason.GUARD,
+    ),
+    Scenario(
+        "another call in between",
+        [LOOK, LOOK, replace(LOOK, calls=("listen",)), LOOK, ANSWER],
+        [
+            *(f"infer 1 for {WORK}", "RunTools look", f"infer 2 for {WORK}", "RunTools look"),
+            *(f"infer 3 for {WORK}", "RunTools listen", f"infer 4 for {WORK}", "RunTools look"),
+            *(f"infer 5 for {WORK}", f"stop completed by {WORK}"),
+        ],
+        base(repeated_call_limit=3),
+    ),
+    Scenario(
         "a criterion that raises",
         [LOOK],
         [f"infer 1 for {WORK}", "RunTools look", "stop error by broken"],
@@ -288,4 +308,4 @@ def _answer_calls(facts: ExecutionFacts, turn: Turn) -> ExecutionFacts:
 
 def _result(call: CallFacts) -> CallFacts:
     error = StepError("", ErrorType.TOOL, call.name) if call.name.startswith("bad") else None
-    return replace(call, error=error)
+    return replace(call, error=error, digest=call.name)

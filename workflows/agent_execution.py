@@ -135,6 +135,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             info=self.facts.state_info if self.plan.debug else None,
             retry_seconds=self.plan.retry_seconds,
             marks=self.facts.marks,
+            reminder=decision.reminder,
         )
         self.describe(f"asking the model for step {decision.number}")
         try:

@@ -34,6 +34,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_te
 DEFAULT_MAX_STEPS = 20
 DEFAULT_MAX_TOKENS = 32768
 DEFAULT_TIMEOUT_SECONDS = 300.0
+DEFAULT_REPEATED_CALLS = 30
 
 
 @runtime_checkable
@@ -87,9 +88,12 @@ class DefinitionBuilder(LimitsBuilder):
 
     @classmethod
     def base(cls) -> Self:
-        """A builder with the default limits: 20 steps, 32768 tokens, 300 seconds; it compacts requests."""
+        """A builder with the default limits, which compacts requests.
+
+        The limits are 20 steps, 32768 tokens, 300 seconds and 30 repeated calls.
+        """
         limited = cls().with_max_steps(DEFAULT_MAX_STEPS).with_max_tokens(DEFAULT_MAX_TOKENS)
-        limited.with_compaction()
+        limited.with_compaction().with_repeated_call_limit(DEFAULT_REPEATED_CALLS)
         return limited.with_timeout(DEFAULT_TIMEOUT_SECONDS).with_finish_reasons()
 
     def with_name(self, name: str, description: str = "") -> Self:
@@ -337,6 +341,7 @@ class DefinitionBuilder(LimitsBuilder):
                 cumulative_timeout=self._cumulative,
                 finish_reasons=self._finish_reasons,
                 error_policy=self._error_policy,
+                repeated_call_limit=self._repeated_calls,
                 output_retries=self._response_format.max_retries if self._response_format else None,
                 model_attempts=self._model_attempts,
                 retry_seconds=self._retry_seconds,

@@ -87,7 +87,7 @@ class AgentDefinition:
     def rules(self) -> Rules:
         """The rules of executions in this process; their criteria need not be registered."""
         plan = self.base_plan
-        criteria = plan.base_criteria().with_criteria(*self.criteria)
+        criteria = plan.criteria_with(*self.criteria)
         return Rules(criteria, plan.error_policy, plan.parallel_tools, plan.processes)
 
     def plan(self, registry: CriterionRegistry = REGISTERED) -> ExecutionPlan:

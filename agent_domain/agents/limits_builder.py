@@ -29,6 +29,7 @@ class LimitsBuilder:
     def __init__(self) -> None:
         self._max_steps: int | None = None
         self._max_tokens: int | None = None
+        self._repeated_calls: int | None = None
         self._timeout: float | None = None
         self._cumulative: CumulativeTimeout | None = None
         self._finish_reasons: tuple[str, ...] | None = None
@@ -84,6 +85,19 @@ class LimitsBuilder:
             "degrade_to": degrade_to,
         }
         self._budgets |= {budget.key: budget for budget in parse_budgets(given, "with_budget")}
+        return self
+
+    def with_repeated_call_limit(self, calls: int) -> Self:
+        """Stop once the same tool was called this often in a row with the same arguments and the same result.
+
+        After two thirds of these calls the model reads that it repeats itself.
+
+        Raises:
+            InvalidInput: The number is below 1.
+        """
+        if require_count("with_repeated_call_limit", calls) == 0:
+            raise InvalidInput("with_repeated_call_limit was given 0; pass 1 or more")
+        self._repeated_calls = calls
         return self
 
     def with_timeout(self, seconds: float) -> Self:

@@ -31,6 +31,7 @@ from everstep.agent_domain.loop.criteria import (
 )
 from everstep.agent_domain.loop.error_policy import CorrectingPolicy, ErrorPolicy
 from everstep.agent_domain.loop.loop import Rules
+from everstep.agent_domain.loop.repeated_calls import RepeatedCallLimit
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.stream.broadcast_config import STANDARD, BroadcastConfig
@@ -117,6 +118,8 @@ class ExecutionPlan(_Data):
 
     processes: bool = Field(default=False, exclude_if=lambda processes: not processes)
     """Whether processors run after each step."""
+    repeated_call_limit: int | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """How often the same call with the same result may be made in a row."""
     output_retries: int | None = Field(default=None, exclude_if=lambda retries: retries is None)
     """How often the model may correct a structured result; None: there is none."""
     approvals_expire: bool = Field(default=False, exclude_if=lambda expire: not expire)
@@ -155,9 +158,14 @@ class ExecutionPlan(_Data):
             UnknownName: A criterion is not registered.
         """
         known = registry or REGISTERED
-        more = tuple(known.build(ref) for ref in self.criteria)
-        criteria = self.base_criteria().with_criteria(*more)
+        criteria = self.criteria_with(*(known.build(ref) for ref in self.criteria))
         return Rules(criteria, self.error_policy, self.parallel_tools, self.processes)
+
+    def criteria_with(self, *more: Criterion[Any]) -> ContinuationCriteria:
+        """The base set, then these criteria, then the limit of repeated calls."""
+        limit = self.repeated_call_limit
+        guard = () if limit is None else (RepeatedCallLimit(limit),)
+        return self.base_criteria().with_criteria(*more, *guard)
 
     def base_criteria(self) -> ContinuationCriteria:
         """The base set: limits, finish reasons, error policy, pending tool calls."""
@@ -288,6 +296,7 @@ REGISTERED = CriterionRegistry(
             ErrorPresenceCheck,
             ExecutionTimeLimit,
             FinishReasonCheck,
+            RepeatedCallLimit,
             RetryLimit,
             SelfCriticContinuationCheck,
             StepsLimit,

@@ -56,6 +56,7 @@ _KEYS = (
     "capabilities",
     "max_steps",
     "max_tokens",
+    "repeated_call_limit",
     "timeout_seconds",
     "retry_seconds",
     "compaction",
@@ -99,6 +100,8 @@ class AgentSpec:
     """
     approval: Mapping[str, Any] = field(default_factory=FrozenDict)
     """Approval by the name of the tool: `never`, `always`, or a list of rules."""
+    repeated_call_limit: int | None = None
+    """How often the same call with the same result may be made in a row."""
     error_policy: str | None = None
     """The name of a preset of `ErrorPolicy`, which decides whether a failure ends the execution."""
     output: Mapping[str, Any] | None = None
@@ -120,6 +123,7 @@ class AgentSpec:
             "capabilities": _capabilities(self.capabilities),
             "max_steps": _count(self.max_steps, "max_steps"),
             "max_tokens": _count(self.max_tokens, "max_tokens"),
+            "repeated_call_limit": _count(self.repeated_call_limit, "repeated_call_limit"),
             "timeout_seconds": _seconds(self.timeout_seconds, "timeout_seconds"),
             "retry_seconds": _retry_seconds(self.retry_seconds),
             "compaction": _compaction(self.compaction),

@@ -19,12 +19,16 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
 def compact(outcome: ContinuationOutcome) -> FrozenDict:
     """Serialize an outcome in few bytes for workflow history: common values are left out."""
-    fields = {
+    fields: dict[str, Any] = {
         "decision": outcome.decision,
         "by": outcome.resolved_by,
         "stop": outcome.stop_reason,
         "votes": [_compact_vote(vote) for vote in outcome.evaluations],
     }
+    votes, usual = fields["votes"], _COMPACT_DEFAULTS["votes"]
+    if len(votes) > len(usual) and votes[: len(usual)] == usual:
+        # Criteria after the base set, which usually allow another step.
+        fields |= {"votes": usual, "more": votes[len(usual) :]}
     return frozen_map({key: value for key, value in fields.items() if value != _COMPACT_DEFAULTS.get(key)})
 
 
@@ -71,7 +75,7 @@ def expand(data: Mapping[str, Any]) -> ContinuationOutcome:
     """Read an outcome that `compact` serialized."""
     fields = {**_COMPACT_DEFAULTS, **data}
     decision = ContinuationDecision(fields["decision"])
-    votes = tuple(_expand_entry(entry) for entry in fields["votes"])
+    votes = tuple(_expand_entry(entry) for entry in (*fields["votes"], *fields.get("more", ())))
     should_continue = decision is ContinuationDecision.REQUEST
     return ContinuationOutcome(
         decision, should_continue, str(fields["by"]), StopReason(fields["stop"]), votes

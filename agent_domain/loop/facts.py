@@ -7,7 +7,7 @@ with the outcome of the evaluation that follows.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -25,6 +25,7 @@ from everstep.agent_domain.loop.error_policy import (
 )
 from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.marks import changed_marks, former_marks, with_mark
+from everstep.agent_domain.loop.repeated_calls import NO_REPEATED_CALLS, RepeatedCalls
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
@@ -117,6 +118,8 @@ class ExecutionFacts:
     marks: FrozenDict = EMPTY
     """Small values that processors and hooks set for criteria; see the module `marks`."""
     last_outcome: ContinuationOutcome | None = None
+    repeated: RepeatedCalls = field(default=NO_REPEATED_CALLS, compare=False)
+    """How often the last call was repeated."""
     unknown_effects_apart: bool = False
     """The rule for unknown effects under which the execution runs; see the module `error_policy`."""
     exhausted: ExhaustedBudget | None = None
@@ -222,6 +225,11 @@ class ExecutionFacts:
         )
 
     @property
+    def repeated_calls(self) -> int:
+        """How often the last call was made in a row with the same result."""
+        return self.repeated.count
+
+    @property
     def elapsed_seconds(self) -> float:
         """Wall-clock time since the run began or was resumed."""
         start = self.execution_started_at or self.state_info.started_at
@@ -261,6 +269,7 @@ class ExecutionFacts:
             self.at(now),
             execution_started_at=self.execution_started_at or now,
             step_started_at=now,
+            repeated=self.repeated.step_started(),
             stop_signal=None,
             continuation_requested=False,
             is_processed=False,
@@ -279,6 +288,7 @@ class ExecutionFacts:
             usage=self.usage + step.usage + step.besides.usage,
             child_tokens=self.child_tokens + step.besides.child_tokens,
             state_info=info,
+            repeated=self.repeated.with_step(call.digest for call in step.calls),
         )
 
     def wished(self, wishes: Wishes) -> "ExecutionFacts":

@@ -38,6 +38,7 @@ from everstep.agent_domain.loop.continuation import (
 )
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.facts import ExecutionFacts
+from everstep.agent_domain.loop.repeated_calls import LoopReminder, RepeatedCallLimit
 from everstep.agent_domain.loop.status import StopReason
 from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed
 from everstep.agent_domain.loop.views import ExecutionView
@@ -52,6 +53,8 @@ class Infer:
     """The evaluation that requested the step; None if the step was started before and interrupted."""
     hears: int = 0
     """The number of steered messages that enter the conversation before it."""
+    reminder: LoopReminder | None = None
+    """What the model reads first, if it repeats itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +206,20 @@ def _decide_boundary(
     if facts.steered:
         steered_outcome = criteria.evaluate(view(facts.requested()))
         if steered_outcome.should_continue:
-            return Infer(facts.next_step_number, steered_outcome, hears=facts.steered)
+            reminder = _reminder(facts, criteria)
+            return Infer(facts.next_step_number, steered_outcome, facts.steered, reminder)
     outcome = criteria.evaluate(view(facts))
     if outcome.should_continue:
-        return Infer(facts.next_step_number, outcome)
+        return Infer(facts.next_step_number, outcome, reminder=_reminder(facts, criteria))
     return Stop(outcome, unheard=facts.steered)
+
+
+def _reminder(facts: ExecutionFacts, criteria: ContinuationCriteria) -> LoopReminder | None:
+    """The reminder of a limit of repeated calls, if one is due."""
+    limits = (each for each in criteria.criteria if isinstance(each, RepeatedCallLimit))
+    calls = facts.current_step.calls if facts.current_step else ()
+    due = (limit.reminder(facts.repeated, calls[-1].name) for limit in limits if calls)
+    return next((reminder for reminder in due if reminder), None)
 
 
 def _is_cancelled(facts: ExecutionFacts) -> bool:

@@ -5,7 +5,7 @@ conversation, and contain no text of a person or a model.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from everstep.agent_domain.loop.hook_requests import NO_WISHES, Wishes
@@ -51,6 +51,8 @@ class CallFacts:
     need: CallNeed = CallNeed.RUN
     is_settled: bool = False
     error: StepError | None = None
+    digest: str | None = field(default=None, compare=False)
+    """The digest of its arguments and its result (see `repeated_calls`); None without a result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ class ExecutionView(Signalled, Protocol):
         ...
 
     @property
+    def repeated_calls(self) -> int:
+        """How often the last call was made in a row with the same result."""
+        ...
+
+    @property
     def marks(self) -> FrozenDict:
         """Small values that processors and hooks set."""
         ...

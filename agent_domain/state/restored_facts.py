@@ -1,12 +1,21 @@
-"""The facts of a state that is read from JSON: counters are computed from its steps."""
+"""The facts and the execution of a state that is read from JSON: counters are computed from its steps."""
 
 from everstep.agent_domain.capabilities.critique import former_marks_of
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.repeated_calls import RepeatedCalls
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.state.execution_data import ExecutionData
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
-from everstep.agent_domain.values import FrozenDict, frozen_map, read_optional
+from everstep.agent_domain.values import (
+    FrozenDict,
+    frozen_map,
+    parse_optional_moment,
+    parse_optional_uuid,
+    read_optional,
+    thaw,
+)
 
 
 def restore_facts(
@@ -27,8 +36,33 @@ def restore_facts(
         is_recorded=current is None,
         is_paused=bool(data.get("isPaused")),
         marks=_restore_marks(data),
+        repeated=_repeated_calls(records),
         last_outcome=read_optional(data, "lastContinuationOutcome", ContinuationOutcome.from_dict),
     )
+
+
+def restore_execution(
+    data: FrozenDict, records: tuple[StepExecution, ...], current: AgentStep | None
+) -> ExecutionData:
+    """The data of the execution of a state in its JSON form; its result is JSON."""
+    return ExecutionData(
+        parse_optional_uuid(data.get("executionId"), "executionId"),
+        parse_optional_moment(data.get("startedAt"), "startedAt"),
+        parse_optional_moment(data.get("completedAt"), "completedAt"),
+        records,
+        current or (records[-1].step if records else None),
+        task=data.get("task"),
+        output=thaw(data.get("output")),
+        output_data=data.get("output"),
+    )
+
+
+def _repeated_calls(records: tuple[StepExecution, ...]) -> RepeatedCalls:
+    repeated = RepeatedCalls()
+    for record in records:
+        calls = record.step.facts(record.number).calls
+        repeated = repeated.step_started().with_step(call.digest for call in calls)
+    return repeated
 
 
 def _restore_marks(data: FrozenDict) -> FrozenDict:

@@ -27,7 +27,7 @@ from everstep.agent_domain.messages.messages import (
 )
 from everstep.agent_domain.messages.response_format import OutputT_co
 from everstep.agent_domain.state.execution_data import ExecutionData, last_user_text
-from everstep.agent_domain.state.restored_facts import restore_facts
+from everstep.agent_domain.state.restored_facts import restore_execution, restore_facts
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
 from everstep.agent_domain.storage.metadata_changes import inherited_metadata
 from everstep.agent_domain.tools.tools import ToolExecution
@@ -37,12 +37,10 @@ from everstep.agent_domain.values import (
     format_optional_moment,
     frozen_document,
     frozen_map,
-    parse_optional_moment,
     parse_optional_uuid,
     read_each,
     read_optional,
     reading,
-    thaw,
 )
 
 CANCELLED_CALL = "Error: Cancelled before it finished"
@@ -184,6 +182,11 @@ class AgentState(Generic[OutputT_co]):
     def error_context(self) -> ErrorContext:
         """The latest failure with its message, for the error policy."""
         return self.facts.context_of(self.current_step)
+
+    @property
+    def repeated_calls(self) -> int:
+        """How often the last call was made in a row with the same result."""
+        return self.facts.repeated.count
 
     @property
     def elapsed_seconds(self) -> float:
@@ -484,14 +487,5 @@ def _state_from_data(data: FrozenDict) -> AgentState:
         or MessageStore.from_dict(data),
         metadata=frozen_map(data.get("metadata") or {}, "metadata"),
         cached_context=read_optional(data, "cachedContext", CachedContext.from_dict) or CachedContext(),
-        execution=ExecutionData(
-            parse_optional_uuid(data.get("executionId"), "executionId"),
-            parse_optional_moment(data.get("startedAt"), "startedAt"),
-            parse_optional_moment(data.get("completedAt"), "completedAt"),
-            records,
-            current or (records[-1].step if records else None),
-            task=data.get("task"),
-            output=thaw(data.get("output")),
-            output_data=data.get("output"),
-        ),
+        execution=restore_execution(data, records, current),
     )

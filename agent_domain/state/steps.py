@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.repeated_calls import call_digest
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts, StepType, type_of_step
 from everstep.agent_domain.loop.stop_signal import StopSignal
@@ -175,6 +176,7 @@ class AgentStep:
         """The facts of this step, without bodies and without the messages of errors."""
         failed = {e.call.id: _fact(e.error, e.call.name) for e in self.tool_executions if e.error}
         pending = {call.id for call in self.pending_calls}
+        results = {e.call.id: e.text for e in self.tool_executions}
         calls = tuple(
             CallFacts(
                 c.id,
@@ -182,6 +184,7 @@ class AgentStep:
                 CallNeed(self.needs.get(c.id, CallNeed.RUN)),
                 c.id not in pending,
                 failed.pop(c.id, None),
+                call_digest(c.name, c.arguments, results[c.id]) if c.id in results else None,
             )
             for c in self.tool_calls
         )

@@ -165,6 +165,8 @@ def _limit(builder: DefinitionBuilder, spec: AgentSpec) -> None:
         builder.with_max_steps(spec.max_steps)
     if spec.max_tokens is not None:
         builder.with_max_tokens(spec.max_tokens)
+    if spec.repeated_call_limit is not None:
+        builder.with_repeated_call_limit(spec.repeated_call_limit)
     if spec.timeout_seconds is not None:
         builder.with_timeout(spec.timeout_seconds)
     if spec.retry_seconds is not None:

@@ -10,7 +10,7 @@ from everstep.agent_domain.agents.processors import additions_between
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import ContextTooLong
 from everstep.agent_domain.loop.hook_requests import Wishes
-from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.messages.messages import Messages, user
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.steps import NO_ADDITIONS, HookAdditions
 from everstep.steps.compactor import Compactor, state_for_model
@@ -39,6 +39,12 @@ class ModelCall:
         """Whether the model was asked and has not replied, also if it failed."""
         self._began = seconds()
 
+    def remind(self, text: str) -> None:
+        """Add a message to the end of the conversation, which the model reads first."""
+        self.state = self.state.heard(user(text))
+        if not self.is_free:
+            self.added = additions_between(self.initial_state, self.state)
+
     async def run_hooks(self, definition: AgentDefinition) -> None:
         """Run the hooks before the step.
 
@@ -47,7 +53,7 @@ class ModelCall:
         """
         state = await run_before_step(definition, self.state)
         if not self.is_free:
-            self.added = additions_between(self.state, state)
+            self.added = additions_between(self.initial_state, state)
         self.state = state
 
     async def ask(

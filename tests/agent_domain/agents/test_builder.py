@@ -30,6 +30,7 @@ from everstep.agent_domain.loop.criteria import (
 )
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.finish_reason import FinishReason
+from everstep.agent_domain.loop.repeated_calls import RepeatedCallLimit
 from everstep.agent_domain.messages.cached_context import CachedContext, ResponseFormat
 from everstep.agent_domain.messages.messages import system, user
 from everstep.agent_domain.state.events import EventBus
@@ -84,6 +85,7 @@ def test_the_base_has_all_defaults() -> None:
         FinishReasonCheck(),
         ErrorPolicyCriterion(ErrorPolicy.stop_on_any_error()),
         ToolCallPresenceCheck(ErrorPolicy.stop_on_any_error()),
+        RepeatedCallLimit(30),
     ]
     assert definition.base_plan.model_attempts is None
     assert definition.rules.error_policy == ErrorPolicy.stop_on_any_error()
@@ -354,6 +356,7 @@ METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
     "with_name": lambda b: b.with_name("helper"),
     "with_max_steps": lambda b: b.with_max_steps(5),
     "with_max_tokens": lambda b: b.with_max_tokens(5),
+    "with_repeated_call_limit": lambda b: b.with_repeated_call_limit(5),
     "with_timeout": lambda b: b.with_timeout(5),
     "with_cumulative_timeout": lambda b: b.with_cumulative_timeout(5),
     "with_max_retries": lambda b: b.with_max_retries(5),
@@ -526,6 +529,8 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
         "response format must be a map, not str",
     ),
     ("with_response_format", lambda b: b.with_response_format({"type": "json_schema"}), "needs a 'schema'"),
+    ("with_repeated_call_limit", lambda b: b.with_repeated_call_limit(0), "was given 0; pass 1 or more"),
+    ("with_repeated_call_limit", lambda b: b.with_repeated_call_limit(-1), "was given -1; pass 0 or more"),
     ("with_output", lambda b: b.with_output("Trip"), "'Trip' cannot be a schema; pass a pydantic model"),
     ("with_output", lambda b: b.with_output({"type": "object"}, max_retries=99), "pass at most 10"),
     ("on_build", lambda b: b.on_build(5), "on_build needs a function that takes and returns an agent, not 5"),

@@ -304,15 +304,22 @@ def test_an_object_that_cannot_vote_is_refused_with_advice() -> None:
         ContinuationCriteria(function)
 
 
-def test_the_usual_outcome_after_a_step_takes_no_room_at_all() -> None:
-    """2.1.3: after a step that called tools, with an agent that sets no limits."""
+def test_the_usual_outcome_after_a_step_takes_nearly_no_room() -> None:
+    """2.1.3: after a step that called tools, with an agent that sets no limits; plans of older releases have
+    no limit of repeated calls, whose vote is written.
+    """
     facts = an_execution(a_step(an_answered_call()))
     plan = DefinitionBuilder.base().with_driver(ToolCallingDriver(ScriptedModel())).definition().plan()
     found = plan.rules().criteria.evaluate(facts.at(after(1)))
 
+    older = plan.model_copy(update={"repeated_call_limit": None}).rules()
+    former = older.criteria.evaluate(facts.at(after(1)))
+
     assert found.should_continue
-    assert compact(found) == {}
-    assert expand({}).to_dict() == found.to_dict()
+    assert compact(found) == {"more": ["RepeatedCallLimit"]}
+    assert compact(former) == {}
+    for each in (found, former):
+        assert expand(compact(each)).to_dict() == each.to_dict()
 
 
 @pytest.mark.parametrize("context", [{}, {"maxRetries": 3}, {"totalFailures": 1, "errorType": "tool"}])

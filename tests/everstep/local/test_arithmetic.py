@@ -188,6 +188,7 @@ async def test_every_evaluation_is_recorded_with_its_step() -> None:
             "ErrorPolicyCriterion",
             "ToolCallPresenceCheck",
             "CallableCriterion",
+            "RepeatedCallLimit",
         ]
 
 
