@@ -3,13 +3,13 @@
 import gc
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from everstep.runtime.signals import restore_for_children
-from tests.databases import databases
-from tests.services import services
+from tests.services import ServerHost, databases, services
 
 # Only here: imported into several conftests, each would start servers of its own.
 __all__ = ["databases", "services"]
@@ -23,6 +23,8 @@ restore_for_children()
 settings.register_profile("everstep", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everstep")
 
+SERVERS = pytest.StashKey[ServerHost]()
+
 DOMAIN = Path(__file__).parent / "agent_domain"
 
 SLOW_SECONDS = 1800
@@ -35,6 +37,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "installation: drives processes of a running installation over their own ports"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Let the processes of a parallel run share servers."""
+    if SERVERS not in node.config.stash:
+        node.config.stash[SERVERS] = ServerHost()
+    node.workerinput["servers"] = str(node.config.stash[SERVERS].folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the servers of a parallel run."""
+    if servers := config.stash.get(SERVERS, None):
+        servers.close()
 
 
 @pytest.hookimpl(wrapper=True)

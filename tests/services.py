@@ -1,23 +1,67 @@
-"""The real servers, once per test session.
+"""The real servers, once per run of the tests.
 
-A test whose marker says `loop_scope="session"` may also stop and start them. Other tests use the addresses in
-the fixture: they run in their own event loop, and the servers belong to another one.
+The processes of a parallel run share the servers of one host process, so each test has databases and task
+queues with names of its own. A test that stops or changes a server opens others.
 """
 
+import asyncio
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Final
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Final, Protocol
 
+import pytest
 import pytest_asyncio
 
-from everstep.runtime.embedded import EmbeddedConfig, EmbeddedServices, open_services
+from everstep.runtime.embedded import EmbeddedConfig, find_running, open_services
+from everstep.store.migrate import upgrade
+from tests.databases import MIGRATED, Databases
 
-CARELESS: Final = {"fsync": "off"}
+ROOT: Final = Path(__file__).parents[1]
+
+POSTGRES: Final = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    # All tests of a parallel run have their pools on one server.
+    "max_connections": "500",
+}
 """PostgreSQL without waiting for the disk. Committed data survive a killed server, but no power cut; without
 `synchronous_commit` they would not even survive the former.
 """
+
+SQLITE: Final = {"journal_mode": "wal", "synchronous": "off"}
+"""The same for Temporal."""
+
+DYNAMIC_CONFIG: Final[dict[str, object]] = {
+    # Each test has its own task queue, and the server would make several parts of it, with metrics of each.
+    "matching.numTaskqueueReadPartitions": 1,
+    "matching.numTaskqueueWritePartitions": 1,
+    "metrics.breakdownByTaskQueue": False,
+    "metrics.breakdownByPartition": False,
+}
+
+DEADLINE: Final = 120.0
+
+
+class Servers(Protocol):
+    """The addresses of PostgreSQL and Temporal."""
+
+    @property
+    def database_url(self) -> str:
+        """The URL of a database, for SQLAlchemy."""
+        ...
+
+    @property
+    def temporal_address(self) -> str:
+        """The address for Temporal's clients."""
+        ...
 
 
 @contextmanager
@@ -33,12 +77,98 @@ def data_directory() -> Generator[Path]:
 
 def careless(data: Path) -> EmbeddedConfig:
     """Servers on free ports that do not wait for the disk."""
-    return EmbeddedConfig(data, temporal_port=0, ui_port=0, postgres_settings=CARELESS)
+    return EmbeddedConfig(
+        data,
+        temporal_port=0,
+        ui_port=0,
+        dynamic_config=DYNAMIC_CONFIG,
+        temporal_pragmas=SQLITE,
+        postgres_settings=POSTGRES,
+    )
+
+
+async def make_template(servers: Servers) -> None:
+    """Create the database with empty tables, from which the databases of tests are copied."""
+    databases = Databases(servers.database_url)
+    databases.run(f"CREATE DATABASE {MIGRATED}")
+    await upgrade(databases.url_of(MIGRATED))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def services() -> AsyncGenerator[EmbeddedServices]:
-    """PostgreSQL and Temporal, on free ports and in a directory of this session."""
+async def services(request: pytest.FixtureRequest) -> AsyncGenerator[Servers]:
+    """PostgreSQL and Temporal."""
+    folder = getattr(request.config, "workerinput", {}).get("servers")
+    if folder is not None:
+        yield await _shared_servers(Path(folder))
+        return
     with data_directory() as data:
         async with open_services(careless(data)) as running:
+            await make_template(running)
             yield running
+
+
+@pytest.fixture(scope="session")
+def databases(services: Servers) -> Databases:
+    """The databases of the tests' server."""
+    return Databases(services.database_url)
+
+
+def make_database(services: Servers, name: str, template: str = MIGRATED) -> str:
+    """Create a database whose name begins like this, with empty tables, and return its URL."""
+    return Databases(services.database_url).create(template, name)
+
+
+# The servers of a parallel run.
+
+DATA, READY, LOG = "data", "ready", "log"
+
+
+class ServerHost:
+    """The process of the servers. They end with it, and it ends with this process."""
+
+    def __init__(self) -> None:
+        self.folder = Path(mkdtemp(prefix="everstep-test-"))
+        with (self.folder / LOG).open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 -- fixed arguments
+                [sys.executable, "-m", "tests.services", self.folder],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                # Ctrl-C is for the tests, which need the servers until their end.
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """Stop the servers, and remove their data."""
+        self._process.communicate()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+async def _host(folder: Path) -> None:
+    """Run the servers until the standard input ends, also because the tests were killed."""
+    try:
+        async with open_services(careless(folder / DATA)) as running:
+            await make_template(running)
+            (folder / READY).touch()
+            await asyncio.to_thread(sys.stdin.read)
+            # An orderly stop would wait for connections.
+            await running.temporal.kill()
+    finally:
+        shutil.rmtree(folder / DATA, ignore_errors=True)
+
+
+async def _shared_servers(folder: Path) -> Servers:
+    """Wait until the host's servers answer."""
+    deadline = time.monotonic() + DEADLINE
+    while not (folder / READY).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the servers of the tests did not start: {(folder / LOG).read_text()}")
+        await asyncio.sleep(0.05)
+    running = find_running(folder / DATA)
+    assert running, (folder / LOG).read_text()
+    return running
+
+
+if __name__ == "__main__":
+    asyncio.run(_host(Path(sys.argv[1])))

@@ -4,15 +4,13 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from uuid import uuid4
 
-import psycopg
 import pytest_asyncio
-from sqlalchemy import make_url
 
 from everstep.http_api.api_keys import create_key
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.keys import PostgresKeys
 from tests.acceptance.front import Front
 from tests.acceptance.harness import Installation, Nursery, open_installation
+from tests.services import Servers, make_database
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -23,14 +21,10 @@ async def nursery() -> AsyncGenerator[Nursery]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGenerator[Installation]:
+async def installation(services: Servers, nursery: Nursery) -> AsyncGenerator[Installation]:
     """An installation on the session's servers, in its own database."""
-    with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE acceptance")
-    own = make_url(services.database_url).set(database="acceptance")
-    async with open_installation(
-        nursery, services, own.render_as_string(hide_password=False)
-    ) as installation:
+    own = make_database(services, "acceptance")
+    async with open_installation(nursery, services, own) as installation:
         yield installation
 
 

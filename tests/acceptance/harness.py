@@ -27,13 +27,13 @@ from everstep.activities.failpoints import Failpoint
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Client, Execution
 from everstep.runtime.agents import load_agents
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
 from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.postgres import PostgresStore
 from tests.acceptance.agents import ARMED, JOURNAL, OPEN
+from tests.services import Servers
 
 ROOT: Final = Path(__file__).parents[2]
 AGENTS: Final = "tests.acceptance.agents:agents"
@@ -185,7 +185,7 @@ class Installation:
 
 @asynccontextmanager
 async def open_installation(
-    nursery: Nursery, services: EmbeddedServices, database_url: str
+    nursery: Nursery, services: Servers, database_url: str
 ) -> AsyncGenerator[Installation]:
     """An installation on these servers, with its tables."""
     await upgrade(database_url)

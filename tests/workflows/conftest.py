@@ -14,8 +14,8 @@ import pytest_asyncio
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.workflows.activity_options import CHILD, MODEL, QUICK_TOOL, SETTLE, TOOL
+from tests.services import Servers
 from tests.workflows.harness import STORAGE, Storage, connect_temporal
 
 
@@ -55,7 +55,7 @@ def storage(request: pytest.FixtureRequest) -> Generator[Storage]:
 
 
 @pytest_asyncio.fixture
-async def temporal(storage: Storage, services: EmbeddedServices) -> AsyncGenerator[Client]:
+async def temporal(storage: Storage, services: Servers) -> AsyncGenerator[Client]:
     """A client with the settings of our processes."""
     yield await connect_temporal(services)
     await storage.close()

@@ -42,7 +42,6 @@ from everstep.agent_domain.tools.tools import Tool
 from everstep.client.client import Client, Execution
 from everstep.client.temporal_entry import TemporalEntry
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY, connect
 from everstep.runtime.worker import make_worker
@@ -52,7 +51,8 @@ from everstep.store.postgres import PostgresStore
 from everstep.streams.memory_bus import MemoryBus
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, ExecutionProgress, ExecutionResult, workflow_id
-from tests.databases import MIGRATED, Databases
+from tests.databases import Databases
+from tests.services import Servers
 
 DEADLINE = 20.0
 """Far longer than any operation takes; a wait of this length is a wait for something that never happens."""
@@ -111,7 +111,7 @@ class Storage:
     def store(self, bus: MemoryBus) -> ExecutionStore:
         if self.databases is None:
             return MemoryStore(bus=bus)
-        url = self.databases.create(MIGRATED)
+        url = self.databases.take()
         engine = create_engine(url)
         self._opened.append((url, engine))
         return PostgresStore(engine, bus)
@@ -120,7 +120,7 @@ class Storage:
         for url, engine in self._opened:
             await engine.dispose()
             if self.databases:
-                self.databases.drop(url)
+                self.databases.give_back(url)
         self._opened.clear()
 
 
@@ -351,7 +351,7 @@ class Office:
         return [e.payload["status"] for e in envelopes if e.type == "agent.status"]
 
 
-async def connect_temporal(services: EmbeddedServices) -> TemporalClient:
+async def connect_temporal(services: Servers) -> TemporalClient:
     """A client with the settings of our processes."""
     return await connect(Settings(temporal_address=services.temporal_address))
 

@@ -6,12 +6,9 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
-from uuid import uuid4
 
-import psycopg
 import pytest
 import pytest_asyncio
-from sqlalchemy import make_url
 
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.builder import DefinitionBuilder
@@ -34,12 +31,11 @@ from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Execution
 from everstep.local.runner import LocalRunner
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
-from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
 from everstep.workflows import agent_execution
 from tests.scenarios import SCENARIOS
+from tests.services import Servers, make_database
 from tests.workflows.harness import (
     HeldModel,
     Office,
@@ -56,15 +52,10 @@ from tests.workflows.test_subagents import Hire, child_of, hires
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def database(services: EmbeddedServices) -> str:
+@pytest.fixture(scope="module")
+def database(services: Servers) -> str:
     """The store in memory has no snapshots."""
-    name = f"debugged_{uuid4().hex}"
-    with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    url = make_url(services.database_url).set(database=name).render_as_string(hide_password=False)
-    await upgrade(url)
-    return url
+    return make_database(services, "debugged")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -76,7 +67,7 @@ async def store(database: str) -> AsyncGenerator[PostgresSessions]:
 
 @dataclass(frozen=True)
 class Debugging:
-    services: EmbeddedServices
+    services: Servers
     store: PostgresSessions
 
     @asynccontextmanager
@@ -94,7 +85,7 @@ class Debugging:
 
 
 @pytest.fixture
-def debugging(services: EmbeddedServices, store: PostgresSessions) -> Debugging:
+def debugging(services: Servers, store: PostgresSessions) -> Debugging:
     return Debugging(services, store)
 
 
@@ -229,7 +220,7 @@ class RunPair:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runs(services: EmbeddedServices, store: PostgresSessions) -> Mapping[str, RunPair]:
+async def runs(services: Servers, store: PostgresSessions) -> Mapping[str, RunPair]:
     """All of them, in parallel."""
     debugging = Debugging(services, store)
 

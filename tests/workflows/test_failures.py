@@ -39,10 +39,10 @@ from everstep.agent_domain.tools.tools import Effect, ToolOptions
 from everstep.agent_domain.values import EMPTY
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.worker import make_worker
 from everstep.steps import tool_calls
 from everstep.workflows.contracts import ExecutionResult, workflow_id
+from tests.services import Servers
 from tests.workflows.failpoints import FORGIVING, FailpointStrike, errors, results
 from tests.workflows.harness import (
     Office,
@@ -233,9 +233,7 @@ class StruckRun:
 @pytest_asyncio.fixture(
     scope="module", loop_scope="module", params=[0.0, 60.0], ids=["announced", "over at once"]
 )
-async def struck_runs(
-    services: EmbeddedServices, request: pytest.FixtureRequest
-) -> Mapping[StruckAttempt, StruckRun]:
+async def struck_runs(services: Servers, request: pytest.FixtureRequest) -> Mapping[StruckAttempt, StruckRun]:
     """All of them, in parallel; beginnings are stored at once, or together with the outcome."""
     attempts = [*MODEL_ATTEMPTS, *TOOL_ATTEMPTS]
     tools = {

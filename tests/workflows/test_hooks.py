@@ -33,7 +33,6 @@ from everstep.agent_domain.tools.tools import (
     ToolOptions,
 )
 from everstep.local.runner import LocalRunner
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.temporal import data_converter
 from everstep.steps import hooks
 from everstep.workflows import agent_execution
@@ -41,6 +40,7 @@ from everstep.workflows.activity_options import MODEL, QUICK_TOOL, TOOL
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionResult
 from tests.scenarios import describe
+from tests.services import Servers
 from tests.workflows.harness import (
     DEADLINE,
     Office,
@@ -136,7 +136,7 @@ async def run_durably(office: Office, case: Case, decisions: Mapping[str, list[s
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, DurableRun]]:
+async def runs(services: Servers) -> AsyncGenerator[Mapping[str, DurableRun]]:
     """Every case, several in parallel: the time limit of one is not spent waiting for all the others."""
     decisions: dict[str, list[str]] = {}
     some = asyncio.Semaphore(SOME)

@@ -12,7 +12,6 @@ import psycopg
 import psycopg.sql
 import pytest
 import pytest_asyncio
-from sqlalchemy import make_url
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
@@ -28,14 +27,13 @@ from everstep.agent_domain.tools.toolsets import Asker
 from everstep.capabilities.mcp import HttpServer, Server, UseMCP, close_connections, toolset as mcp_toolset
 from everstep.client.client import Execution
 from everstep.local.runner import LocalRunner
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
-from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
 from everstep.workflows import agent_execution
 from tests.everstep.capabilities.mcp.counterparts import TIME, everything, everything_over_http, filesystem
 from tests.everstep.capabilities.mcp.hostile_http import HostileHttp, hostile_http
 from tests.everstep.capabilities.mcp.using import hostile, wait_until
+from tests.services import Servers, make_database
 from tests.workflows.failpoints import FailpointStrike, results
 from tests.workflows.harness import Office, WatchedStore, an_agent, an_office, at_work, final_result, runs_of
 
@@ -278,14 +276,10 @@ class TestCancelling:
 # Secrets.
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def database(services: EmbeddedServices) -> str:
+@pytest.fixture(scope="module")
+def database(services: Servers) -> str:
     """The URL of a database with our tables."""
-    with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE mcp_secrets")
-    own = make_url(services.database_url).set(database="mcp_secrets").render_as_string(hide_password=False)
-    await upgrade(own)
-    return own
+    return make_database(services, "mcp_secrets")
 
 
 @pytest_asyncio.fixture

@@ -4,10 +4,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import pytest_asyncio
-from sqlalchemy import make_url
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.failpoints import Failpoint
@@ -26,12 +24,11 @@ from everstep.capabilities.skills import SkillLibrary, UseSkills
 from everstep.capabilities.tasks import UseTaskPlanning
 from everstep.client.client import Execution
 from everstep.local.runner import LocalRunner
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
-from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
 from everstep.workflows import agent_execution
 from tests.everstep.client.parlour import SessionSetup, open_session_setup
+from tests.services import Servers, make_database
 from tests.workflows.failpoints import FailpointStrike, results
 from tests.workflows.harness import Office, an_agent, at_work, final_result, runs_of
 
@@ -236,15 +233,10 @@ class TestSkills:
 # Conversations of a session.
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def database(services: EmbeddedServices) -> str:
+@pytest.fixture(scope="module")
+def database(services: Servers) -> str:
     """The URL of a database with our tables."""
-    url = services.database_url
-    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE remembering")
-    own = make_url(url).set(database="remembering").render_as_string(hide_password=False)
-    await upgrade(own)
-    return own
+    return make_database(services, "remembering")
 
 
 @pytest_asyncio.fixture

@@ -17,9 +17,9 @@ from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScenarioStep
 from everstep.client.client import Execution
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.workflows import agent_execution
 from everstep.workflows.contracts import ExecutionResult
+from tests.services import Servers
 from tests.workflows.harness import (
     Office,
     an_agent,
@@ -73,7 +73,7 @@ async def pause_after(office: Office, execution: Execution, steps: int) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rollover(services: EmbeddedServices) -> AsyncGenerator[Rollover]:
+async def rollover(services: Servers) -> AsyncGenerator[Rollover]:
     """Steps without an end, messages from four people at once, and two pauses."""
     driver = DeterministicAgentDriver.from_steps(WORKS_ON)
     agent = an_agent(tools=[MockTool("work")]).with_driver(driver).with_max_steps(STEPS)

@@ -20,10 +20,10 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.testing import MockTool
 from everstep.agent_domain.tools.tools import ToolCall
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.workflows import agent_execution
 from everstep.workflows.contracts import ExecutionResult
 from tests.scenarios import SCENARIOS, Scenario, Turn, describe, drive
+from tests.services import Servers
 from tests.workflows.harness import (
     Office,
     an_agent,
@@ -74,7 +74,7 @@ def command_of(decision: str) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def runs(services: EmbeddedServices) -> AsyncGenerator[Mapping[str, ScenarioRun]]:
+async def runs(services: Servers) -> AsyncGenerator[Mapping[str, ScenarioRun]]:
     """Every scenario, in parallel."""
     decisions: dict[str, list[str]] = {}
 

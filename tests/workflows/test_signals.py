@@ -17,11 +17,11 @@ from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Execution
 from everstep.client.command_delivery import CommandDelivery
 from everstep.client.signal_entry import MAX_SIGNAL_BYTES, SIGNALS_MAY_NOT_APPROVE
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect, data_converter
 from everstep.workflows import agent_execution, people_signals
 from everstep.workflows.agent_execution import AgentExecution
+from tests.services import Servers
 from tests.workflows.failpoints import AttemptDied
 from tests.workflows.harness import (
     HeldModel,
@@ -63,7 +63,7 @@ class Service:
 
 
 @pytest.fixture
-async def bare(services: EmbeddedServices) -> TemporalClient:
+async def bare(services: Servers) -> TemporalClient:
     """A client as any service makes it."""
     return await TemporalClient.connect(services.temporal_address)
 
@@ -381,7 +381,7 @@ async def test_the_next_run_keeps_what_was_refused(
 
 
 async def test_plain_signals_where_payloads_are_encrypted(
-    services: EmbeddedServices, temporal: TemporalClient, bare: TemporalClient
+    services: Servers, temporal: TemporalClient, bare: TemporalClient
 ) -> None:
     """8.12.2, 8.9.4: shown as refused; encrypted ones are carried out."""
     key = b64encode(bytes(32)).decode()

@@ -30,6 +30,8 @@ class EmbeddedConfig:
     """Registered in the namespace `default`, even if the data directory predates them."""
     dynamic_config: Mapping[str, object] = field(default_factory=dict[str, object])
     """Temporal's dynamic configuration, with JSON values."""
+    temporal_pragmas: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Pragmas of SQLite for Temporal's file; others have SQLite's safe defaults."""
     postgres_settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings as in postgresql.conf; others have PostgreSQL's safe defaults."""
     start_timeout: float = 60.0

@@ -116,6 +116,7 @@ class Temporal(Service):
             "ui-port": [str(self._door.inner[1])],
             "log-level": ["error"],
             "search-attribute": [f"{name}={type_}" for name, type_ in self.config.search_attributes.items()],
+            "sqlite-pragma": [f"{name}={value}" for name, value in self.config.temporal_pragmas.items()],
             "dynamic-config-value": [
                 f"{key}={json.dumps(value)}"
                 for key, value in {**DYNAMIC_CONFIG, **self.config.dynamic_config}.items()

@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator
 
 import pytest_asyncio
 
-from everstep.runtime.embedded import EmbeddedServices
 from tests.acceptance.harness import Installation, Nursery, open_installation
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import CommandLine, a_database
+from tests.services import Servers
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
@@ -18,7 +18,7 @@ async def nursery() -> AsyncGenerator[Nursery]:
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def installation(services: EmbeddedServices, nursery: Nursery) -> AsyncGenerator[Installation]:
+async def installation(services: Servers, nursery: Nursery) -> AsyncGenerator[Installation]:
     """Everstep on the servers of all tests, in its own database."""
     async with open_installation(nursery, services, await a_database(services, "cli")) as installation:
         yield installation

@@ -5,9 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import psycopg
 from click.testing import CliRunner, Result
-from sqlalchemy import make_url
 
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.tools.inquiry import ModelChoice
@@ -15,10 +13,10 @@ from everstep.cli.main import commands
 from everstep.client.client import Client, Execution
 from everstep.client.temporal_entry import TemporalEntry
 from everstep.runtime.agents import AgentBook, load_agents
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
 from tests.acceptance.harness import Installation, until_pause
+from tests.services import Servers, make_database
 
 AGENTS = "tests.everstep.cli.agents:agents"
 
@@ -32,12 +30,9 @@ class NoModels:
         raise LookupError(choice)
 
 
-async def a_database(services: EmbeddedServices, name: str) -> str:
-    """A database without tables."""
-    url = services.database_url.replace("+psycopg", "")
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute(f"CREATE DATABASE {name}".encode())
-    return make_url(services.database_url).set(database=name).render_as_string(hide_password=False)
+async def a_database(services: Servers, name: str) -> str:
+    """A database with empty tables, whose name begins like this."""
+    return await asyncio.to_thread(make_database, services, name)
 
 
 @dataclass(frozen=True)

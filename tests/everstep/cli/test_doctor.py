@@ -22,11 +22,12 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
 from everstep.client.temporal_entry import StartRequest
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
 from tests.acceptance.harness import Nursery, open_installation, until
+from tests.databases import Databases
 from tests.everstep.cli.desk import CommandLine, a_database
+from tests.services import Servers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -48,7 +49,7 @@ def a_key() -> str:
 
 @asynccontextmanager
 async def open_other_command_line(
-    desk: CommandLine, services: EmbeddedServices, name: str
+    desk: CommandLine, services: Servers, name: str
 ) -> AsyncGenerator[CommandLine]:
     """A command line with its own database, without a worker."""
     async with open_installation(
@@ -58,7 +59,7 @@ async def open_other_command_line(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def desk(nursery: Nursery, services: EmbeddedServices) -> AsyncGenerator[CommandLine]:
+async def desk(nursery: Nursery, services: Servers) -> AsyncGenerator[CommandLine]:
     """An installation without problems."""
     async with open_installation(nursery, services, await a_database(services, "well")) as own:
         desk = CommandLine(own, "well")
@@ -68,7 +69,7 @@ async def desk(nursery: Nursery, services: EmbeddedServices) -> AsyncGenerator[C
             yield desk
 
 
-async def test_traces_of_an_operator_are_repaired(nursery: Nursery, services: EmbeddedServices) -> None:
+async def test_traces_of_an_operator_are_repaired(nursery: Nursery, services: Servers) -> None:
     """8.2.3: an execution without a workflow is closed; once."""
     async with open_installation(nursery, services, await a_database(services, "mended")) as own:
         desk = CommandLine(own, "mended")
@@ -154,9 +155,9 @@ async def test_agent_files_are_checked_once_with_their_servers(
 
 
 async def test_missing_tables_are_reported_with_the_command_that_creates_them(
-    desk: CommandLine, services: EmbeddedServices
+    desk: CommandLine, services: Servers
 ) -> None:
-    database = {"DATABASE_URL": await a_database(services, "without_tables")}
+    database = {"DATABASE_URL": Databases(services.database_url).create()}
 
     (wrong,) = await problems_of(desk, **database)
     assert wrong.startswith("the tables are out of date (")
@@ -167,7 +168,7 @@ async def test_missing_tables_are_reported_with_the_command_that_creates_them(
 
 
 async def test_without_a_worker_it_says_so_and_lists_the_waiting_executions(
-    desk: CommandLine, services: EmbeddedServices
+    desk: CommandLine, services: Servers
 ) -> None:
     async with open_other_command_line(desk, services, "unattended") as unattended:
         execution = await unattended.client.start("clerk", "hello")
@@ -188,7 +189,7 @@ async def test_without_a_worker_it_says_so_and_lists_the_waiting_executions(
 
 
 async def test_an_execution_that_never_reached_temporal_is_reported(
-    desk: CommandLine, services: EmbeddedServices
+    desk: CommandLine, services: Servers
 ) -> None:
     async with open_other_command_line(desk, services, "lost") as place:
         ref = ExecutionRef(place.client.derived_id("lost"))
@@ -203,7 +204,7 @@ async def test_an_execution_that_never_reached_temporal_is_reported(
         )
 
 
-async def test_repeated_failures_are_reported(desk: CommandLine, services: EmbeddedServices) -> None:
+async def test_repeated_failures_are_reported(desk: CommandLine, services: Servers) -> None:
     async with open_other_command_line(desk, services, "failing") as place:
         execution = await place.client.start("clerk", "hello")
         async with place.installation.store.engine.begin() as connection:
@@ -223,9 +224,7 @@ async def test_repeated_failures_are_reported(desk: CommandLine, services: Embed
     assert re.fullmatch(f"{told}the worker's log says why; `everstep cancel` ends it", wrong[0]), wrong
 
 
-async def test_a_worker_with_another_payload_key_is_detected(
-    desk: CommandLine, services: EmbeddedServices
-) -> None:
+async def test_a_worker_with_another_payload_key_is_detected(desk: CommandLine, services: Servers) -> None:
     async with open_other_command_line(desk, services, "keyed") as place:
         key = a_key()
         address = place.installation.temporal_address
@@ -252,9 +251,7 @@ async def test_a_worker_with_another_payload_key_is_detected(
         ]
 
 
-async def test_unencrypted_input_of_strangers_is_refused(
-    desk: CommandLine, services: EmbeddedServices
-) -> None:
+async def test_unencrypted_input_of_strangers_is_refused(desk: CommandLine, services: Servers) -> None:
     """8.9.4: by a worker, where there is a key. The execution continues, and answers callers with the key."""
     async with open_other_command_line(desk, services, "sealed") as place:
         address = place.installation.temporal_address
@@ -285,9 +282,7 @@ async def test_unencrypted_input_of_strangers_is_refused(
             assert len((await keyed.client.list()).rows) == 1
 
 
-async def test_the_doctor_reports_payloads_from_before_the_key(
-    desk: CommandLine, services: EmbeddedServices
-) -> None:
+async def test_the_doctor_reports_payloads_from_before_the_key(desk: CommandLine, services: Servers) -> None:
     """8.9.4: and the setting permits reading them."""
     async with open_other_command_line(desk, services, "migrating") as place:
         async with CommandLine(place.installation, "migrating").open_worker():

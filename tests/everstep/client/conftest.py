@@ -2,35 +2,26 @@
 
 from collections.abc import AsyncGenerator
 
-import psycopg
+import pytest
 import pytest_asyncio
-from sqlalchemy import make_url
 from temporalio.client import Client
 
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.store.engine import create_engine
-from everstep.store.migrate import upgrade
 from everstep.store.sessions import PostgresSessions
+from tests.services import Servers, make_database
 from tests.workflows.harness import connect_temporal
-
-DATABASE = "conversations"
 
 
 @pytest_asyncio.fixture
-async def temporal(services: EmbeddedServices) -> Client:
+async def temporal(services: Servers) -> Client:
     """A client with the settings of our processes."""
     return await connect_temporal(services)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def conversations(services: EmbeddedServices) -> str:
+@pytest.fixture(scope="session")
+def conversations(services: Servers) -> str:
     """The URL of a database that all tests share, each with its own tenants."""
-    url = services.database_url
-    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {DATABASE}")
-    own = make_url(url).set(database=DATABASE).render_as_string(hide_password=False)
-    await upgrade(own)
-    return own
+    return make_database(services, "conversations")
 
 
 @pytest_asyncio.fixture

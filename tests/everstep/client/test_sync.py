@@ -9,13 +9,13 @@ from everstep.agent_domain.testing import calls, says
 from everstep.capabilities.user_input import UseUserInput
 from everstep.client.client import Client
 from everstep.client.sync import SyncClient, SyncExecution
-from everstep.runtime.embedded import EmbeddedServices
+from tests.services import Servers
 from tests.workflows.harness import an_agent, an_office, connect_temporal
 
 ASKING = ("user_input", {"prompt": "Which day?"})
 
 
-def run_blocking(services: EmbeddedServices) -> tuple[ExecutionStatus, str | None, int]:
+def run_blocking(services: Servers) -> tuple[ExecutionStatus, str | None, int]:
     """A program without an event loop, with its worker in the client's own loop."""
 
     @asynccontextmanager
@@ -40,6 +40,6 @@ def wait_for_request(execution: SyncExecution) -> None:
         """Waits in another thread."""
 
 
-async def test_a_blocking_program_runs_an_execution_to_its_end(services: EmbeddedServices) -> None:
+async def test_a_blocking_program_runs_an_execution_to_its_end(services: Servers) -> None:
     """8.5.3"""
     assert await asyncio.to_thread(run_blocking, services) == (ExecutionStatus.COMPLETED, "Done.", 1)

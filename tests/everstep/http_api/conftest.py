@@ -2,28 +2,22 @@
 
 from collections.abc import AsyncGenerator
 
-import psycopg
+import pytest
 import pytest_asyncio
-from sqlalchemy import make_url
 
-from everstep.runtime.embedded import EmbeddedServices
-from everstep.store.migrate import upgrade
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, open_api_setup, open_callers
+from tests.services import Servers, make_database
 from tests.workflows.harness import connect_temporal
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def http_database(services: EmbeddedServices) -> str:
+@pytest.fixture(scope="session")
+def http_database(services: Servers) -> str:
     """A database with empty tables."""
-    with psycopg.connect(services.database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE http_api")
-    url = make_url(services.database_url).set(database="http_api").render_as_string(hide_password=False)
-    await upgrade(url)
-    return url
+    return make_database(services, "http_api")
 
 
 @pytest_asyncio.fixture
-async def api_setup(http_database: str, services: EmbeddedServices) -> AsyncGenerator[ApiSetup]:
+async def api_setup(http_database: str, services: Servers) -> AsyncGenerator[ApiSetup]:
     """The API, without a worker."""
     async with open_api_setup(http_database, await connect_temporal(services)) as api_setup:
         yield api_setup

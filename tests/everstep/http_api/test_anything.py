@@ -24,9 +24,9 @@ from schemathesis.specs.openapi import checks
 
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.serving import serve_app
 from tests.everstep.http_api.house import open_api_setup
+from tests.services import Servers
 from tests.workflows.harness import connect_temporal
 
 A_FEW: Final = 8
@@ -63,7 +63,7 @@ class ApiServer:
 
 
 @pytest.fixture(scope="module")
-def server(http_database: str, services: EmbeddedServices) -> Generator[ApiServer]:
+def server(http_database: str, services: Servers) -> Generator[ApiServer]:
     """In its own thread, because its callers block while they wait for responses."""
     ready, stop = threading.Event(), asyncio.Event()
     made = dict[str, Any]()

@@ -12,8 +12,8 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.client.outages import MEANINGS, TRANSIENT_CODES, ErrorMeaning, meaning_of
-from everstep.runtime.embedded import EmbeddedServices
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, assert_problem, open_api_setup, open_callers
+from tests.services import Servers
 from tests.workflows.harness import connect_temporal
 
 SECRET_PLACE = "temporal.internal:7233"  # noqa: S105 -- no secret
@@ -72,7 +72,7 @@ async def refusing() -> RefusingTemporal:
 
 @pytest_asyncio.fixture
 async def refused_house(
-    http_database: str, services: EmbeddedServices, refusing: RefusingTemporal
+    http_database: str, services: Servers, refusing: RefusingTemporal
 ) -> AsyncGenerator[ApiSetup]:
     """An API whose Temporal refuses."""
     options: dict[str, Any] = {**(await connect_temporal(services)).config(), "interceptors": [refusing]}

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.client import Execution
-from everstep.runtime.embedded import EmbeddedServices
 from tests.everstep.inference.counterparts import WireModelServer
 from tests.everstep.inference.dialects import Answer
 from tests.everstep.inference.wire_server import StreamBreak, WireServer
+from tests.services import Servers
 from tests.workflows.harness import (
     an_agent,
     at_work,
@@ -33,7 +33,7 @@ async def has_received_text(execution: Execution) -> bool:
 
 
 async def test_a_cancel_closes_the_providers_connection_within_a_second(
-    wire: WireModelServer, services: EmbeddedServices
+    wire: WireModelServer, services: Servers
 ) -> None:
     """8.2.1: and the status is stored within a second, too."""
     events = wire.dialect.events(Answer(("Well, ", "let me ", "think.")))

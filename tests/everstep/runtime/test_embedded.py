@@ -5,6 +5,7 @@ import os
 import pwd
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import sysconfig
@@ -201,6 +202,12 @@ class TestBothServers:
         page = await asyncio.to_thread(urllib.request.urlopen, ours.ui_url)
         with page:
             assert page.status == 200
+
+    async def test_they_have_the_given_settings(self, ours: EmbeddedServices) -> None:
+        assert await query(ours.database_url, "SHOW fsync") == "off"
+        with sqlite3.connect(ours.config.data / "temporal.db") as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        connection.close()
 
     async def test_other_processes_can_find_them(self, ours: EmbeddedServices) -> None:
         assert find_running(ours.config.data) == ours.state

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.installation import upgrade
 from everstep.runtime.settings import Settings
 from tests.acceptance.harness import ROOT, environment
 from tests.everstep.cli.desk import a_database
+from tests.services import Servers
 
 PROGRAM = """
 import asyncio, sys
@@ -62,9 +62,7 @@ async def end_of(how: str, number: int, settings: Settings) -> str:
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("how", ["waiting", "working"])
 @pytest.mark.parametrize("times", [4, pytest.param(200, marks=pytest.mark.slow)])
-async def test_it_neither_aborts_nor_hangs(
-    services: EmbeddedServices, tmp_path: Path, how: str, times: int
-) -> None:
+async def test_it_neither_aborts_nor_hangs(services: Servers, tmp_path: Path, how: str, times: int) -> None:
     database = await a_database(services, f"exits_{how}_{times}")
     address = services.temporal_address
     settings = Settings.read(data_dir=tmp_path, database_url=database, temporal_address=address)

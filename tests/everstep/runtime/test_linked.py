@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.installation import Installation, open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.store.gateways import PostgresGateways
 from tests.everstep.cli.desk import a_database
 from tests.everstep.streams.test_publisher import SECRET, FakeGateway, wait_until
+from tests.services import Servers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -29,7 +29,7 @@ async def open_announced_gateway(installation: Installation) -> AsyncGenerator[F
         await gateway.stop()
 
 
-async def test_a_long_running_process_is_connected(services: EmbeddedServices, tmp_path: Path) -> None:
+async def test_a_long_running_process_is_connected(services: Servers, tmp_path: Path) -> None:
     """A process that has the secret; without it, and in a short command, viewers read the table."""
     settings = Settings(
         database_url=await a_database(services, "linked"),

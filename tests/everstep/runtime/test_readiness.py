@@ -1,36 +1,31 @@
 """Readiness checks."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Generator, Sequence
 
-import psycopg
 import pytest
 import pytest_asyncio
-from sqlalchemy import make_url
 from temporalio.client import Client
 
 from everstep.http_api.dependencies import Check
 from everstep.runtime import readiness
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.settings import Settings
 from everstep.store.migrate import upgrade
+from tests.databases import Databases
+from tests.services import Servers
 from tests.workflows.harness import an_agent, at_work, connect_temporal, eventually
 
-NAME = "readiness"
 
-
-@pytest_asyncio.fixture
-async def empty(services: EmbeddedServices) -> AsyncGenerator[str]:
+@pytest.fixture
+def empty(databases: Databases) -> Generator[str]:
     """A database without tables."""
-    url = services.database_url.replace("+psycopg", "")
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {NAME}".encode())
-        yield make_url(services.database_url).set(database=NAME).render_as_string(hide_password=False)
-        connection.execute(f"DROP DATABASE {NAME} WITH (FORCE)".encode())
+    url = databases.create()
+    yield url
+    databases.drop(url)
 
 
 @pytest_asyncio.fixture
-async def temporal(services: EmbeddedServices) -> Client:
+async def temporal(services: Servers) -> Client:
     """A client with the settings of our processes."""
     return await connect_temporal(services)
 

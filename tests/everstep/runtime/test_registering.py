@@ -2,9 +2,9 @@
 
 import pytest
 
-from everstep.runtime.embedded import EmbeddedServices
 from everstep.runtime.installation import register
 from everstep.runtime.settings import Settings
+from tests.services import Servers
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from everstep.runtime.settings import Settings
         (False, "Temporal knows the search attributes; EVERSTEP_SEARCH_ATTRIBUTES=true makes use of them"),
     ],
 )
-async def test_they_are_registered_once(services: EmbeddedServices, is_used: bool, text: str) -> None:
+async def test_they_are_registered_once(services: Servers, is_used: bool, text: str) -> None:
     """1.2.1: also with several concurrent and repeated calls."""
     settings = Settings(
         database_url=services.database_url,
@@ -24,7 +24,7 @@ async def test_they_are_registered_once(services: EmbeddedServices, is_used: boo
     assert [await register(settings) for _ in range(2)] == [text] * 2
 
 
-async def test_an_unreachable_server_is_retried_later(services: EmbeddedServices) -> None:
+async def test_an_unreachable_server_is_retried_later(services: Servers) -> None:
     """1.2.1: the database is still upgraded."""
     settings = Settings(database_url=services.database_url, temporal_address="127.0.0.1:9")
     assert (await register(settings)).startswith(

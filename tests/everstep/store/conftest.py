@@ -9,9 +9,8 @@ from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.store.engine import create_engine
 from everstep.store.memory import MemoryStore
 from everstep.store.postgres import PostgresStore
-from everstep.store.tables import metadata
 from everstep.streams.memory_bus import MemoryBus
-from tests.databases import MIGRATED, SHARED, Databases
+from tests.databases import MIGRATED, Databases
 from tests.everstep.store.store_words import TestClock
 
 
@@ -31,14 +30,17 @@ def own_database(databases: Databases) -> Generator[str]:
     databases.drop(url)
 
 
+@pytest.fixture(scope="session")
+def shared_database(databases: Databases) -> str:
+    """The database that most tests use in turn."""
+    return databases.create(MIGRATED)
+
+
 @pytest.fixture
-def database(databases: Databases) -> str:
+def database(databases: Databases, shared_database: str) -> str:
     """The database that most tests share, emptied."""
-    url = databases.url_of(SHARED)
-    # The journal's one row is made with its table.
-    tables = ", ".join(metadata.tables.keys() - {"agent_journal"})
-    databases.run(f"TRUNCATE {tables} CASCADE", SHARED)
-    return url
+    databases.empty(shared_database)
+    return shared_database
 
 
 @pytest_asyncio.fixture

@@ -15,8 +15,8 @@ from everstep.agent_domain.capabilities.bash import CommandResult, ExecutionPoli
 from everstep.agent_domain.capabilities.network import Address, Network
 from everstep.capabilities.bash.proxy import Proxy, ProxyLimits
 from everstep.capabilities.bash.sandbox import Sandbox
-from everstep.runtime.embedded import EmbeddedServices
 from tests.everstep.capabilities.bash.surroundings import PYTHON, SandboxHost, bash, policy_for
+from tests.services import Servers
 
 HOST = "test.example"
 LOOPBACK = [ip_address("127.0.0.1")]
@@ -297,7 +297,7 @@ async def test_only_the_proxy_is_in_the_sandboxs_network(around: SandboxHost) ->
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_workers_servers_are_unreachable(
-    around: SandboxHost, services: EmbeddedServices, tmp_path: Path
+    around: SandboxHost, services: Servers, tmp_path: Path
 ) -> None:
     """9.1.15: with `network: true`, directly and through the proxy."""
     del tmp_path
