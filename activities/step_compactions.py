@@ -15,7 +15,7 @@ from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.steps import StepInput
+from everstep.agent_domain.storage.steps import EARLIER_EXECUTION, StepInput
 from everstep.agent_domain.stream.compaction_record import compacted_record
 from everstep.steps.compactor import Compactor, InputAnchor
 
@@ -62,7 +62,16 @@ class StepCompaction:
             seconds=monotonic,
             choice=spec.llm_preset,
             anchor=_anchor(material),
+            find_anchor=None if material.before or recorded else partial(self._continued_anchor, material),
         )
+
+    async def _continued_anchor(self, material: StepInput) -> InputAnchor | None:
+        """Return the input of the last step of the execution that this one continues."""
+        before = await self._store.continued_input(self._ref)
+        if before is None:
+            return None
+        earlier = material.places.count(EARLIER_EXECUTION)
+        return _anchor_of(before.usage, earlier - before.later_messages)
 
     async def _record(self, compaction: Compaction) -> Compaction:
         event = compacted_record(compaction, self._count)
@@ -78,6 +87,9 @@ def _anchor(material: StepInput) -> InputAnchor | None:
     before = material.before
     if before is None or before.facts.is_failure or material.compactions_of(before.facts.number + 1):
         return None
-    usage = before.facts.usage
+    return _anchor_of(before.facts.usage, len(material.before_reply(before.facts.number).messages))
+
+
+def _anchor_of(usage: Usage, messages: int) -> InputAnchor | None:
     tokens = usage.input + usage.cached
-    return InputAnchor(len(material.before_reply(before.facts.number).messages), tokens) if tokens else None
+    return InputAnchor(messages, tokens) if tokens else None

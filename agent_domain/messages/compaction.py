@@ -74,12 +74,10 @@ class Compaction:
             None if the replaced messages are not in the conversation any more.
         """
         old = tuple(before[: self.replaced])
-        new_count = len(after) - len(before)
-        if tuple(after[: self.replaced]) == old:
-            return self
-        if new_count > 0 and tuple(after[new_count : new_count + self.replaced]) == old:
-            return self.shifted(new_count)
-        return None
+        counts = range(max(0, len(after) - len(before)) + 1)
+        found = (count for count in counts if tuple(after[count : count + self.replaced]) == old)
+        count = next(found, None)
+        return None if count is None else self.shifted(count)
 
     def shifted(self, count: int, start: int = 0) -> "Compaction":
         """The same compaction after `count` messages were put before the message at `start`."""

@@ -4,8 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.stream.records import EventRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuedInput:
+    """The last request of the execution that another one continues, as its provider counted it."""
+
+    usage: Usage
+    """The usage of its step."""
+    later_messages: int
+    """How many messages of that execution came after the request."""
 
 
 @dataclass(frozen=True, slots=True)

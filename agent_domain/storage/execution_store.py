@@ -15,7 +15,7 @@ from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTe
 from everstep.agent_domain.storage.budget_store import BudgetStore
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
-from everstep.agent_domain.storage.compactions import RecordCompaction
+from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page, Settlement
 from everstep.agent_domain.storage.requests import RequestRow, Resolution
 from everstep.agent_domain.storage.sessions import Settled
@@ -123,6 +123,10 @@ class ExecutionStore(BudgetStore, Protocol):
 
     async def record_compaction(self, record: RecordCompaction) -> Compaction:
         """Record a compaction; one that an earlier attempt recorded wins."""
+        ...
+
+    async def continued_input(self, ref: ExecutionRef) -> ContinuedInput | None:
+        """The last request of the execution that this one continues; None if it continues none."""
         ...
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:

@@ -6,6 +6,7 @@ model gives the driver `state_for_model(state)`, in which the conversation is th
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.drivers import StepDriver
@@ -55,6 +56,9 @@ class InputAnchor:
     tokens: int
 
 
+FindAnchor: TypeAlias = Callable[[], Awaitable[InputAnchor | None]]
+
+
 def state_for_model(state: AgentState) -> AgentState:
     """The state with the conversation as the model reads it."""
     compaction = state.message_store.compaction
@@ -80,6 +84,7 @@ class Compactor:
         seconds: A monotonic clock.
         choice: The model of summaries where the policy names none: that of the execution.
         anchor: What is known of the previous request.
+        find_anchor: Reads what is known of it where that is not at hand, if the estimate does not fit.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Compactor:
         seconds: Callable[[], float],
         choice: ModelChoice = None,
         anchor: InputAnchor | None = None,
+        find_anchor: FindAnchor | None = None,
     ) -> None:
         self.policy = policy
         self.ask = ask
@@ -102,6 +108,7 @@ class Compactor:
         self.seconds = seconds
         self.choice = choice if policy.model is None else policy.model
         self.anchor = anchor
+        self.find_anchor = find_anchor
         self.openings = 0
         """How many messages hooks put before the conversation in this step; the store has them elsewhere."""
 
@@ -123,6 +130,9 @@ class Compactor:
         if is_surely_within(request, limit):
             return state
         tokens = self._measured(request, state)
+        if tokens > limit and self.anchor is None and self.find_anchor is not None:
+            self.anchor = await self.find_anchor()
+            tokens = self._measured(request, state)
         if tokens > limit:
             tokens = await provider_count(driver.model, request) or tokens
         if tokens <= limit:

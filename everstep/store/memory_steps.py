@@ -12,7 +12,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.storage.calls import CallRow
-from everstep.agent_domain.storage.compactions import RecordCompaction
+from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.steps import (
     BeginStep,
@@ -199,6 +199,24 @@ class MemorySteps(MemoryBudgets):
         execution.add_lines(number, [line])
         self._append_envelopes(execution, news)
         return record.compaction
+
+    async def continued_input(self, ref: ExecutionRef) -> ContinuedInput | None:
+        """Return the last request of the execution that this one continues, or None."""
+        own = self._find(ref)
+        earlier = self._find_by_id(ref, own.continues) if own else None
+        if own is None or earlier is None:
+            return None
+        until = own.continues_until
+        answered = [
+            step.facts
+            for number, step in sorted(earlier.steps.items(), key=itemgetter(0))
+            if step.facts and (until is None or number <= until)
+        ]
+        if not answered:
+            return None
+        begin = (answered[-1].number, 0)
+        later = [at for at in earlier.messages if at >= begin and (until is None or at[0] <= until)]
+        return ContinuedInput(answered[-1].usage, len(later))
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
         """Record the result of a step's processors; a result that an earlier attempt recorded wins."""

@@ -28,6 +28,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.calls import InnerReply
 from everstep.agent_domain.storage.commands import CommandKind
+from everstep.agent_domain.storage.compactions import ContinuedInput
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.steps import StepInput, StepRow
@@ -135,6 +136,13 @@ class PostgresReader:
         """Return the recorded result of a step's processors, or None."""
         found = await self._fetch_all(step_statements.PROCESSING, execution_key(ref) | {"number": number})
         return bodies.optional_document(found[0].processed, "what processors said") if found else None
+
+    async def continued_input(self, ref: ExecutionRef) -> ContinuedInput | None:
+        """Return the last request of the execution that this one continues, or None."""
+        found = await self._fetch_all(step_statements.CONTINUED_INPUT, execution_key(ref))
+        if not found:
+            return None
+        return ContinuedInput(bodies.parse_facts(found[0].facts).usage, found[0].later_messages)
 
     async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
         """Return the recorded reply to an inner model call, or None."""

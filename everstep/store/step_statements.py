@@ -244,6 +244,22 @@ RECORD_COMPACTION = text(f"""
 """Under the execution's lock. Returns the compaction that an earlier attempt recorded, and then writes
 nothing."""
 
+CONTINUED_INPUT = text("""
+    SELECT step.facts,
+           (SELECT count(*)
+              FROM agent_transcript said
+             WHERE said.execution_id = step.execution_id AND said.role <> 'note'
+               AND (said.step, said.idx) >= (step.number, 0)
+               AND (own.continues_until IS NULL OR said.step <= own.continues_until)) AS later_messages
+      FROM agent_executions own
+      JOIN agent_steps step ON step.execution_id = own.continues_execution_id
+     WHERE own.id = :execution_id AND own.tenant_id = :tenant_id AND step.tenant_id = :tenant_id
+       AND step.facts IS NOT NULL
+       AND (own.continues_until IS NULL OR step.number <= own.continues_until)
+     ORDER BY step.number DESC
+     LIMIT 1
+""")
+
 _STEPS = """
     SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, wait, started_at,
            completed_at,

@@ -12,8 +12,10 @@ from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import assistant, user
 from everstep.agent_domain.state.state import AgentState
+from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.executions import NewExecution
 from everstep.agent_domain.testing import MockTool, calls, says
 from everstep.agent_domain.values import frozen_map
@@ -81,6 +83,26 @@ async def test_the_next_execution_continues_from_what_was_compacted(temporal: Te
     assert len(model.summaries) == count > 0
     assert step.compactions == ()
     assert texts(model.requests[1].messages) == [*texts(sent), "ok", "Go on"]
+
+
+async def test_usage_of_the_continued_execution_replaces_the_estimate(temporal: TemporalClient) -> None:
+    """14.4: a session of single steps is not compacted early either."""
+
+    def answer(request: InferenceRequest) -> InferenceResponse:
+        return says("Noted", Usage(sum(len(message.text) for message in request.messages) // 5, 1))
+
+    model = NarrowModel(answer, window=WINDOW, is_estimating=False)
+    agent = a_compacting(model).definition()
+    talk = [user(f"Message {number}: {WORDS}") for number in range(8)]
+    async with at_work(temporal, agent) as office:
+        last = None
+        for message in talk:
+            ref, plan = ExecutionRef(uuid4()), agent.plan()
+            data = frozen_map(plan.model_dump(mode="json"))
+            await office.store.accept(NewExecution(ref, agent.spec(), (message,), continues=last, plan=data))
+            await final_result(await office.client.launch(ref, plan))
+            last = ref.execution_id
+    assert [len(request.messages) for request in model.requests] == [1, 3, 5, 7, 9, 11, 13, 15]
 
 
 async def test_old_results_are_cut_and_their_record_stays_whole(temporal: TemporalClient) -> None:

@@ -10,18 +10,21 @@ from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.compaction_planning import compacted_messages
 from everstep.agent_domain.messages.messages import user
-from everstep.agent_domain.storage.compactions import RecordCompaction
+from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.metadata_changes import MetadataChanges
 from everstep.agent_domain.storage.steps import HookAdditions
 from everstep.agent_domain.values import frozen_map
 from tests.everstep.store.store_words import (
+    a_call,
     a_reply,
+    a_result,
     a_settlement,
     a_step_start,
     accept_execution,
     an_event,
+    result_record,
 )
 
 FIRST = Compaction(
@@ -122,3 +125,22 @@ async def test_an_execution_that_has_ended_has_no_further_ones(store: ExecutionS
     assert await store.record_compaction(a_record(ref)) == FIRST
     with pytest.raises(ExecutionEnded):
         await store.record_compaction(a_record(ref, ordinal=1))
+
+
+async def test_the_last_request_of_the_continued_execution_is_known(store: ExecutionStore) -> None:
+    """14.4"""
+    ref = await accept_execution(store, "Hello")
+    assert await store.continued_input(ref) is None
+    for number in (1, 2, 3):
+        await store.begin_step(a_step_start(ref, number))
+        call = a_call(f"c{number}")
+        reply = a_reply(ref, f"Reply {number}", call, number=number, tokens=100 * number)
+        await store.record_reply(reply)
+        await store.record_call(result_record(ref, a_result(call.id), step=number))
+    whole = await accept_execution(store, "More", continues=ref.execution_id)
+    fork = await accept_execution(store, "More", continues=ref.execution_id, continues_until=2)
+    start = await accept_execution(store, "More", continues=ref.execution_id, continues_until=0)
+    assert await store.continued_input(whole) == ContinuedInput(Usage(300), 2)
+    assert await store.continued_input(fork) == ContinuedInput(Usage(200), 2)
+    assert await store.continued_input(start) is None
+    assert await store.continued_input(replace(whole, tenant_id="umbrella")) is None
