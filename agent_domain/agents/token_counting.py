@@ -5,7 +5,6 @@ providers count a request for free, at the price of a round trip: they are asked
 fit.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -35,7 +34,7 @@ class ContextWindow:
         return self.tokens - self.output_tokens
 
 
-def require_fit(texts: Iterable[str], window: ContextWindow | None) -> None:
+def require_fit(text: str, window: ContextWindow | None) -> None:
     """Refuse a message that cannot fit into any request.
 
     Raises:
@@ -43,7 +42,7 @@ def require_fit(texts: Iterable[str], window: ContextWindow | None) -> None:
     """
     if window is None:
         return
-    least = sum(map(estimate_text, texts)) // 2
+    least = estimate_text(text) // 2
     if least > window.input_tokens:
         raise MessageTooLong(least, window.input_tokens)
 

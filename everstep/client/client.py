@@ -101,13 +101,13 @@ class Client:
             self.check_model(model)
         return definition.spec(model, output)
 
-    def require_fit(self, definition: AgentDefinition, model: str | None, *texts: str) -> None:
+    def require_fit(self, definition: AgentDefinition, model: str | None, text: str) -> None:
         """Refuse a message that no request to the agent's model can contain.
 
         Raises:
             MessageTooLong: It cannot.
         """
-        require_fit(texts, self.window_of(definition, model))
+        require_fit(text, self.window_of(definition, model))
 
     def plan_of(
         self,
@@ -171,12 +171,13 @@ class Client:
         Raises:
             UnknownName: There is no such agent, or no such preset.
             InvalidInput: The agent has a model of its own, or there is no usable schema of the result.
-            MessageTooLong: No request to the model can contain the messages.
+            MessageTooLong: No request to the model can contain the last message.
             Taken: The id was used for another request.
         """
         definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
-        self.require_fit(definition, model, *(each.text for each in messages))
+        # Earlier messages can be summarized.
+        self.require_fit(definition, model, messages[-1].text if messages else "")
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
         # Refuses what no worker could carry out, before anything is stored.
         result_format = requested_output(output)

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.token_counting import ContextWindow
+from everstep.agent_domain.errors import MessageTooLong
+from everstep.agent_domain.messages.messages import assistant, user
 from everstep.inference.models import Models
 from everstep.inference.presets import Presets
 from everstep.runtime.models import agent_window
@@ -83,3 +87,21 @@ async def test_a_message_that_is_too_long_is_refused_and_does_not_block_the_sess
     await talk(ann, session, "And now?")
     wide = await ann.post("/agent/executions", {**long, "agent": "desk", "model": "wide"})
     assert (await ann.wait_for_status(wide["id"], "completed", "failed"))["status"] == "completed"
+
+
+async def test_a_long_history_is_no_message_that_is_too_long(
+    api_setup: ApiSetup, open_desk: MakeCaller
+) -> None:
+    """14.8: only the last message has to fit."""
+    await open_desk()
+
+    def window(_definition: AgentDefinition, _model: str | None) -> ContextWindow:
+        return ContextWindow(1600, 400)
+
+    desk = DefinitionBuilder.base().with_name("desk").definition()
+    client = replace(api_setup.sessions.client, agents={"desk": desk}, window_of=window)
+    history = [user("word " * 1000), assistant("Noted")] * 5
+    with pytest.raises(MessageTooLong, match="at least 10000 tokens, and 1200 fit"):
+        await client.start("desk", "word " * 10_000)
+    execution = await client.start("desk", [*history, user("And now?")])
+    assert (await execution.get()).agent == "desk"
