@@ -54,6 +54,8 @@ class InferInput:
     """The marks of the execution so far, for hooks."""
     reminder: LoopReminder | None = None
     """What the model reads first, because it repeats itself."""
+    is_last_turn: bool = False
+    """Whether the model has to answer now, without tools."""
 
     def __post_init__(self) -> None:
         require_integer_at_least("number", self.number, 1)

@@ -231,8 +231,7 @@ class InferenceRunner:
             definition, driver, call.state = await self._add_listed_tools(
                 live.begin.ref, definition, driver, initial
             )
-            if request.reminder:
-                call.remind(request.reminder.text)
+            call.prepare_turn(request.reminder, is_last=request.is_last_turn)
             await call.run_hooks(definition)
             await call.ask(definition, driver, infer, allowed, compactor)
         except (BudgetExhausted, BudgetReserved):

@@ -136,6 +136,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             retry_seconds=self.plan.retry_seconds,
             marks=self.facts.marks,
             reminder=decision.reminder,
+            is_last_turn=decision.is_last_turn,
         )
         self.describe(f"asking the model for step {decision.number}")
         try:

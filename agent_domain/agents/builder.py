@@ -341,6 +341,7 @@ class DefinitionBuilder(LimitsBuilder):
                 cumulative_timeout=self._cumulative,
                 finish_reasons=self._finish_reasons,
                 error_policy=self._error_policy,
+                last_turn_without_tools=self._last_turn_without_tools,
                 repeated_call_limit=self._repeated_calls,
                 output_retries=self._response_format.max_retries if self._response_format else None,
                 model_attempts=self._model_attempts,

@@ -88,7 +88,7 @@ class AgentDefinition:
         """The rules of executions in this process; their criteria need not be registered."""
         plan = self.base_plan
         criteria = plan.criteria_with(*self.criteria)
-        return Rules(criteria, plan.error_policy, plan.parallel_tools, plan.processes)
+        return Rules(criteria, plan.error_policy, plan.parallel_tools, plan.processes, plan.last_turn)
 
     def plan(self, registry: CriterionRegistry = REGISTERED) -> ExecutionPlan:
         """The plan of durable executions.

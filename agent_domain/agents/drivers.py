@@ -315,6 +315,10 @@ class ToolCallingDriver(StepDriver):
         result_tool = ResultTool.of(output, tool_names(request)) if output and not is_native else None
         if result_tool:
             request = result_tool.request(request)
+        if state.execution.is_last_turn and request.tools:
+            # The tools stay in the request: providers need the schemas of earlier calls, and cache them.
+            choice = result_tool.choice if result_tool else "none"
+            request = replace(request, tool_choice=choice)
         # Where a reply in JSON cannot be leaked arguments, it is streamed without delay.
         is_guarded = bool(request.tools) and not is_native
         response = await self.known_model().respond(request, guard.feed if is_guarded else on_text)

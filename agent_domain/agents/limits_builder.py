@@ -30,6 +30,7 @@ class LimitsBuilder:
         self._max_steps: int | None = None
         self._max_tokens: int | None = None
         self._repeated_calls: int | None = None
+        self._last_turn_without_tools = False
         self._timeout: float | None = None
         self._cumulative: CumulativeTimeout | None = None
         self._finish_reasons: tuple[str, ...] | None = None
@@ -85,6 +86,14 @@ class LimitsBuilder:
             "degrade_to": degrade_to,
         }
         self._budgets |= {budget.key: budget for budget in parse_budgets(given, "with_budget")}
+        return self
+
+    def with_last_turn_without_tools(self, flag: bool = True) -> Self:
+        """Set whether the model has to answer in the last step that `with_max_steps` allows.
+
+        It is told so and cannot call tools in that step, so that the user gets an answer.
+        """
+        self._last_turn_without_tools = require_type("with_last_turn_without_tools", flag, bool)
         return self
 
     def with_repeated_call_limit(self, calls: int) -> Self:

@@ -118,6 +118,8 @@ class ExecutionPlan(_Data):
 
     processes: bool = Field(default=False, exclude_if=lambda processes: not processes)
     """Whether processors run after each step."""
+    last_turn_without_tools: bool = Field(default=False, exclude_if=lambda is_set: not is_set)
+    """Whether the model has to answer in the last step that `max_steps` allows."""
     repeated_call_limit: int | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """How often the same call with the same result may be made in a row."""
     output_retries: int | None = Field(default=None, exclude_if=lambda retries: retries is None)
@@ -159,7 +161,12 @@ class ExecutionPlan(_Data):
         """
         known = registry or REGISTERED
         criteria = self.criteria_with(*(known.build(ref) for ref in self.criteria))
-        return Rules(criteria, self.error_policy, self.parallel_tools, self.processes)
+        return Rules(criteria, self.error_policy, self.parallel_tools, self.processes, self.last_turn)
+
+    @property
+    def last_turn(self) -> int | None:
+        """The step in which the model has to answer without tools; None if there is none."""
+        return self.max_steps if self.last_turn_without_tools else None
 
     def criteria_with(self, *more: Criterion[Any]) -> ContinuationCriteria:
         """The base set, then these criteria, then the limit of repeated calls."""

@@ -269,6 +269,8 @@ class ReActDriver(StepDriver):
         decision, response = await self._ask_for_decision(state)
         if isinstance(decision, FinalAnswer):
             return Reply(await self._final_response(state, decision.answer, response, on_text))
+        if isinstance(decision, CallTool) and state.execution.is_last_turn:
+            return Reply(await self._plain_answer(state, decision.thought, response, on_text))
         if isinstance(decision, CallTool):
             return self._call_reply(state, decision, response)
         error = StepError.of(InvalidModelOutput(decision.message), decision.stage)
@@ -330,6 +332,12 @@ class ReActDriver(StepDriver):
         if not self.final_via_inference or state.cached_context.output:
             on_text(answer)
             return replace(response, text=answer)
+        return await self._plain_answer(state, answer, response, on_text)
+
+    async def _plain_answer(
+        self, state: AgentState, answer: str, response: InferenceResponse, on_text: OnText
+    ) -> InferenceResponse:
+        """The answer of a second call without the decision instructions; if it is blank, the given one."""
         own = CachedContext(messages=(system(PLAIN_ANSWER),))
         request = InferenceRequest.compile(state.messages, _without_tools(state.cached_context), own)
         plain = await self.known_model().respond(request, on_text)

@@ -57,6 +57,7 @@ _KEYS = (
     "max_steps",
     "max_tokens",
     "repeated_call_limit",
+    "last_turn_without_tools",
     "timeout_seconds",
     "retry_seconds",
     "compaction",
@@ -102,6 +103,8 @@ class AgentSpec:
     """Approval by the name of the tool: `never`, `always`, or a list of rules."""
     repeated_call_limit: int | None = None
     """How often the same call with the same result may be made in a row."""
+    last_turn_without_tools: bool | None = None
+    """Whether the model has to answer in the last step that `max_steps` allows."""
     error_policy: str | None = None
     """The name of a preset of `ErrorPolicy`, which decides whether a failure ends the execution."""
     output: Mapping[str, Any] | None = None
@@ -124,6 +127,7 @@ class AgentSpec:
             "max_steps": _count(self.max_steps, "max_steps"),
             "max_tokens": _count(self.max_tokens, "max_tokens"),
             "repeated_call_limit": _count(self.repeated_call_limit, "repeated_call_limit"),
+            "last_turn_without_tools": _flag(self.last_turn_without_tools, "last_turn_without_tools"),
             "timeout_seconds": _seconds(self.timeout_seconds, "timeout_seconds"),
             "retry_seconds": _retry_seconds(self.retry_seconds),
             "compaction": _compaction(self.compaction),
@@ -261,6 +265,12 @@ def _capabilities(value: object) -> FrozenDict | None:
 def _count(value: object, key: str) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InvalidInput(f"'{key}' must be a whole number of at least 1, not {truncate(repr(value), 64)}")
+    return value
+
+
+def _flag(value: object, key: str) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise InvalidInput(f"'{key}' must be true or false, not {truncate(repr(value), 64)}")
     return value
 
 

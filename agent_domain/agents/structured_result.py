@@ -67,6 +67,11 @@ class ResultTool:
         }
         return {"type": "function", "function": function}
 
+    @property
+    def choice(self) -> FrozenDict:
+        """The tool choice that leaves the model only this tool."""
+        return frozen_map({"type": "function", "function": {"name": self.name}})
+
     def request(self, request: InferenceRequest) -> InferenceRequest:
         """The request with this tool instead of the response format."""
         return replace(request, tools=(*request.tools, self.schema), response_format=None)

@@ -26,7 +26,7 @@ the state that they read.
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias, cast
 
@@ -55,6 +55,8 @@ class Infer:
     """The number of steered messages that enter the conversation before it."""
     reminder: LoopReminder | None = None
     """What the model reads first, if it repeats itself."""
+    is_last_turn: bool = False
+    """Whether the model has to answer now, without tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class Rules:
     parallel_tools: bool = True
     processes: bool = False
     """Whether there are processors."""
+    last_turn: int | None = None
+    """The step in which the model has to answer without tools; None if there is none."""
 
 
 CriteriaView: TypeAlias = Callable[[ExecutionFacts], ExecutionView]
@@ -164,11 +168,12 @@ def decide(facts: ExecutionFacts, rules: Rules, now: datetime, view: CriteriaVie
         return AwaitResume()
     if facts.awaits_reply:
         awaited = facts.awaited_budget
-        return AwaitBudget(awaited) if awaited else Infer(facts.next_step_number)
+        return AwaitBudget(awaited) if awaited else _with_turn(Infer(facts.next_step_number), rules)
     # Calls come before anything else: providers reject a conversation with an unanswered call.
     if facts.pending:
         return _decide_calls(facts.pending if rules.parallel_tools else facts.pending[:1])
-    return _decide_boundary(facts.at(now), rules.criteria, view)
+    decision = _decide_boundary(facts.at(now), rules.criteria, view)
+    return _with_turn(decision, rules) if isinstance(decision, Infer) else decision
 
 
 def _parts_of_state(state: Any) -> tuple[ExecutionFacts, CriteriaView]:
@@ -220,6 +225,11 @@ def _reminder(facts: ExecutionFacts, criteria: ContinuationCriteria) -> LoopRemi
     calls = facts.current_step.calls if facts.current_step else ()
     due = (limit.reminder(facts.repeated, calls[-1].name) for limit in limits if calls)
     return next((reminder for reminder in due if reminder), None)
+
+
+def _with_turn(decision: Infer, rules: Rules) -> Infer:
+    """The decision, as the last turn if it is for that step."""
+    return replace(decision, is_last_turn=True) if decision.number == rules.last_turn else decision
 
 
 def _is_cancelled(facts: ExecutionFacts) -> bool:

@@ -26,6 +26,8 @@ class ExecutionData:
     """The message that started it; None until it starts."""
     run: RunContext = NO_RUN_CONTEXT
     """Its user and its request."""
+    is_last_turn: bool = False
+    """Whether the model has to answer in this step, without tools."""
     output: Any = None
     """Its structured result in the agent's type, as JSON in a state that was read; None without one."""
     output_data: Any = None

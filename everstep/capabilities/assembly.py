@@ -167,6 +167,8 @@ def _limit(builder: DefinitionBuilder, spec: AgentSpec) -> None:
         builder.with_max_tokens(spec.max_tokens)
     if spec.repeated_call_limit is not None:
         builder.with_repeated_call_limit(spec.repeated_call_limit)
+    if spec.last_turn_without_tools is not None:
+        builder.with_last_turn_without_tools(spec.last_turn_without_tools)
     if spec.timeout_seconds is not None:
         builder.with_timeout(spec.timeout_seconds)
     if spec.retry_seconds is not None:

@@ -38,7 +38,6 @@ from everstep.agent_domain.loop.loop import (
     Stop,
     decide,
 )
-from everstep.agent_domain.loop.repeated_calls import LoopReminder
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
@@ -269,7 +268,7 @@ class LocalRunner:
         ask = self._inquiry(step.state)
         try:
             with error_boundary():
-                await self._run_phases(step, opening.reminder if isinstance(opening, Infer) else None)
+                await self._run_phases(step, opening if isinstance(opening, Infer) else None)
                 if step.state.facts.pending:
                     return [step.state], AwaitResume()
                 decision = self._decide(step.state)
@@ -312,11 +311,11 @@ class LocalRunner:
             self.narrator.emit_step_start(state)
         return state
 
-    async def _run_phases(self, step: "_StepProgress", reminder: LoopReminder | None) -> None:
+    async def _run_phases(self, step: "_StepProgress", opening: Infer | None) -> None:
         """Ask the model, then run tools until every call has a result or a hook paused the run."""
         await self._list_tools()
         if step.state.facts.awaits_reply:
-            await self._infer(step, reminder)
+            await self._infer(step, opening)
         metadata = step.state.metadata
         while step.state.facts.pending:
             decision = self._decide(step.state)
@@ -329,11 +328,11 @@ class LocalRunner:
                 "return state.with_current_step(step)"
             )
 
-    async def _infer(self, step: "_StepProgress", reminder: LoopReminder | None) -> None:
+    async def _infer(self, step: "_StepProgress", opening: Infer | None) -> None:
         """Run the hooks before the step, and ask the model; what the hooks changed is kept if it fails."""
         call = ModelCall(step.state, self.clock.seconds, is_free=True)
-        if reminder:
-            call.remind(reminder.text)
+        if opening:
+            call.prepare_turn(opening.reminder, is_last=opening.is_last_turn)
         await call.run_hooks(self.definition)
         step.state = call.state
         budgets = self._budgets_of(step.state)

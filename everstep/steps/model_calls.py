@@ -1,15 +1,18 @@
 """Asks the model for a step: the hooks before it, its reply, and what each of its calls needs."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Reply, StepDriver, state_with_reply
+from everstep.agent_domain.agents.last_turn import LAST_TURN, without_calls
 from everstep.agent_domain.agents.processors import additions_between
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import ContextTooLong
 from everstep.agent_domain.loop.hook_requests import Wishes
+from everstep.agent_domain.loop.repeated_calls import LoopReminder
 from everstep.agent_domain.messages.messages import Messages, user
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.steps import NO_ADDITIONS, HookAdditions
@@ -39,10 +42,19 @@ class ModelCall:
         """Whether the model was asked and has not replied, also if it failed."""
         self._began = seconds()
 
-    def remind(self, text: str) -> None:
-        """Add a message to the end of the conversation, which the model reads first."""
-        self.state = self.state.heard(user(text))
-        if not self.is_free:
+    def prepare_turn(self, reminder: LoopReminder | None, *, is_last: bool = False) -> None:
+        """Add what the model reads before it is asked.
+
+        Args:
+            reminder: The reminder of the loop, if one is due.
+            is_last: Whether the model has to answer without tools.
+        """
+        texts = [*([reminder.text] if reminder else ()), *([LAST_TURN] if is_last else ())]
+        self.state = self.state.heard(*map(user, texts))
+        if is_last:
+            execution = replace(self.state.execution, is_last_turn=True)
+            self.state = replace(self.state, execution=execution)
+        if texts and not self.is_free:
             self.added = additions_between(self.initial_state, self.state)
 
     async def run_hooks(self, definition: AgentDefinition) -> None:
@@ -87,6 +99,8 @@ class ModelCall:
             self.is_waiting = False
             self.state = await compactor.fit_after(error, self.state, driver)
             reply = await self._infer(infer, is_compacting=True)
+        if self.state.execution.is_last_turn:
+            reply = without_calls(reply)
         reply = with_checked_result(definition, self.state, reply)
         need_of = partial(definition.need_of, allowed=allowed)
         self.state = state_with_reply(driver, self.state, reply, self.elapsed, need_of)
