@@ -30,7 +30,7 @@ from everstep.agent_domain.messages.compaction_planning import (
     transcript_of,
 )
 from everstep.agent_domain.messages.leak_guard import calls_in, without_repeated_arguments
-from everstep.agent_domain.messages.messages import Messages, system, user
+from everstep.agent_domain.messages.messages import Message, Messages, system, user
 from everstep.agent_domain.messages.token_estimate import (
     estimate_message,
     estimate_messages,
@@ -41,7 +41,7 @@ from everstep.agent_domain.messages.token_estimate import (
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.tools.inquiry import AskModel, ModelChoice
 
-CHUNK_OVERHEAD = 200
+CHUNK_OVERHEAD = 80
 """What a request for a summary has in addition to the rules and the text."""
 
 LEAST_CHUNK = 100
@@ -148,7 +148,8 @@ class Compactor:
         estimate = estimate_request(driver.request(state_for_model(state)))
         fits = estimate // 2 if window is None else min(window.input_tokens, estimate // 2)
         try:
-            compacted = await self._compact(state, driver, fits, estimate)
+            # The provider accepted requests that were only a little shorter.
+            compacted = await self._compact(state, driver, fits, estimate, max(fits, estimate * 2 // 3))
         except ContextTooLong:
             raise error from None
         if compacted is state:
@@ -165,7 +166,18 @@ class Compactor:
         is_plausible = anchor.tokens * 4 >= estimate - added
         return min(estimate, anchor.tokens + added) if is_plausible else estimate
 
-    async def _compact(self, state: AgentState, driver: StepDriver, fits: int, tokens: int) -> AgentState:
+    async def _compact(
+        self, state: AgentState, driver: StepDriver, fits: int, tokens: int, asks: int = 0
+    ) -> AgentState:
+        """Compact the conversation.
+
+        Args:
+            state: The state in which the step starts.
+            driver: Builds the request.
+            fits: How many tokens the request may have.
+            tokens: How many it has.
+            asks: How many tokens a request for a summary may have, if that is more.
+        """
         began = self.seconds()
         request = driver.request(state_for_model(state))
         messages, last = state.messages[self.openings :], state.message_store.compaction
@@ -180,7 +192,7 @@ class Compactor:
             await self._require_fit(plan, state, driver, fits, fixed)
         compaction, usage = plan.compaction, Usage()
         if plan.segment or plan.earlier:
-            summary, usage = await self._summarize(plan, fits)
+            summary, usage = await self._summarize(plan, max(fits, asks))
             compaction = replace(compaction, summaries=(*compaction.summaries, summary))
         compaction = replace(
             compaction,
@@ -216,26 +228,48 @@ class Compactor:
             raise ContextTooLong(text, advice=text)
 
     async def _summarize(self, plan: CompactionPlan, fits: int) -> tuple[str, Usage]:
-        """The summary, and the tokens that it cost."""
+        """The summary, and its usage; in smaller pieces if its model refuses one as too long."""
         window = window_of(self.model_of(self.choice))
         available = min(fits, window.input_tokens) if window else fits
         rules = system(summary_rules(plan))
         room = available - estimate_message(rules) - plan.summary_tokens - CHUNK_OVERHEAD
-        usage, summary = Usage(), fitting_text("\n\n".join(plan.earlier), max(0, room // 2))
+        pieces = _Pieces(self, plan, rules)
+        while room >= LEAST_CHUNK:
+            try:
+                return await pieces.summarize(room), pieces.usage
+            except ContextTooLong:
+                room //= 2
+        # There is no room for a request that could do better.
+        return self._cut(mechanical_summary(plan.segment, plan.summary_tokens), plan), pieces.usage
+
+    def _cut(self, text: str, plan: CompactionPlan) -> str:
+        return fitting_text(self.redact(text), plan.summary_tokens)
+
+
+class _Pieces:
+    """Asks for a summary piece by piece; the usage of all requests is kept."""
+
+    def __init__(self, compactor: Compactor, plan: CompactionPlan, rules: Message) -> None:
+        self.compactor = compactor
+        self.plan = plan
+        self.rules = rules
+        self.usage = Usage()
+
+    async def summarize(self, room: int) -> str:
+        """The summary, by requests whose messages have at most this many tokens."""
+        plan, compactor = self.plan, self.compactor
+        summary = fitting_text("\n\n".join(plan.earlier), room // 2)
         room -= max(0, estimate_text(summary) - plan.summary_tokens)
-        if room < LEAST_CHUNK:
-            # There is no room for a request that could do better.
-            given = mechanical_summary(plan.segment, plan.summary_tokens)
-            return fitting_text(self.redact(given), plan.summary_tokens), usage
-        for chunk in chunks(transcript_of(plan.segment), room) or [""]:
+        for chunk in chunks(transcript_of(plan.segment), max(LEAST_CHUNK // 2, room)) or [""]:
             text = FURTHER.format(summary, chunk) if summary else FIRST.format(chunk)
-            response = await self.ask(InferenceRequest((rules, user(text)), 1), self.choice)
-            usage += response.usage
+            request = InferenceRequest((self.rules, user(text)), 1)
+            response = await compactor.ask(request, compactor.choice)
+            self.usage += response.usage
             # As with any answer, arguments of calls that the model only repeats are no text.
             said = without_repeated_arguments(response.text, calls_in(plan.segment)).strip()
             given = said or mechanical_summary(plan.segment, plan.summary_tokens)
-            summary = fitting_text(self.redact(given), plan.summary_tokens)
-        return summary, usage
+            summary = fitting_text(compactor.redact(given), plan.summary_tokens)
+        return summary
 
 
 def _planned_size(messages: Messages, plan: CompactionPlan) -> int:

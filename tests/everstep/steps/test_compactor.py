@@ -199,6 +199,21 @@ def test_the_summary_is_written_by_the_named_model_in_pieces_that_fit_it() -> No
     assert "Short." in own.requests[-1].messages[0].text
 
 
+@pytest.mark.parametrize(("hidden", "is_written"), [(600, True), (100, False)])
+def test_a_summary_is_asked_in_smaller_pieces_if_one_is_refused(hidden: int, is_written: bool) -> None:
+    """14.5"""
+    own, small = NarrowModel(window=ContextWindow(2000, 200)), NarrowModel(hidden=hidden, summary="Short.")
+    presets = {"large": own, "small": small}
+    builder = AgentBuilder.base().with_max_tokens(10**9).with_model("large")
+    agent = builder.with_compaction(model="small").build(models=lambda choice: presets[str(choice)])
+    talk(agent, *numbered(12))
+    assert small.refused > 0
+    assert bool(small.summaries) is is_written
+    sent = own.requests[-1].messages[0].text
+    assert ("Short." in sent) is is_written
+    assert ("The user wrote:" in sent) is not is_written
+
+
 def test_secrets_do_not_reach_a_summary_and_an_empty_one_is_replaced() -> None:
     """14.5"""
     model = NarrowModel(window=WINDOW, summary="The key is sk-abcdefghijklmnop1234.")
