@@ -238,3 +238,21 @@ class SessionStore(Protocol):
             SessionBusy: An execution of the session is running or queued.
         """
         ...
+
+    async def retry(self, ref: ExecutionRef, new: ExecutionRef) -> ExecutionLaunch | None:
+        """Create an execution that continues a failed one, with its whole conversation.
+
+        Args:
+            ref: The failed execution.
+            new: The new execution; repeating its id creates nothing new.
+
+        Returns:
+            The data to start the new execution; None if it has begun already.
+
+        Raises:
+            NotFound: There is no such execution.
+            CannotRetry: It has not failed, its session has gone on, or it belongs to a subagent.
+            SessionBusy: An execution of the session is running or queued.
+            SessionNotActive: The session is closed or archived.
+        """
+        ...

@@ -71,6 +71,10 @@ class SessionBusy(EverstepError):
         super().__init__("Session is busy")
 
 
+class CannotRetry(EverstepError):
+    """The execution cannot be retried; the message says why. Nothing was changed."""
+
+
 class SessionNotActive(EverstepError):
     """The session is archived or closed, so it accepts no messages."""
 

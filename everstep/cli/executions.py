@@ -80,6 +80,28 @@ async def run(
 
 @click.command()
 @click.argument("execution_id")
+@click.option("--detach", is_flag=True, help="Start the new execution, print its id and return.")
+@click.pass_obj
+@command
+async def retry(settings: Settings, execution_id: str, *, detach: bool) -> None:
+    """Let a failed execution go on from its last good step.
+
+    A new execution has its whole conversation: what its tools did is not done again. The command follows it;
+    Ctrl-C stops only the following.
+    """
+
+    async def retry_failed(installation: Installation, execution: Execution) -> None:
+        retried = await installation.sessions.retry(execution.ref)
+        if detach:
+            echo(retried.id)
+        else:
+            await _follow_execution(installation, retried)
+
+    await with_execution(settings, execution_id, retry_failed)
+
+
+@click.command()
+@click.argument("execution_id")
 @click.pass_obj
 @command
 async def follow(settings: Settings, execution_id: str) -> None:

@@ -45,6 +45,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "steer": ("executions:steer", "Send a message that the agent reads before its next step."),
         "pause": ("executions:pause", "Pause an execution once its running calls are done."),
         "resume": ("executions:resume", "Resume a paused execution."),
+        "retry": ("executions:retry", "Let a failed execution go on from its last good step."),
         "cancel": ("executions:cancel", "Stop an execution now and abandon its current step."),
     },
     "Operate": {

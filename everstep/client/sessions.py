@@ -7,7 +7,6 @@ same key or the reconciler completes the work.
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,10 +17,9 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import ExecutionPlan
-from everstep.agent_domain.capabilities.rights import CANCEL, Actor, Decider, command_decider
+from everstep.agent_domain.capabilities.rights import CANCEL, Decider, command_decider
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope
-from everstep.agent_domain.loop.budget import Budget
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering, cancel_command_key
@@ -36,14 +34,12 @@ from everstep.agent_domain.storage.sessions import (
     NewSession,
     OnBusy,
     Route,
-    SessionMessageRow,
     SessionRow,
     Settled,
     as_it_is,
 )
 from everstep.agent_domain.stream import session_messages
-from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
-from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context
+from everstep.agent_domain.stream.session_messages import Context
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text, reading
 from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
@@ -51,6 +47,7 @@ from everstep.client.errors import Ended, Refused
 from everstep.client.execution import Execution, now
 from everstep.client.structured_results import requested_output
 from everstep.client.titles import Titles
+from everstep.client.user_messages import SendResult, UserMessage
 
 log = logging.getLogger(__name__)
 
@@ -68,48 +65,6 @@ DELIVERY_SECONDS = 5.0
 
 AGENT_KEY = "agent"
 """The key in a session's metadata for the agent that receives its messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class UserMessage:
-    """A message of a user in a session. Sending it again with the same `key` changes nothing."""
-
-    content: str
-    user_id: str
-    data: Any = None
-    """The answer to a form."""
-    request_id: UUID | None = None
-    """The question that the message answers."""
-    on_busy: OnBusy = OnBusy.ENQUEUE
-    context: Context = NO_CONTEXT
-    agent: str | None = None
-    metadata: Mapping[str, Any] = EMPTY
-    debug: bool = False
-    """Whether the new execution stores its full state after each step."""
-    broadcast: BroadcastConfig | None = None
-    """The level of detail of that execution's events; default: the agent's."""
-    key: str = field(default_factory=lambda: str(uuid4()))
-    initial_context_url: str | None = None
-    """The initial URL of a session that is created for the message; default: `context.url`."""
-    caller: ContextCaller | None = None
-    """The caller for the context policy; default: the user without scopes and roles."""
-    model: str | None = None
-    """The preset or the model of the new execution; default: the agent's."""
-    output: Any = None
-    """The type or schema of the result of the new execution; default: the agent's."""
-    by: Actor | None = None
-    """Who sends it, to record with an answer."""
-    budgets: tuple[Budget, ...] = ()
-    """More budgets for the new execution; they may lower those of the agent, but not raise them."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """The result of sending a message."""
-
-    message: SessionMessageRow
-    route: Route
-    execution_id: UUID
 
 
 @dataclass(frozen=True)
@@ -299,6 +254,23 @@ class Sessions:
         ref = await self._resolve_ref(ref)
         new = replace(ref, execution_id=uuid5(ref.execution_id, f"fork/{key or uuid4()}"))
         launch = await self.store.fork(ref, step, new, content)
+        self.strike(Failpoint.API_AFTER_COMMIT)
+        return await self.launch(launch) if launch else Execution(self.client, new)
+
+    async def retry(self, ref: ExecutionRef) -> Execution[Any]:
+        """Start an execution that goes on where a failed one stopped, with its whole conversation.
+
+        What its tools did is not done again: the model reads their results, and the error of the last call.
+        Repeating the call changes nothing, and returns the same execution.
+
+        Raises:
+            NotFound: There is no such execution.
+            CannotRetry: It has not failed, its session has gone on, or it belongs to a subagent.
+            SessionBusy: An execution of its session is running or queued.
+        """
+        ref = await self._resolve_ref(ref)
+        new = replace(ref, execution_id=uuid5(ref.execution_id, "retry"))
+        launch = await self.store.retry(ref, new)
         self.strike(Failpoint.API_AFTER_COMMIT)
         return await self.launch(launch) if launch else Execution(self.client, new)
 

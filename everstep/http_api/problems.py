@@ -29,6 +29,7 @@ from everstep.agent_domain.errors import (
 )
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.sessions import (
+    CannotRetry,
     ContextForbidden,
     QuestionClosed,
     SessionBusy,
@@ -218,6 +219,8 @@ def _conflict(error: Exception) -> Refusal | None:
             return Refusal(409, "session-busy", str(error), detail)
         case SessionNotActive():
             return Refusal(409, "session-not-active", "Session is not active", str(error))
+        case CannotRetry():
+            return Refusal(409, "cannot-retry", "The execution cannot be retried", str(error))
         case Refused() if str(error) in _CONFLICTS:
             slug, what_to_do = _CONFLICTS[str(error)]
             return Refusal(409, slug, str(error), what_to_do)

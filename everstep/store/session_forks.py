@@ -9,9 +9,16 @@ from sqlalchemy import Row
 
 from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, Role, user
 from everstep.agent_domain.storage.executions import NewExecution
-from everstep.agent_domain.storage.sessions import ExecutionLaunch, SessionBusy
+from everstep.agent_domain.storage.sessions import (
+    CannotRetry,
+    ExecutionLaunch,
+    SessionBusy,
+    SessionNotActive,
+    SessionStatus,
+)
 from everstep.agent_domain.stream import session_messages as announcements
 from everstep.agent_domain.stream.session_messages import Announcement
 from everstep.agent_domain.values import frozen_map
@@ -44,6 +51,39 @@ class SessionForks(SessionQueue):
                 await self._accept_fork(connection, ref, step, new, content)
             found = (await connection.execute(session_statements.LAUNCH, execution_key(new))).first()
             return launch_row(found) if found else None
+
+    async def retry(self, ref: ExecutionRef, new: ExecutionRef) -> ExecutionLaunch | None:
+        """Create an execution that continues a failed one; see `SessionStore.retry`."""
+        async with self._transaction() as connection:
+            session = None
+            if ref.session_id:
+                session = await self._lock_session(connection, Scope(ref.tenant_id), ref.session_id)
+            if await find_execution(connection, new) is None:
+                if session is not None and session.status != SessionStatus.ACTIVE:
+                    raise SessionNotActive(SessionStatus(session.status))
+                await self._accept_retry(connection, ref, new)
+            found = (await connection.execute(session_statements.LAUNCH, execution_key(new))).first()
+            return launch_row(found) if found else None
+
+    async def _accept_retry(self, connection: Transaction, ref: ExecutionRef, new: ExecutionRef) -> None:
+        found = (await connection.execute(session_statements.RETRIED, execution_key(ref))).first()
+        if found is None:
+            raise NotFound("execution", ref.execution_id)
+        if found.status != ExecutionStatus.FAILED:
+            raise CannotRetry(f"Only a failed execution can be retried; this one is {found.status}")
+        if found.parent_execution_id:
+            raise CannotRetry(f"A subagent cannot be retried; retry its parent {found.parent_execution_id}")
+        if ref.session_id and found.has_successor:
+            raise CannotRetry("Its session has gone on since then; send a message instead")
+        if ref.session_id and await self._advance_queue(connection, ref.tenant_id, ref.session_id):
+            raise SessionBusy
+        origin = (await connection.execute(session_statements.ORIGIN, execution_key(ref))).one()
+        last: int = (
+            await connection.execute(session_statements.LAST_COMPLETE_STEP, execution_key(ref))
+        ).scalar_one()
+        branch = await self._build_branch(connection, ref, origin, last, None)
+        notes = frozen_map({"retry_of": str(ref.execution_id)})
+        await self._insert_execution(connection, replace(branch, ref=new, notes=notes))
 
     async def _accept_fork(
         self, connection: Transaction, ref: ExecutionRef, step: int, new: ExecutionRef, content: str | None

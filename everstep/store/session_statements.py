@@ -240,6 +240,17 @@ ORIGIN = text("""
      WHERE id = :execution_id AND tenant_id = :tenant_id
 """)
 
+RETRIED = text("""
+    SELECT failed.status, failed.parent_execution_id,
+           EXISTS (SELECT 1
+                     FROM agent_executions later
+                    WHERE later.session_id = failed.session_id AND later.parent_execution_id IS NULL
+                      AND later.released_at > failed.released_at) AS has_successor
+      FROM agent_executions failed
+     WHERE failed.id = :execution_id AND failed.tenant_id = :tenant_id
+""")
+"""An execution to retry, and whether another one of its session began after it."""
+
 LAST_COMPLETE_STEP = text("""
     SELECT coalesce(max(step.number), 0) AS last
       FROM agent_steps step

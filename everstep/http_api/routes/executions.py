@@ -264,6 +264,18 @@ async def fork(
     return ExecutionResponse.of(await forked.get(), in_full=caller.sees_all)
 
 
+@routes.post("/agent/executions/{execution_id}/retry", status_code=201)
+async def retry(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> ExecutionResponse:
+    """Let a failed execution go on from its last good step, in a new execution with its whole conversation.
+
+    What its tools did is not done again. Retrying it again returns the same new execution.
+    """
+    del key
+    row, _ = await load_execution(api, caller, execution_id)
+    retried = await api.sessions_for(caller).retry(row.ref)
+    return ExecutionResponse.of(await retried.get(), in_full=caller.sees_all)
+
+
 async def _stored_request(execution: Handle, request: RequestRow, caller: Caller) -> Request:
     stored = await execution.client.store.request(execution.ref, request.id)
     return Request.of(stored or request, actor=caller.actor)

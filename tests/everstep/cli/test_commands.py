@@ -30,6 +30,7 @@ ABOUT_ONE = (
     ("show",),
     ("trace",),
     ("follow",),
+    ("retry",),
     ("answer", "high"),
     ("approve",),
     ("approve", "--deny"),
