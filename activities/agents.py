@@ -11,10 +11,16 @@ from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.resources import Resources
 
 
 class AgentProvider(Protocol):
     """The agents that a worker can run."""
+
+    @property
+    def resources(self) -> Resources:
+        """The objects that the worker made for its tools, hooks and processors."""
+        ...
 
     def definition(self, name: str) -> AgentDefinition:
         """Return the agent of that name.

@@ -21,6 +21,7 @@ from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.inquiry import AskModel
+from everstep.agent_domain.tools.resources import Resources
 from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolExecution
 from everstep.agent_domain.values import frozen_map, json_text
 from everstep.steps.tool_runs import ToolRun, result_without_run
@@ -148,7 +149,9 @@ def output_from(call: ToolCall, record: CallRecord) -> ToolOutput:
     return ToolOutput(facts, record.seconds, record.besides)
 
 
-def build_context(ref: ExecutionRef, reserved: Reservation, ask: AskModel, attempt: int = 1) -> ToolContext:
+def build_context(
+    ref: ExecutionRef, reserved: Reservation, ask: AskModel, resources: Resources, attempt: int = 1
+) -> ToolContext:
     """Build the context that the tool of a call receives."""
     context = ToolContext(
         ref.execution_id,
@@ -158,6 +161,7 @@ def build_context(ref: ExecutionRef, reserved: Reservation, ask: AskModel, attem
         earlier=reserved.earlier,
         ask=ask,
         attempt=attempt,
+        resources=resources,
     )
     return context.for_run(reserved.run)
 

@@ -18,6 +18,7 @@ from everstep.agent_domain.loop.budget import Budget, ExhaustedBudget
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.marks import former_marks
 from everstep.agent_domain.loop.repeated_calls import LoopReminder
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import (
@@ -143,6 +144,8 @@ class SpawnOutput:
 
     plan: ExecutionPlan | None = None
     answered: ToolOutput | None = None
+    run: RunContext | None = None
+    """The ids of the user and the request, if the plan has criteria that may read them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,7 @@ class InferenceRunner:
         driver = self.agents.driver(spec.agent, spec.llm_preset)
         budgeted = self._budgeted_calls(request, started)
         state = await self._load_state(request, started.material, definition)
+        state = state.with_resources(self.agents.resources)
         with self.live_texts.open_text(
             begin, is_public=execution_events.is_text_public(started.material)
         ) as live:

@@ -62,6 +62,7 @@ class ProcessorRunner:
     async def _process(self, request: ProcessInput, definition: AgentDefinition) -> RecordProcessing:
         material = await self.store.material(request.ref)
         state = await load_state_within(self.store, request.ref, request.number, material)
+        state = state.with_resources(self.agents.resources)
         initial = state.with_facts(replace(state.facts, usage=request.usage, marks=request.marks))
         key = f"processing/{request.number}"
         ask = RecordedInquiry(self.store, self.agents, request, key, plan=definition.base_plan)

@@ -34,6 +34,7 @@ from everstep.agent_domain.agents.spawning import (
 )
 from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import request_id
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides
@@ -97,17 +98,21 @@ class SubagentActivities:
     ) -> SpawnOutput | ToolExecution:
         call, note, _ = call_records.apply_decision(reserved.call, reserved.resolution)
         given, attempt = replace(reserved, call=call), activity.info().attempt
-        context = call_records.build_context(request.ref, given, refuse_model_call, attempt)
+        context = call_records.build_context(
+            request.ref, given, refuse_model_call, self.agents.resources, attempt
+        )
         started = now()
         spawn = await spawn_child(definition.tools, call, context)
         if isinstance(spawn, Outcome):
             return spawn.execution(call, started, now(), note)
         try:
-            return await self._accept(request, definition, spawn)
+            return await self._accept(request, definition, spawn, reserved.run)
         except InvalidInput as error:
             return ToolExecution(call, None, StepError.of(error, call.name), started, now(), note)
 
-    async def _accept(self, request: SpawnInput, definition: AgentDefinition, spawn: Spawn) -> SpawnOutput:
+    async def _accept(
+        self, request: SpawnInput, definition: AgentDefinition, spawn: Spawn, run: RunContext
+    ) -> SpawnOutput:
         agent, child = find_child(
             definition, request.agent, spawn.agent, lambda name: find_agent(self.agents, name)
         )
@@ -118,7 +123,7 @@ class SubagentActivities:
         new = child_execution(spawn, child, plan, ref, request.ref.execution_id)
         seconds = request.session_seconds
         await self.store.accept(replace(new, task_queue=activity.info().task_queue, session_seconds=seconds))
-        return SpawnOutput(plan)
+        return SpawnOutput(plan, run=run.ids if plan.criteria else None)
 
     @activity.defn(name=REPORT)
     @redact_errors

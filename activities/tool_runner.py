@@ -123,7 +123,9 @@ class ToolRunner:
         if early_result:
             return ToolRun(early_result)
         call, note, _ = call_records.apply_decision(reserved.call, reserved.resolution)
-        context = call_records.build_context(request.ref, replace(reserved, call=call), ask, attempt)
+        context = call_records.build_context(
+            request.ref, replace(reserved, call=call), ask, self.agents.resources, attempt
+        )
         run = await run_tool(
             definition.tools.get(call.name),
             call,
@@ -151,6 +153,7 @@ class ToolRunner:
             return None
         material = await self.store.material(request.ref)
         state = await load_state_within(self.store, request.ref, request.number, material)
+        state = state.with_resources(self.agents.resources)
         return ToolHooks(hooks, state.with_facts(replace(state.facts, marks=request.marks)))
 
     async def run_quick_calls(

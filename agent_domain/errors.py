@@ -4,6 +4,7 @@
     ├── InvalidInput (ValueError)      the caller: an argument is wrong; the text says what to change
     │   ├── UnknownName (LookupError)  ... nothing is registered under this name
     │   └── MessageTooLong             ... no request to the agent's model can contain it
+    ├── ResourceFailed                 the operator: a resource of the tools cannot be started
     ├── NotPermitted                   the caller: a right is missing; the text says which, or who has it
     ├── ListenerFailed                 the operator: a listener raised while handling an event
     └── AgentError                     the error policy: it becomes a step's error
@@ -66,6 +67,10 @@ def unknown_name_text(kind: str, name: str, known: Iterable[str], *, verb: str =
 
 class NotPermitted(EverstepError):
     """The caller may not do this; the message says which right it needs, or who may."""
+
+
+class ResourceFailed(EverstepError):
+    """A resource of the tools, such as a database pool, cannot be started; the message names it."""
 
 
 class ListenerFailed(EverstepError):

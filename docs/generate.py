@@ -45,7 +45,7 @@ NOTE: Final = "<!-- Written by `make reference`. Change the code, not this page.
 GROUPS: Final = {
     "Agents": ("agents", "everstep.agents", "everstep.inference.models"),
     "Running in-process": ("everstep.local", "everstep.runtime.builder"),
-    "Tools": ("tools",),
+    "Tools": ("tools", "everstep.steps", "loop.run_context"),
     "Models": ("messages", "everstep.inference"),
     "Continuation, errors and the loop": ("loop",),
     "State, steps, snapshots and events": ("state",),

@@ -87,6 +87,7 @@ from everstep.agent_domain.errors import (
     NotFound as NotFound,
     NotPermitted as NotPermitted,
     RateLimited as RateLimited,
+    ResourceFailed as ResourceFailed,
     StoreUnavailable as StoreUnavailable,
     ToolError as ToolError,
     ToolFailed as ToolFailed,
@@ -145,6 +146,7 @@ from everstep.agent_domain.loop.loop import (
     decide as decide,
 )
 from everstep.agent_domain.loop.repeated_calls import RepeatedCallLimit as RepeatedCallLimit
+from everstep.agent_domain.loop.run_context import RunContext as RunContext
 from everstep.agent_domain.loop.status import (
     AgentStatus as AgentStatus,
     ExecutionStatus as ExecutionStatus,
@@ -256,13 +258,18 @@ from everstep.agent_domain.testing import (
     calls as calls,
     says as says,
 )
+from everstep.agent_domain.tools.cancellation import Cancellation as Cancellation
 from everstep.agent_domain.tools.function_tool import (
     BaseTool as BaseTool,
     FunctionTool as FunctionTool,
     tool as tool,
 )
 from everstep.agent_domain.tools.inquiry import AskModel as AskModel, ModelChoice as ModelChoice
-from everstep.agent_domain.tools.run_context import Cancellation as Cancellation, RunContext as RunContext
+from everstep.agent_domain.tools.resources import (
+    Resource as Resource,
+    Resources as Resources,
+    resource as resource,
+)
 from everstep.agent_domain.tools.tools import (
     Effect as Effect,
     Tool as Tool,
@@ -377,6 +384,7 @@ from everstep.local.trace import (
 from everstep.runtime.builder import (
     AgentBuilder as AgentBuilder,
 )
+from everstep.steps.resource_lifetimes import open_resources as open_resources
 from everstep.streams.client_events import (
     Happened as Happened,
     Reload as Reload,

@@ -23,11 +23,11 @@ with workflow.unsafe.imports_passed_through():
         CloseInput,
         ReportInput,
         SpawnInput,
+        SpawnOutput,
         ToolOutput,
         step_with_outputs,
     )
     from everstep.activities.subagents import SubagentActivities
-    from everstep.agent_domain.agents.plan import ExecutionPlan
     from everstep.agent_domain.agents.spawning import child_ref, tokens_left
     from everstep.agent_domain.ids import ExecutionRef
     from everstep.agent_domain.loop.budget import inherited_budgets
@@ -158,7 +158,7 @@ class ChildExecutions(ExecutionBase):
             )
             if spawned and spawned.plan is None:
                 return spawned.answered
-            result = await self.run_child(child, spawned.plan if spawned else None, clocks)
+            result = await self.run_child(child, spawned or SpawnOutput(), clocks)
             self.children[child.execution_id] = ExecutionStatus.RUNNING
             report = ReportInput(ref, agent, number, call.id, is_lost=result is None)
             if result:
@@ -175,12 +175,20 @@ class ChildExecutions(ExecutionBase):
             self.child_workflow_ids.pop(child.execution_id, None)
 
     async def run_child(
-        self, child: ExecutionRef, plan: ExecutionPlan | None, clocks: StateInfo
+        self, child: ExecutionRef, spawned: SpawnOutput, clocks: StateInfo
     ) -> ExecutionResult | None:
         """Return how a child ended. If it could not record its own end, an activity records it."""
-        result = (
-            await self.run_child_workflow(child, plan, clocks) if plan and not self.is_cancelled else None
-        )
+        result = None
+        if spawned.plan and not self.is_cancelled:
+            start = ExecutionInput(
+                child,
+                spawned.plan,
+                self.start.search_attributes,
+                is_subagent=True,
+                clocks=clocks,
+                run=spawned.run,
+            )
+            result = await self.run_child_workflow(start)
         if result is None:
             status = ExecutionStatus.CANCELLED if self.is_cancelled else ExecutionStatus.FAILED
             await workflow.execute_activity_method(
@@ -188,24 +196,21 @@ class ChildExecutions(ExecutionBase):
             )
         return result
 
-    async def run_child_workflow(
-        self, child: ExecutionRef, plan: ExecutionPlan, clocks: StateInfo
-    ) -> ExecutionResult | None:
+    async def run_child_workflow(self, start: ExecutionInput) -> ExecutionResult | None:
         """Run a child workflow to its end; None if it was ended from outside."""
-        start = ExecutionInput(child, plan, self.start.search_attributes, is_subagent=True, clocks=clocks)
         try:
             handle: ChildWorkflowHandle[Any, ExecutionResult] = await workflow.start_child_workflow(
                 WORKFLOW,
                 start,
-                id=workflow_id(child),
+                id=workflow_id(start.ref),
                 result_type=ExecutionResult,
                 cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
                 # If an operator terminates this workflow, the child still records its own end.
                 parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
                 search_attributes=initial_attributes(start),
-                static_summary=plan.agent,
+                static_summary=start.plan.agent,
             )
-            self.child_workflow_ids[child.execution_id] = handle.id
+            self.child_workflow_ids[start.ref.execution_id] = handle.id
             return await self.await_or_cancel(handle)
         except (ChildWorkflowError, WorkflowAlreadyStartedError):
             return None

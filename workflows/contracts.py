@@ -7,6 +7,7 @@ from uuid import UUID
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
 from everstep.agent_domain.loop.usage import Usage
 
@@ -87,6 +88,8 @@ class ExecutionInput:
     """The session's clocks, read once when the execution was started."""
     refused: tuple[RefusedSignal, ...] = ()
     """Carried over by continue-as-new."""
+    run: RunContext | None = None
+    """The ids of the user and the request, if the plan has criteria that may read them."""
 
 
 @dataclass(frozen=True, slots=True)

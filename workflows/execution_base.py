@@ -32,7 +32,7 @@ class ExecutionBase:
         self.start = start
         self.plan = start.plan
         self.tools = {tool.name: tool for tool in start.plan.tools}
-        self.facts = start.facts or ExecutionFacts.begun(start.clocks, workflow.now())
+        self.facts = start.facts or ExecutionFacts.begun(start.clocks, workflow.now(), start.run)
         self.settlements = start.settlements
         self.refused = start.refused
         self.status = ExecutionStatus.RUNNING

@@ -27,6 +27,7 @@ from everstep.agent_domain.messages.response_format import (
 )
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
+from everstep.agent_domain.tools.resources import Resource, require_resources
 from everstep.agent_domain.tools.tools import Tool, Toolbox, options_of
 from everstep.agent_domain.tools.toolsets import Toolset, current_toolset
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, valid_text
@@ -58,6 +59,7 @@ class DefinitionBuilder(LimitsBuilder):
         self._broadcast = BroadcastConfig.standard()
         self._tools = Toolbox()
         self._toolsets: dict[str, Toolset] = {}
+        self._resources: tuple[Resource[Any], ...] = ()
         self._approvals: dict[str, Approval] = {}
         self._capabilities: list[str] = []
         self._processors: list[Processor] = []
@@ -122,6 +124,18 @@ class DefinitionBuilder(LimitsBuilder):
         if toolset.name in self._toolsets:
             raise InvalidInput(f"two toolsets are named '{toolset.name}'; rename one of them")
         self._toolsets[toolset.name] = toolset
+        return self
+
+    def with_resources(self, *resources: Resource[Any]) -> Self:
+        """Declare objects that tools, hooks and processors share, such as a database pool.
+
+        A worker starts them before its first execution, and stops them after its last one. Resources that
+        parameters of tools name (`Annotated[Orders, orders]`) need not be declared.
+
+        Raises:
+            InvalidInput: One of them is not made with `@resource`.
+        """
+        self._resources = require_resources((*self._resources, *resources), "with_resources")
         return self
 
     def with_capability(self, capability: AgentCapability) -> Self:
@@ -314,6 +328,7 @@ class DefinitionBuilder(LimitsBuilder):
             processors=tuple(self._processors),
             hooks=tuple(self._hooks),
             toolsets=tuple(self._toolsets.values()),
+            resources=self._resources,
             cached_context=self._context(),
             approvals=FrozenDict(self._approvals),
             throw_on_tool_failure=self._throws,

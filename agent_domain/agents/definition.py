@@ -26,6 +26,7 @@ from everstep.agent_domain.messages.cached_context import CachedContext
 from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.storage.executions import ExecutionSpec
+from everstep.agent_domain.tools.resources import Resource
 from everstep.agent_domain.tools.tools import Tool, Toolbox, ToolCall, options_of
 from everstep.agent_domain.tools.toolsets import ListedTool, Toolset
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
@@ -67,6 +68,8 @@ class AgentDefinition:
     hooks: tuple[AgentHook, ...] = ()
     toolsets: tuple[Toolset, ...] = ()
     """Sources of tools that are queried when an execution begins."""
+    resources: tuple[Resource[Any], ...] = ()
+    """Declared by `with_resources`; those that tools name in their parameters come on top."""
     cached_context: CachedContext = field(default_factory=CachedContext)
     approvals: FrozenDict = EMPTY
     throw_on_tool_failure: bool = False

@@ -4,12 +4,12 @@ A call of such a tool (`need=CallNeed.SUBAGENT`) is not run itself. `spawn` retu
 messages. When the child has ended, in any way, `report` returns the text for the parent's model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
-from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.definition import AgentDefinition, BindsToAgent
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.ids import ExecutionRef, subagent_id
 from everstep.agent_domain.loop.budget import Budget
@@ -17,6 +17,7 @@ from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Messages, as_messages
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution
+from everstep.agent_domain.tools.resources import Resource
 from everstep.agent_domain.tools.tools import ToolContext
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
@@ -76,6 +77,23 @@ def find_private_agent(parent: AgentDefinition, name: str) -> AgentDefinition | 
     """The private agent with this name of one of the parent's tools."""
     private_agents = (tool.subagents for tool in parent.tools if isinstance(tool, HasPrivateAgents))
     return next((agents[name] for agents in private_agents if name in agents), None)
+
+
+def needed_resources(agents: Iterable[AgentDefinition]) -> tuple[Resource[Any], ...]:
+    """The resources that agents and their tools declare, each once, with those of private agents."""
+    found = (each for agent in agents for each in _resources_of(agent))
+    return tuple(dict.fromkeys(each for each in found if isinstance(each, Resource)))
+
+
+def _resources_of(agent: AgentDefinition) -> Iterator[object]:
+    yield from agent.resources
+    for tool in agent.tools:
+        declared = getattr(tool, "resources", ())
+        # A tool's class may use that name for something else.
+        yield from declared if isinstance(declared, tuple) else ()
+        # Agents of a tool that binds to its agent have the tools of that agent.
+        if isinstance(tool, HasPrivateAgents) and not isinstance(tool, BindsToAgent):
+            yield from needed_resources(tool.subagents.values())
 
 
 def private_agent_name(parent: str, name: str) -> str:

@@ -26,6 +26,7 @@ from everstep.agent_domain.loop.error_policy import (
 from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.marks import changed_marks, former_marks, with_mark
 from everstep.agent_domain.loop.repeated_calls import NO_REPEATED_CALLS, RepeatedCalls
+from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
@@ -124,6 +125,8 @@ class ExecutionFacts:
     """The rule for unknown effects under which the execution runs; see the module `error_policy`."""
     exhausted: ExhaustedBudget | None = None
     """The budget that does not cover the next model call."""
+    run: RunContext = NO_RUN_CONTEXT
+    """The ids of the user and the request, for criteria; the state has them in `execution.run`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -245,9 +248,11 @@ class ExecutionFacts:
         return replace(self, state_info=replace(info, started_at=started, updated_at=now))
 
     @classmethod
-    def begun(cls, clocks: StateInfo | None, now: datetime) -> "ExecutionFacts":
+    def begun(
+        cls, clocks: StateInfo | None, now: datetime, run: RunContext | None = None
+    ) -> "ExecutionFacts":
         """Start an execution; `clocks` holds the working time of its session so far."""
-        return cls(state_info=clocks or StateInfo()).entered(now)
+        return cls(state_info=clocks or StateInfo(), run=run or NO_RUN_CONTEXT).entered(now)
 
     def entered(self, now: datetime) -> "ExecutionFacts":
         """A run begins or resumes: its wall clock starts."""

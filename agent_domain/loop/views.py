@@ -9,6 +9,7 @@ from typing import Protocol
 from everstep.agent_domain.loop.continuation import Signalled
 from everstep.agent_domain.loop.error_policy import ErrorContext
 from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.step_facts import StepType
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.values import FrozenDict
@@ -79,6 +80,11 @@ class ExecutionView(Signalled, Protocol):
     @property
     def error_context(self) -> ErrorContext:
         """The latest failure, for the error policy."""
+        ...
+
+    @property
+    def run(self) -> RunContext:
+        """The user and the request; in a durable execution without the request's metadata."""
         ...
 
     @property

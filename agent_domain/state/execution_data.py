@@ -1,13 +1,14 @@
 """The part of a state that belongs to one execution."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
-from everstep.agent_domain.tools.run_context import NO_RUN_CONTEXT, RunContext
+from everstep.agent_domain.tools.resources import NO_RESOURCES, Resources
 from everstep.agent_domain.values import FrozenDict
 
 
@@ -32,6 +33,8 @@ class ExecutionData:
     """Its structured result in the agent's type, as JSON in a state that was read; None without one."""
     output_data: Any = None
     """The result as JSON."""
+    resources: Resources = field(default=NO_RESOURCES, compare=False)
+    """The objects of the worker or the run that tools, hooks and processors share; never stored."""
 
     def __repr__(self) -> str:
         return f"<ExecutionData {self.execution_id}, {len(self.step_executions)} steps recorded>"

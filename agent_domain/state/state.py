@@ -11,6 +11,7 @@ from everstep.agent_domain.ids import step_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import ErrorContext, ErrorPolicy
 from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepType
@@ -30,6 +31,7 @@ from everstep.agent_domain.state.execution_data import ExecutionData, last_user_
 from everstep.agent_domain.state.restored_facts import restore_execution, restore_facts
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
 from everstep.agent_domain.storage.metadata_changes import inherited_metadata
+from everstep.agent_domain.tools.resources import Resources
 from everstep.agent_domain.tools.tools import ToolExecution
 from everstep.agent_domain.values import (
     EMPTY,
@@ -70,8 +72,6 @@ class AgentState(Generic[OutputT_co]):
     def empty(cls) -> "AgentState":
         """A state without messages and steps, not started."""
         return cls()
-
-    # Attributes.
 
     @property
     def status(self) -> AgentStatus:
@@ -194,6 +194,11 @@ class AgentState(Generic[OutputT_co]):
         return self.facts.elapsed_seconds
 
     @property
+    def run(self) -> RunContext:
+        """The user and the request."""
+        return self.execution.run
+
+    @property
     def marks(self) -> FrozenDict:
         """Small values that processors and hooks set for criteria."""
         return self.facts.marks
@@ -245,6 +250,10 @@ class AgentState(Generic[OutputT_co]):
         """
         return replace(self, facts=self.facts.marked(name, value))
 
+    def with_resources(self, resources: Resources) -> "AgentState":
+        """A copy with these objects for tools, hooks and processors, in `execution.resources`."""
+        return replace(self, execution=replace(self.execution, resources=resources))
+
     def with_cached_context(self, context: CachedContext) -> "AgentState":
         """A copy with another cached context."""
         return replace(self, cached_context=context)
@@ -264,7 +273,7 @@ class AgentState(Generic[OutputT_co]):
             facts=self.facts.renewed(),
             metadata=inherited_metadata(self.metadata),
             cached_context=CachedContext(),
-            execution=ExecutionData(run=self.execution.run),
+            execution=ExecutionData(run=self.execution.run, resources=self.execution.resources),
         )
 
     def with_continuation_outcome(self, outcome: ContinuationOutcome) -> "AgentState":

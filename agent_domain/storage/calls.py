@@ -7,13 +7,13 @@ from typing import Any
 
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.agent_domain.tools.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict
 

@@ -16,6 +16,7 @@ from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context, MessageRole, limited_text
@@ -251,6 +252,8 @@ class ExecutionLaunch:
     """Whether stored commands wait to be delivered to its workflow."""
     clocks: StateInfo = StateInfo()
     """The times with which it begins: those of its session."""
+    run: RunContext = NO_RUN_CONTEXT
+    """Its user and its request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from everstep.agent_domain.capabilities.rights import DecisionPolicy
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
 from everstep.agent_domain.messages.compaction import Compaction
@@ -27,7 +28,6 @@ from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
 from everstep.agent_domain.stream.records import EventRecord, no_event_records
-from everstep.agent_domain.tools.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict
 

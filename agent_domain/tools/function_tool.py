@@ -12,6 +12,7 @@ from pydantic_core import ArgsKwargs
 
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput, ToolFailed
+from everstep.agent_domain.tools.resources import Resource, resource_of_hint
 from everstep.agent_domain.tools.tools import ToolContext, ToolOptions, as_options
 from everstep.agent_domain.values import FrozenDict, frozen_map, reading, valid_text
 
@@ -38,8 +39,8 @@ class FunctionTool:
             )
         self.description = summary
         hints = _hints(fn, name)
-        self._context = tuple(p for p, hint in hints.items() if _is_context(hint) and p != "return")
-        self._adapter = _adapter(fn, name, hints, self._context)
+        self._injected = _injected(hints)
+        self._adapter = _adapter(fn, name, hints, tuple(self._injected))
         self.schema: FrozenDict = _schema(self._adapter, name, _descriptions(text))
 
     @classmethod
@@ -73,7 +74,12 @@ class FunctionTool:
             bound = self._adapter.validate_python(ArgsKwargs((), args))
         except ValidationError as error:
             raise ToolFailed(f"The arguments do not fit: {faults(error)}") from None
-        return bound(**dict.fromkeys(self._context, context))
+        return bound(**_injected_values(self._injected, context))
+
+    @property
+    def resources(self) -> tuple[Resource[Any], ...]:
+        """The resources that parameters receive."""
+        return _resources_of(self._injected)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
@@ -135,11 +141,19 @@ class BaseTool:
         parameters = inspect.signature(self._call).parameters.values()
         named = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
         if len(named) < len(parameters):
-            hints = _hints(self._call, self.name) if named else {}
-            contexts = [name for name in named if _is_context(hints.get(name))]
-            # The context wins over an argument of that name, which the model made up.
-            return self._call(**{**args, **dict.fromkeys(contexts, context)})
+            # What is injected wins over an argument of that name, which the model made up.
+            return self._call(**{**args, **_injected_values(_injected(self._hints), context)})
         return self._function.call(args, context)
+
+    @property
+    def resources(self) -> tuple[Resource[Any], ...]:
+        """The resources that parameters of `__call__` receive."""
+        return _resources_of(_injected(self._hints))
+
+    @functools.cached_property
+    def _hints(self) -> dict[str, Any]:
+        has_names = any(kind.kind is not kind.VAR_KEYWORD for kind in _parameters(self._call, self.name))
+        return _hints(self._call, self.name) if has_names else {}
 
     def to_tool_schema(self) -> dict[str, Any]:
         """Describe the tool to models, from the signature of `__call__`; override it for a custom schema."""
@@ -189,6 +203,20 @@ def _hints(fn: Callable[..., Any], name: str) -> dict[str, Any]:
             f"a type hint of the tool '{name}' cannot be resolved: {error}; "
             "write it as code and import what it names at run time"
         ) from None
+
+
+def _injected(hints: Mapping[str, Any]) -> dict[str, Resource[Any] | None]:
+    """The parameters that models do not pass: the resource that each receives, None for the context."""
+    found = {name: resource_of_hint(hint) for name, hint in hints.items() if name != "return"}
+    return {name: found[name] for name in found if found[name] or _is_context(hints[name])}
+
+
+def _injected_values(injected: Mapping[str, Resource[Any] | None], context: ToolContext) -> dict[str, Any]:
+    return {name: context.resources[key] if key else context for name, key in injected.items()}
+
+
+def _resources_of(injected: Mapping[str, Resource[Any] | None]) -> tuple[Resource[Any], ...]:
+    return tuple(key for key in injected.values() if key)
 
 
 def _is_context(hint: object) -> bool:

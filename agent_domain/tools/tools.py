@@ -13,11 +13,13 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from everstep.agent_domain.errors import InvalidInput, UnknownName, unknown_name_text
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.nearest import did_you_mean
+from everstep.agent_domain.tools.cancellation import Cancellation
 from everstep.agent_domain.tools.inquiry import AskModel, refuse_model_call
-from everstep.agent_domain.tools.run_context import Cancellation, RunContext
+from everstep.agent_domain.tools.resources import NO_RESOURCES, Resources
 from everstep.agent_domain.values import (
     DOCUMENT_DEPTH,
     EMPTY,
@@ -103,6 +105,8 @@ class ToolContext:
     logger: ToolLogger = field(default_factory=SilentLogger, compare=False, repr=False)
     """Logs with the ids of the call; silent in a context that a program makes itself."""
     cancellation: Cancellation = field(default_factory=Cancellation, compare=False, repr=False)
+    resources: Resources = field(default=NO_RESOURCES, compare=False, repr=False)
+    """The objects that `@resource` functions made for the worker or the run: `context.resources[orders]`."""
 
     @property
     def is_cancelled(self) -> bool:

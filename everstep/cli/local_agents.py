@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +37,11 @@ async def open_agents(installation: Installation, *, has_worker: bool) -> AsyncG
     async def wait(stop: asyncio.Event) -> None:
         await stop.wait()
 
-    async with open_local_api(installation) as api:
-        yield LocalAgents(api, AgentReport.of(installation), installation.work if has_worker else wait)
+    async with (
+        installation.open_worker() if has_worker else nullcontext(wait) as run,
+        open_local_api(installation) as api,
+    ):
+        yield LocalAgents(api, AgentReport.of(installation), run)
 
 
 @asynccontextmanager

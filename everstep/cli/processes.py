@@ -145,8 +145,9 @@ async def worker(settings: Settings) -> None:
         names, strike = ", ".join(installation.book.names), build_failpoint(settings.failpoint)
         # Install the signal handlers before the line is printed: a reader may then send a signal.
         stopped = stop()
-        echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
-        await installation.work(stopped, strike)
+        async with installation.open_worker(strike) as work:
+            echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
+            await work(stopped)
 
 
 @click.group()

@@ -26,6 +26,7 @@ from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef
 from everstep.agent_domain.loop.budget import Budget, BudgetUnit
 from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext, request_data
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, Messages, as_messages, user
 from everstep.agent_domain.messages.response_format import OutputT_co, ResponseFormat
@@ -33,7 +34,6 @@ from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.inquiry import ModelChoice
-from everstep.agent_domain.tools.run_context import request_data
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
@@ -203,7 +203,8 @@ class Client:
         if row.status is not ExecutionStatus.PENDING:
             # It has started, perhaps so long ago that Temporal has deleted its history.
             return Execution[OutputT_co](self, ref, output)
-        started = await self.launch(ref, plan, clocks=row.clocks)
+        run = RunContext.from_request(ref, user_id, {"metadata": metadata})
+        started = await self.launch(ref, plan, clocks=row.clocks, run=run)
         return Execution[OutputT_co](self, started.ref, output)
 
     async def launch(
@@ -211,8 +212,8 @@ class Client:
         ref: ExecutionRef,
         plan: ExecutionPlan,
         task_queue: str | None = None,
-        *,
         clocks: StateInfo | None = None,
+        run: RunContext = NO_RUN_CONTEXT,
     ) -> Execution:
         """Start the workflow of an accepted execution; a workflow that was started before is left unchanged.
 
@@ -221,8 +222,10 @@ class Client:
             plan: Its plan.
             task_queue: The task queue; by default the client's.
             clocks: The session's clocks, which the execution continues.
+            run: The user and the request; criteria of the plan can read their ids.
         """
-        start = ExecutionInput(ref, plan, self.search_attributes, clocks=clocks)
+        known = run.ids if plan.criteria else None
+        start = ExecutionInput(ref, plan, self.search_attributes, clocks=clocks, run=known)
         session = f" · session {ref.session_id}" if ref.session_id else ""
         # The workflow may have ended already, if the message was accepted before.
         with suppress(WorkflowAlreadyStartedError):

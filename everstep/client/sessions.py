@@ -278,7 +278,7 @@ class Sessions:
         """Start the workflow of a pending execution that is next in its session; repeating it is safe."""
         with reading("the execution's plan"):
             plan = ExecutionPlan.model_validate(launch.plan)
-        execution = await self.client.launch(launch.ref, plan, launch.task_queue, clocks=launch.clocks)
+        execution = await self.client.launch(launch.ref, plan, launch.task_queue, launch.clocks, launch.run)
         if launch.has_commands:
             await self._deliver_early(execution)
         return execution

@@ -59,12 +59,12 @@ class SubagentParent:
         if spawn.llm_preset:
             child = replace(child, llm_preset=spawn.llm_preset, model_settings=EMPTY)
         state = AgentState.empty().with_messages(spawn.messages).with_metadata(spawn.metadata)
-        facts = self.state.facts
+        facts, parent = self.state.facts, self.state.execution
         worked = facts.state_info.session_execution_seconds + facts.seconds_under_way
         state = replace(
             state,
             parent_agent_id=self.state.agent_id,
-            execution=replace(state.execution, run=self.state.execution.run),
+            execution=replace(state.execution, run=parent.run, resources=parent.resources),
             facts=replace(state.facts, state_info=StateInfo(session_execution_seconds=worked)),
         )
         return replace(child, base_plan=plan), state

@@ -192,5 +192,6 @@ def _tool_context(call: ToolCall, state: AgentState, ask: LocalInquiry) -> ToolC
         state.metadata,
         earlier=tuple(takewhile(lambda each: each.id != call.id, step_calls)),
         ask=ask,
+        resources=state.execution.resources,
     )
     return context.for_run(state.execution.run)

@@ -1,34 +1,39 @@
 """Agents that run in this process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from everstep.agent_domain.agents.contracts import AgentDescriptor
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.loop import Decision
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.messages.messages import Message, user
 from everstep.agent_domain.messages.response_format import OutputT_co
 from everstep.agent_domain.state.events import E, Event, EventBus, Listener
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.tools.inquiry import ModelChoice
-from everstep.agent_domain.tools.run_context import RunContext
+from everstep.agent_domain.tools.resources import Resource, Resources, as_resources
 from everstep.local.clock import Clock
 from everstep.local.runner import LocalRunner
 
 T = TypeVar("T")
+
+GivenResources: TypeAlias = Resources | Mapping[Resource[Any], object] | Mapping[type[Any], object]
+"""Objects by the key or the type under which tools find them."""
 
 
 class Agent(Generic[OutputT_co]):
     """A built agent. Its methods block; inside an event loop use the methods that start with `a`.
 
     Text or a message can be passed in place of a state and begins a new conversation. `context` names the
-    user and the request: tools read them in their `ToolContext`, hooks in `state.execution.run`. A state
-    keeps them.
+    user and the request: tools read them in their `ToolContext`, hooks in `state.execution.run`. `resources`
+    are objects, by key or by type, that replace what the agent's `@resource` functions make; a run starts the
+    others, and stops them at its end. A state keeps both.
     """
 
     def __init__(
@@ -70,59 +75,91 @@ class Agent(Generic[OutputT_co]):
     # Blocking methods.
 
     def run(
-        self, state: AgentState | Message | str, *, context: RunContext | None = None
+        self,
+        state: AgentState | Message | str,
+        *,
+        context: RunContext | None = None,
+        resources: GivenResources | None = None,
     ) -> AgentState[OutputT_co]:
         """Run steps until a decision stops the run; the returned state has its final status."""
-        return _run_blocking(self.arun(as_state(state, context)), "run")
+        return _run_blocking(self.arun(as_state(state, context, resources)), "run")
 
     def final_step(
-        self, state: AgentState | Message | str, *, context: RunContext | None = None
+        self,
+        state: AgentState | Message | str,
+        *,
+        context: RunContext | None = None,
+        resources: GivenResources | None = None,
     ) -> AgentState[OutputT_co]:
         """Return the state after the last step; the same as `run`."""
-        return self.run(as_state(state, context))
+        return self.run(as_state(state, context, resources))
 
     def next_step(
-        self, state: AgentState | Message | str, *, context: RunContext | None = None
+        self,
+        state: AgentState | Message | str,
+        *,
+        context: RunContext | None = None,
+        resources: GivenResources | None = None,
     ) -> AgentState[OutputT_co]:
         """Run one more step; returns the state unchanged if the run has ended."""
-        return _run_blocking(self.anext_step(as_state(state, context)), "next_step")
+        return _run_blocking(self.anext_step(as_state(state, context, resources)), "next_step")
 
     def has_next_step(self, state: AgentState | Message | str) -> bool:
         """Whether the agent would run another step."""
         return self.runner.has_next_step(as_state(state))
 
     def iterator(
-        self, state: AgentState | Message | str, *, context: RunContext | None = None
+        self,
+        state: AgentState | Message | str,
+        *,
+        context: RunContext | None = None,
+        resources: GivenResources | None = None,
     ) -> Generator[AgentState[OutputT_co], None, None]:
         """Yield the state after each step. `close()` stops the run early, as does dropping the iterator."""
         _require_no_loop("iterator")
-        return _iterate_blocking(self.aiterator(as_state(state, context)))
+        return _iterate_blocking(self.aiterator(as_state(state, context, resources)))
 
     # Methods for coroutines.
 
     async def arun(
-        self, state: AgentState | Message | str, *, context: RunContext | None = None
+        self,
+        state: AgentState | Message | str,
+        *,
+        context: RunContext | None = None,
+        resources: GivenResources | None = None,
     ) -> AgentState[OutputT_co]:
         """Like `run`, for coroutines."""
-        return await self.runner.run(as_state(state, context))
+        return await self.runner.run(as_state(state, context, resources))
 
     async def afinal_step(
-        self, state: AgentState | Message | str, *, context: RunContext | None = None
+        self,
+        state: AgentState | Message | str,
+        *,
+        context: RunContext | None = None,
+        resources: GivenResources | None = None,
     ) -> AgentState[OutputT_co]:
         """Like `final_step`, for coroutines."""
-        return await self.arun(as_state(state, context))
+        return await self.arun(as_state(state, context, resources))
 
     async def anext_step(
-        self, state: AgentState | Message | str, *, context: RunContext | None = None
+        self,
+        state: AgentState | Message | str,
+        *,
+        context: RunContext | None = None,
+        resources: GivenResources | None = None,
     ) -> AgentState[OutputT_co]:
         """Like `next_step`, for coroutines."""
-        return await self.runner.next_step(as_state(state, context))
+        return await self.runner.next_step(as_state(state, context, resources))
 
     def aiterator(
-        self, state: AgentState | Message | str, *, context: RunContext | None = None
+        self,
+        state: AgentState | Message | str,
+        *,
+        context: RunContext | None = None,
+        resources: GivenResources | None = None,
     ) -> AsyncGenerator[AgentState[OutputT_co]]:
         """Like `iterator`, for coroutines."""
-        return self.runner.iterate(as_state(state, context))
+        return self.runner.iterate(as_state(state, context, resources))
 
     # Listeners.
 
@@ -143,13 +180,21 @@ class Agent(Generic[OutputT_co]):
         return self
 
 
-def as_state(value: AgentState | Message | str, context: RunContext | None = None) -> AgentState:
+def as_state(
+    value: AgentState | Message | str,
+    context: RunContext | None = None,
+    resources: GivenResources | None = None,
+) -> AgentState:
     """Return a state; text or a message begins a new conversation.
 
     Args:
         value: The state, message or text.
         context: The user and the request; None leaves those of the state.
+        resources: Objects that are used instead of what the agent's resources make; None leaves those of the
+            state.
     """
+    if resources is not None:
+        return as_state(value, context).with_resources(as_resources(resources))
     if context is not None:
         if not isinstance(cast("object", context), RunContext):
             raise InvalidInput(f"the context is {context!r}; pass RunContext(user_id=...)")

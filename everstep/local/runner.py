@@ -21,6 +21,7 @@ from everstep.agent_domain.agents.drivers import (
     state_with_results,
 )
 from everstep.agent_domain.agents.processors import require_continued_state
+from everstep.agent_domain.agents.spawning import needed_resources
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.loop.budget import BudgetExhausted, BudgetUnit
@@ -57,6 +58,7 @@ from everstep.steps.hooks import failure_of, process_step
 from everstep.steps.isolation import error_boundary
 from everstep.steps.model_calls import ModelCall
 from everstep.steps.outputs import with_output, with_requested_output
+from everstep.steps.resource_lifetimes import open_resources
 from everstep.steps.tool_runs import ToolRun
 from everstep.steps.toolsets import ask_toolsets
 
@@ -82,6 +84,7 @@ class LocalRunner:
         self.definition = definition
         self.driver = self._find_driver(definition)
         self.rules = definition.rules
+        self.resources = needed_resources([definition])
         self.clock = clock or SystemClock()
         self.new_id = new_id
         self.events = events or definition.events
@@ -172,27 +175,31 @@ class LocalRunner:
 
     async def run(self, state: AgentState) -> AgentState:
         """Run steps until a decision stops the run; the returned state has its final status."""
-        state = self._start_run(state)
-        decision = self._decide_first(state)
-        while not isinstance(decision, Stop | AwaitResume):
-            (*_, state), decision = await self._step(state, decision)
-        return self._finish(state, decision)
+        given = state.execution.resources
+        async with open_resources(self.resources, given) as resources:
+            state = self._start_run(state).with_resources(resources)
+            decision = self._decide_first(state)
+            while not isinstance(decision, Stop | AwaitResume):
+                (*_, state), decision = await self._step(state, decision)
+            return self._finish(state, decision).with_resources(given)
 
     async def iterate(self, state: AgentState) -> AsyncGenerator[AgentState]:
         """Yield the state after each step; the last one has the final status."""
-        state = self._start_run(state)
-        decision, taken_before = self._decide_first(state), state.step_count
-        while not isinstance(decision, Stop | AwaitResume):
-            (*earlier, state), decision = await self._step(state, decision)
-            for each in earlier:
-                yield each
-            # The final status is not an item by itself, unless an exception of a criterion adds a step.
-            if not isinstance(decision, Stop) or decision.outcome.failure:
-                yield state
-        if isinstance(decision, Stop):
-            final = self._finish(state, decision)
-            if final.step_count > taken_before:
-                yield final
+        given = state.execution.resources
+        async with open_resources(self.resources, given) as resources:
+            state = self._start_run(state).with_resources(resources)
+            decision, taken_before = self._decide_first(state), state.step_count
+            while not isinstance(decision, Stop | AwaitResume):
+                (*earlier, state), decision = await self._step(state, decision)
+                for each in earlier:
+                    yield each.with_resources(given)
+                # The final status is not an item by itself, unless an exception of a criterion adds a step.
+                if not isinstance(decision, Stop) or decision.outcome.failure:
+                    yield state.with_resources(given)
+            if isinstance(decision, Stop):
+                final = self._finish(state, decision)
+                if final.step_count > taken_before:
+                    yield final.with_resources(given)
 
     def has_next_step(self, state: AgentState) -> bool:
         """Whether `next_step` would run a step; emits nothing."""
@@ -202,11 +209,13 @@ class LocalRunner:
         """Run one more step; a state that has ended is returned unchanged."""
         if state.status.is_terminal:
             return state
-        state = self._prepare_manual(state)
-        decision = self._decide_first(state)
-        if not isinstance(decision, Stop):
-            (*_, state), decision = await self._step(state, decision)
-        return self._finish(state, decision)
+        given = state.execution.resources
+        async with open_resources(self.resources, given) as resources:
+            state = self._prepare_manual(state).with_resources(resources)
+            decision = self._decide_first(state)
+            if not isinstance(decision, Stop):
+                (*_, state), decision = await self._step(state, decision)
+            return self._finish(state, decision).with_resources(given)
 
     # Between steps.
 

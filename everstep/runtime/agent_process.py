@@ -172,11 +172,12 @@ async def serve_agents(order: AgentOrder, on_ready: Callable[[AgentReport], obje
     settings = Settings.read(**order.settings)
     async with open_installation(settings, "everstep local", is_linked=True) as installation:
         report = AgentReport.of(installation)
-        async with open_api(installation, listener=socket.socket(fileno=order.listener)):
-            working = asyncio.create_task(installation.work(stop))
-            stopping = asyncio.create_task(stop.wait())
-            on_ready(report)
-            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-        # Requests are answered by the next process, while the calls of this one finish.
-        await working
+        async with installation.open_worker() as work:
+            async with open_api(installation, listener=socket.socket(fileno=order.listener)):
+                working = asyncio.create_task(work(stop))
+                stopping = asyncio.create_task(stop.wait())
+                on_ready(report)
+                await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+            # Requests are answered by the next process, while the calls of this one finish.
+            await working

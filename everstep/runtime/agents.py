@@ -15,7 +15,7 @@ from os.path import isdir
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.call_limits import NO_CALL
@@ -29,6 +29,13 @@ from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.tools.resources import (
+    NO_RESOURCES,
+    Resource,
+    Resources,
+    is_resource,
+    require_resources,
+)
 from everstep.agent_domain.values import EMPTY, truncate
 from everstep.agents.agent_files import SUFFIXES, agent_files, read_agent, skip
 from everstep.capabilities.assembly import assemble_agent
@@ -56,9 +63,16 @@ class ModelSource(Protocol):
 class AgentBook:
     """Agents by name, with a driver for each step that uses the model its execution chose."""
 
-    def __init__(self, agents: Iterable[AgentDefinition], models: ModelSource) -> None:
+    def __init__(
+        self, agents: Iterable[AgentDefinition], models: ModelSource, resources: Resources = NO_RESOURCES
+    ) -> None:
         self.models = models
         self.agents = by_name(agents)
+        self.resources = resources
+
+    def with_resources(self, resources: Resources) -> "AgentBook":
+        """Return a copy whose tools use these objects."""
+        return AgentBook(self.agents.values(), self.models, resources)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -217,7 +231,20 @@ def _load_module(where: str) -> list[AgentDefinition]:
         )
     found = import_attribute(module_name, attribute, where)
     entries: list[Any] = list(found) if isinstance(found, list | tuple) else [found]  # pyright: ignore[reportUnknownArgumentType] -- any module
-    return [replace(_definition(entry, where), source=where) for entry in entries]
+    shared = _module_resources(module_name)
+    agents = [replace(_definition(entry, where), source=where) for entry in entries]
+    return [replace(agent, resources=(*agent.resources, *shared)) for agent in agents]
+
+
+def _module_resources(module_name: str) -> tuple[Resource[Any], ...]:
+    """Return the resources of an agents module: those with a name in it, and the list `resources`."""
+    names = vars(sys.modules[module_name])
+    found: list[object] = [each for each in names.values() if is_resource(each)]
+    value = names.get("resources")
+    listed = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+    # Modules may use that name for something else.
+    found.extend(listed if any(map(is_resource, listed)) else ())
+    return require_resources(found, f"'resources' of the module {module_name}")
 
 
 def import_attribute(module_name: str, attribute: str, where: str) -> Any:

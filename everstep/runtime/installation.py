@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -13,6 +14,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Strike, inert
+from everstep.agent_domain.agents.spawning import needed_resources
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.capabilities.mcp import close_connections
@@ -40,6 +42,7 @@ from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.runtime.worker import build_failpoint, build_frame_loss, make_worker
+from everstep.steps.resource_lifetimes import open_resources
 from everstep.store import migrate
 from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
@@ -177,11 +180,31 @@ class Installation:
         return PostgresKeys(self.store.engine)
 
     async def work(self, stop: asyncio.Event, strike: Strike = inert) -> None:
-        """Run a worker until the stop event; running model calls may finish."""
+        """Run a worker until the stop event; running model calls may finish.
+
+        Raises:
+            ResourceFailed: A resource of the agents cannot be started.
+        """
+        async with self.open_worker(strike) as run:
+            await run(stop)
+
+    @asynccontextmanager
+    async def open_worker(
+        self, strike: Strike = inert
+    ) -> AsyncGenerator[Callable[[asyncio.Event], Coroutine[Any, Any, None]]]:
+        """Start the resources of the agents; yield a function that runs a worker until the stop event.
+
+        Raises:
+            ResourceFailed: One of them cannot be started.
+        """
+        async with open_resources(needed_resources(self.book.agents.values())) as resources:
+            yield partial(self._work, self.book.with_resources(resources), strike)
+
+    async def _work(self, book: AgentBook, strike: Strike, stop: asyncio.Event) -> None:
         worker = make_worker(
             self.temporal,
             self.store,
-            self.book,
+            book,
             self.settings,
             strike,
             front_door=TemporalEntry(self.client, may_approve=self.settings.approve_by_signal == "on"),

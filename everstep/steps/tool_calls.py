@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 from everstep.agent_domain.errors import Escaped, ToolTimedOut
 from everstep.agent_domain.loop.step_error import StepError
-from everstep.agent_domain.tools.run_context import Cancellation
+from everstep.agent_domain.tools.cancellation import Cancellation
 from everstep.agent_domain.tools.tools import (
     QUICK_SECONDS,
     Tool,

@@ -12,6 +12,7 @@ from uuid import UUID
 from everstep.agent_domain.capabilities.rights import Decider, DecisionPolicy
 from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
@@ -26,7 +27,6 @@ from everstep.agent_domain.storage.metadata_changes import MetadataChanges, appl
 from everstep.agent_domain.storage.requests import AnyRequestKind, RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait
 from everstep.agent_domain.stream.records import StoredEnvelope
-from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
 from everstep.store import bodies, transcripts

@@ -12,6 +12,7 @@ from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.ids import ExecutionRef, follow_up_id
 from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.facts import StateInfo
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.calls import CallRecord, CallRow, InnerReply, Reservation
@@ -20,7 +21,6 @@ from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
 from everstep.agent_domain.storage.requests import RequestRow, RequestState, parse_request_kind
 from everstep.agent_domain.storage.steps import PreviousStep, StepInput, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
-from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts

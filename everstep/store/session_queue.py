@@ -14,6 +14,7 @@ from sqlalchemy import Row, select
 
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope, follow_up_id
+from everstep.agent_domain.loop.run_context import RunContext, request_data
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import export, user
@@ -36,7 +37,7 @@ from everstep.agent_domain.storage.sessions import (
 )
 from everstep.agent_domain.stream import session_messages as announcements
 from everstep.agent_domain.stream.session_messages import Announcement, Context
-from everstep.agent_domain.tools.run_context import request_data
+from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
     command_statements,
@@ -293,7 +294,7 @@ class SessionQueue(PostgresStore):
             if not all(answer.scalar() for answer in answers):
                 await connection.rollback()
                 return None
-            launch = _launch_from(message, answers[1].one())
+            launch = _launch_from(message, new.context, answers[1].one())
             kept, *_ = await self._announce_execution(connection, message)
             return MessageOutcome(message_row(kept.one()), Route.START, ref, launch=launch)
 
@@ -312,7 +313,7 @@ class SessionQueue(PostgresStore):
         if begins:
             then.append((session_statements.RELEASE, values))
         kept, *answers = await self._announce_execution(connection, message, *then)
-        launch = _launch_from(message, answers[-1].one()) if begins else None
+        launch = _launch_from(message, context, answers[-1].one()) if begins else None
         return MessageOutcome(message_row(kept.one()), taken, ref, launch=launch)
 
     async def _announce_execution(
@@ -345,9 +346,14 @@ def _can_open_session(message: NewMessage, new: NewSession) -> bool:
     )
 
 
-def _execution_from(message: NewMessage, context: Context, **queued: Any) -> NewExecution:
-    """Return the message's execution; it is about what its session is about, if the message names nothing."""
+def _request_from(message: NewMessage, context: Context) -> FrozenDict:
+    """Return the message's request; it is about what its session is about, if the message names nothing."""
     about = message.context if message.context.related_type is not None else context
+    return request_data(message.metadata, about.related_type, about.related_id)
+
+
+def _execution_from(message: NewMessage, context: Context, **queued: Any) -> NewExecution:
+    """Return the message's execution."""
     return NewExecution(
         _ref(message, message.execution_id),
         message.spec,
@@ -355,15 +361,16 @@ def _execution_from(message: NewMessage, context: Context, **queued: Any) -> New
         user_id=message.user_id,
         plan=message.plan,
         task_queue=message.task_queue,
-        request=request_data(message.metadata, about.related_type, about.related_id),
+        request=_request_from(message, context),
         **queued,
     )
 
 
-def _launch_from(message: NewMessage, row: Row[Any]) -> ExecutionLaunch:
+def _launch_from(message: NewMessage, context: Context, row: Row[Any]) -> ExecutionLaunch:
     """Return the launch of the message's execution; the row has the clocks of its session."""
     ref, clocks = _ref(message, message.execution_id), rows.clocks(row)
-    return ExecutionLaunch(ref, message.plan, message.task_queue, clocks=clocks)
+    run = RunContext.from_request(ref, message.user_id, _request_from(message, context))
+    return ExecutionLaunch(ref, message.plan, message.task_queue, clocks=clocks, run=run)
 
 
 def _ref(message: NewMessage, execution_id: UUID) -> ExecutionRef:

@@ -70,10 +70,12 @@ def execution_ref(row: Row[Any]) -> ExecutionRef:
 
 def launch_row(row: Row[Any]) -> ExecutionLaunch:
     """Return the launch of an execution."""
+    ref = execution_ref(row)
     return ExecutionLaunch(
-        execution_ref(row),
+        ref,
         bodies.document(row.plan, "the plan"),
         row.task_queue,
         row.has_commands,
         rows.clocks(row),
+        rows.run_context(ref, row),
     )

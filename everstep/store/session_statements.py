@@ -207,7 +207,8 @@ ENDED_WITH_MISSED_MESSAGES = text(f"""
 """)  # noqa: S608 -- constants only
 
 LAUNCH = text(f"""
-    SELECT id, tenant_id, session_id, plan, task_queue, session_seconds, session_began_at, {_HAS_COMMANDS}
+    SELECT id, tenant_id, session_id, plan, task_queue, session_seconds, session_began_at, user_id,
+           input -> 'request' AS request, {_HAS_COMMANDS}
       FROM agent_executions launched
      WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
 """)  # noqa: S608 -- constants only
@@ -215,7 +216,7 @@ LAUNCH = text(f"""
 STRANDED = text(f"""
     SELECT launched.id, true AS has_commands, launched.tenant_id, launched.session_id, launched.status,
            launched.plan, launched.task_queue, launched.updated_at, launched.session_seconds,
-           launched.session_began_at,
+           launched.session_began_at, launched.user_id, launched.input -> 'request' AS request,
            launched.released_at IS NOT NULL AS is_released,
            launched.parent_execution_id IS NOT NULL AS is_child
       FROM agent_executions launched

@@ -13,17 +13,20 @@ from temporalio.testing import TimeSkippingConfig, WorkflowEnvironment
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.agents.spawning import needed_resources
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.messages.messages import Message, Messages
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.client.client import Client, Execution
+from everstep.local.local_agent import GivenResources
 from everstep.runtime.agents import AgentBook, ModelSource
 from everstep.runtime.embedded.temporal_server import temporal_executable
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import data_converter
 from everstep.runtime.worker import make_worker
+from everstep.steps.resource_lifetimes import open_resources
 from everstep.store.memory import MemoryStore
 from everstep.streams.memory_bus import MemoryBus
 from everstep.workflows.contracts import ExecutionResult
@@ -89,11 +92,15 @@ class DurableAgents:
         """What a service would use."""
 
     @asynccontextmanager
-    async def open_worker(self, models: ModelSource) -> AsyncGenerator[None]:
-        """Run a worker while the body runs."""
-        book = AgentBook(tuple(self._agents.values()), models)
-        async with make_worker(self._server.client, self.store, book, self._settings, bus=self.bus):
-            yield
+    async def open_worker(
+        self, models: ModelSource, resources: GivenResources | None = None
+    ) -> AsyncGenerator[None]:
+        """Run a worker while the body runs; it starts the resources that are not given."""
+        agents = tuple(self._agents.values())
+        async with open_resources(needed_resources(agents), resources) as opened:
+            book = AgentBook(agents, models, opened)
+            async with make_worker(self._server.client, self.store, book, self._settings, bus=self.bus):
+                yield
 
     async def start(self, message: str | Message, agent: str | None = None, **options: Any) -> Execution:
         """Start an execution.
@@ -193,6 +200,7 @@ async def open_agents(
     server: WorkflowEnvironment,
     *agents: DefinitionBuilder | AgentDefinition,
     models: ModelSource | None = None,
+    resources: GivenResources | None = None,
     patience: float = PATIENCE_SECONDS,
 ) -> AsyncGenerator[DurableAgents]:
     """Run a worker with these agents while the body runs, on a task queue of their own.
@@ -201,6 +209,7 @@ async def open_agents(
         server: What `open_server` gives.
         *agents: Builders or definitions.
         models: Presets for agents that name a model; by default agents bring their own.
+        resources: Objects, by key or by type, to use instead of what the agents' resources make.
         patience: Seconds that a test waits for an execution at most.
 
     Raises:
@@ -211,5 +220,5 @@ async def open_agents(
     if not names or len({*names}) < len(names):
         raise InvalidInput(f"pass agents with different names; these are {names}")
     opened = DurableAgents(server, definitions, patience=patience)
-    async with opened.open_worker(models or NoPresets()):
+    async with opened.open_worker(models or NoPresets(), resources):
         yield opened

@@ -38,6 +38,17 @@ HELD_TOOL = """
 """
 """Lines for a tool, which then waits as long as a file exists."""
 
+BROKEN_RESOURCE = """
+from everstep import resource
+
+
+@resource
+async def rates():
+    raise OSError("refused")
+    yield
+"""
+"""Lines for a module of agents, which then cannot start."""
+
 
 @dataclass(frozen=True)
 class Project:
@@ -112,7 +123,7 @@ async def up(project: Project) -> AsyncGenerator[None]:
 
 @pytest.mark.timeout(600)
 async def test_a_new_project_is_tested_started_and_changed_while_an_execution_runs(project: Project) -> None:
-    """13.6.2, 13.6.3 and 13.6.5"""
+    """13.6.2, 13.6.3, 13.6.5 and 9.9.7"""
     await project.output_of(*EVERSTEP, "init")
     assert "2 passed" in await project.output_of(sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
     project.save("    if country not in", f"{HELD_TOOL}\n    if country not in")
@@ -129,7 +140,10 @@ async def test_a_new_project_is_tested_started_and_changed_while_an_execution_ru
         project.save('"Norway": 7.0,', '"Norway": 9.0')
         await project.wait_for_text("not reloaded: the module of 'agents:agents' cannot be imported: ")
         assert "(agents.py, line 5)" in project.log
+        project.save("\nEUROS_PER_KG", f"{BROKEN_RESOURCE}\nEUROS_PER_KG")
         project.save('"Norway": 9.0', '"Norway": 9.0,')
+        await project.wait_for_text("not reloaded: the resource 'rates' cannot be started: OSError: refused")
+        project.save(BROKEN_RESOURCE, "")
         await project.wait_for_text("\nreloaded: shipping-desk, assistant")
 
         (project.folder / "hold").unlink()

@@ -29,6 +29,12 @@ def calls_allowed(state: ExecutionView, most: int) -> ContinuationDecision:
     return ContinuationDecision.FORBID if is_over else ContinuationDecision.ALLOW
 
 
+@REGISTERED.function("tests.serves")
+def serves(state: ExecutionView, user: str) -> ContinuationDecision:
+    """Forbids steps for every other user."""
+    return ContinuationDecision.ALLOW if state.run.user_id == user else ContinuationDecision.FORBID
+
+
 class CountCalls(AgentHook):
     """Counts the calls, and notes in which step the latest one began."""
 

@@ -38,6 +38,7 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.testing import DeterministicAgentDriver, MockTool, ScriptedModel
 from everstep.agent_domain.tools.function_tool import BaseTool
+from everstep.agent_domain.tools.resources import resource
 from everstep.agent_domain.tools.tools import Effect, Tool, ToolContext, ToolOptions
 from everstep.agent_domain.tools.toolsets import Asker, ListedTool
 from everstep.agent_domain.values import EMPTY
@@ -352,6 +353,12 @@ def test_two_toolsets_have_two_names() -> None:
 
 SHELF = FakeToolset({})
 
+
+@resource
+async def pool() -> int:
+    return 7
+
+
 METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
     "with_name": lambda b: b.with_name("helper"),
     "with_max_steps": lambda b: b.with_max_steps(5),
@@ -368,6 +375,7 @@ METHODS: dict[str, Callable[[DefinitionBuilder], object]] = {
     "with_finish_reasons": lambda b: b.with_finish_reasons("stop", FinishReason.LENGTH),
     "with_tools": lambda b: b.with_tools([LOOK]),
     "with_toolset": lambda b: b.with_toolset(SHELF),
+    "with_resources": lambda b: b.with_resources(pool),
     "with_capability": lambda b: b.with_capability(Installed()),
     "with_approval": lambda b: b.with_approval("look", "always"),
     "with_parallel_tools": lambda b: b.with_parallel_tools(False),

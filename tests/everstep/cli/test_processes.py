@@ -102,6 +102,22 @@ async def test_a_worker_that_cannot_start_says_why(
     assert "Traceback" not in said
 
 
+async def test_a_worker_whose_resource_cannot_be_started_names_it(
+    desk: CommandLine, nursery: Nursery, tmp_path: Path
+) -> None:
+    """9.9.7: it takes no work, and stops what it has started."""
+    given = {**desk.environment, "EVERSTEP_AGENTS": "tests.everstep.cli.broken_agents:agents"}
+    worker = await start_without_buffer(nursery, "worker", log=tmp_path / "log", environment=given)
+
+    assert await worker.wait() == 1
+    said = worker.log.read_text().splitlines()
+    assert said == [
+        "first starts",
+        "first stops",
+        "Error: the resource 'orders' cannot be started: ConnectionRefusedError: no database at port 5432",
+    ]
+
+
 async def remains_of(data: Path, *addresses: str) -> list[object]:
     """The remains of a local installation: processes, open ports, a lock, a socket."""
     found: list[object] = [line for line in (await command_lines()).values() if str(data) in line]

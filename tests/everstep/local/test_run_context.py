@@ -11,9 +11,9 @@ from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.testing import ScriptedModel, calls
 from everstep.agent_domain.tools.function_tool import tool
-from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.tools.tools import ToolContext
 from everstep.agent_domain.values import frozen_map
 from everstep.capabilities.subagents import UseSubagents

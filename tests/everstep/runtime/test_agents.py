@@ -14,6 +14,7 @@ import pytest
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Model, ToolCallingDriver
+from everstep.agent_domain.agents.spawning import needed_resources
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.testing import MockTool
 from everstep.agents.agent_files import MAX_BYTES
@@ -100,6 +101,53 @@ def test_agents_are_found_in_a_module_of_the_working_directory(here: Path) -> No
     """10.2.3"""
     (found,) = load_agents(a_module(here, "found_in_a_module", "coded"))
     assert (found.descriptor.name, found.source) == ("coded", "found_in_a_module:agents")
+
+
+RESOURCES = """
+from everstep import AgentBuilder, resource
+
+@resource
+async def pool():
+    yield 1
+
+@resource(name="client")
+async def listed():
+    yield 2
+
+resources, listed = [listed], None
+agents = [AgentBuilder.base().with_name(name, "Helps") for name in "ab"]
+"""
+
+
+def test_agents_of_a_module_have_its_resources(here: Path) -> None:
+    """9.9.6: those with a name in it, and those of its list."""
+    (here / "with_resources.py").write_text(RESOURCES)
+    found = load_agents("with_resources:agents")
+    assert [[each.name for each in agent.resources] for agent in found] == [["pool", "client"]] * 2
+    assert len(needed_resources(found)) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            "resources = [pool, 7]",
+            "'resources' of the module {} holds 7, which is no resource; put @resource",
+        ),
+        ("resources = ['a.txt']", None),
+        ("import os as resources", None),
+    ],
+    ids=["no resource", "something else", "a module"],
+)
+def test_a_list_with_something_else_is_refused(here: Path, line: str, problem: str | None) -> None:
+    name = f"listing_{abs(hash(line))}"
+    code = RESOURCES.replace("resources, listed = [listed], None", line)
+    (here / f"{name}.py").write_text(code)
+    if problem is None:
+        assert len(load_agents(f"{name}:agents")) == 2
+        return
+    with pytest.raises(InvalidInput, match=problem.format(name)):
+        load_agents(f"{name}:agents")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 
 from everstep.agent_domain.errors import ToolFailed
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.testing import MockTool
 from everstep.agent_domain.tools.function_tool import BaseTool, tool
-from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.tools.tools import Tool, ToolCall, ToolContext, ToolExecution, ToolOptions
 from everstep.agent_domain.values import frozen_map
 from everstep.steps.tool_calls import call_tool

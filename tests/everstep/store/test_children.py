@@ -1,8 +1,8 @@
 """Child executions: the fields that they inherit, and the position of each call in its response."""
 
+from everstep.agent_domain.loop.run_context import RunContext, request_data
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.tools.run_context import RunContext, request_data
 from everstep.agent_domain.values import frozen_map
 from tests.everstep.store.store_words import (
     TENANT,

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator
 import pytest_asyncio
 
 from everstep.agent_domain.ids import follow_up_id
+from everstep.agent_domain.loop.run_context import RunContext, request_data
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.agent_domain.stream.session_messages import Context
-from everstep.agent_domain.tools.run_context import RunContext, request_data
 from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
@@ -41,6 +41,8 @@ async def test_a_message_is_about_its_own_subject_or_its_sessions(store: Postgre
 
     expected = RunContext(ANN, TENANT, session_id, "ticket", "8", GOLD)
     assert (await store.material(own.execution)).run == expected
+    assert own.launch
+    assert own.launch.run == expected
     assert (await store.material(sessions.execution)).run == RunContext(ANN, TENANT, session_id, "order", "7")
 
 
@@ -58,6 +60,11 @@ async def test_a_follow_up_has_the_request_of_the_execution_it_comes_from(store:
     assert ref.execution_id == follow_up_id(posted.execution.execution_id, str(late.id))
     expected = RunContext(ANN, TENANT, session_id, "order", "7", GOLD)
     assert (await store.material(ref)).run == expected
+    launch = await store.launch(ref)
+    assert launch
+    assert launch.run == expected
+    launches = (await store.repair_candidates(launch.task_queue or "", 0.0)).launches
+    assert [each.run for each in launches if each.ref == ref] == [expected]
 
 
 async def test_so_has_one_without_a_session(store: PostgresSessions) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, request_id
+from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -21,7 +22,6 @@ from everstep.agent_domain.storage.calls import Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.requests import RequestState, Resolution
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.agent_domain.tools.run_context import RunContext
 from everstep.agent_domain.values import frozen_map
 from tests.everstep.store.store_words import (
     CANCELLED,

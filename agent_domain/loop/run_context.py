@@ -1,7 +1,7 @@
 """The user and tenant of an execution, and what the service sent with its request."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -42,6 +42,11 @@ class RunContext:
         metadata = frozen_map(self.request_metadata, "request_metadata")
         object.__setattr__(self, "request_metadata", metadata)
 
+    @property
+    def ids(self) -> "RunContext":
+        """A copy without the metadata, for workflow history: it contains ids and numbers only."""
+        return replace(self, request_metadata=EMPTY)
+
     @classmethod
     def from_request(
         cls, ref: ExecutionRef, user_id: str | None, request: Mapping[str, Any] | None
@@ -74,16 +79,3 @@ def request_data(
     """What a service sent with a request, as it is stored with the execution; without what it left out."""
     data = {"metadata": metadata or None, "related_type": related_type, "related_id": related_id}
     return frozen_map({key: value for key, value in data.items() if value is not None}, "metadata")
-
-
-class Cancellation:
-    """Whether the result of a call is still awaited; set once, readable from any thread."""
-
-    __slots__ = ("is_requested",)
-
-    def __init__(self) -> None:
-        self.is_requested = False
-
-    def request(self) -> None:
-        """Say that the call should end."""
-        self.is_requested = True
