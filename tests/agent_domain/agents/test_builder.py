@@ -491,6 +491,7 @@ BAD_INPUT: list[tuple[str, Callable[[Any], object], str]] = [
     ("with_tools", lambda b: b.with_tools([Tokens]), "make one with @tool"),
     ("with_tools", lambda b: b.with_tools(Tokens), "make one with @tool"),
     ("with_toolset", lambda b: b.with_toolset(LOOK), "a toolset has a name"),
+    ("with_resources", lambda b: b.with_resources(7), "with_resources holds 7, which is no resource"),  # type: ignore[arg-type]
     ("with_capability", lambda b: b.with_capability("bash"), r"a capability has a method install\(builder\)"),
     ("with_capability", lambda b: b.with_capability(Installed), "an instance, not the class"),
     ("with_approval", lambda b: b.with_approval(5, "always"), "the tool's name must be text"),
