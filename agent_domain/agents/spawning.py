@@ -17,7 +17,7 @@ from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Messages, as_messages
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution
-from everstep.agent_domain.tools.resources import Resource
+from everstep.agent_domain.tools.resources import Resource, is_resource
 from everstep.agent_domain.tools.tools import ToolContext
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
@@ -82,7 +82,7 @@ def find_private_agent(parent: AgentDefinition, name: str) -> AgentDefinition | 
 def needed_resources(agents: Iterable[AgentDefinition]) -> tuple[Resource[Any], ...]:
     """The resources that agents and their tools declare, each once, with those of private agents."""
     found = (each for agent in agents for each in _resources_of(agent))
-    return tuple(dict.fromkeys(each for each in found if isinstance(each, Resource)))
+    return tuple(dict.fromkeys(filter(is_resource, found)))
 
 
 def _resources_of(agent: AgentDefinition) -> Iterator[object]:
