@@ -4,13 +4,17 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import event
 from temporalio.client import WorkflowFailureError
 
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.loop.budget import Budget, BudgetScope, BudgetUnit
 from everstep.agent_domain.storage.steps import BeginStep, BegunStep
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.runtime.agents import AgentBook
@@ -161,6 +165,33 @@ async def test_each_operation_has_its_number_of_waits(
         waits.note("a cancel of a running execution")
 
     assert waits.counted == WAITS
+
+
+async def test_a_model_call_within_a_budget_waits_once_more(
+    api_setup: ApiSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4.8.3: it is reserved in one round trip, and settled together with its reply."""
+    definition = an_agent("Done").definition()
+    client = replace(
+        api_setup.sessions.client, agents={"agent": definition}, tenant_id=f"tenant-{uuid4().hex}"
+    )
+    budget = Budget(BudgetUnit.TOKENS, Decimal(10**9), BudgetScope.TENANT)
+    waits = Waits(api_setup, monkeypatch)
+
+    async def count_waits(*budgets: Budget) -> int:
+        waits.count = 0
+        execution = await client.start("agent", "Go", budgets=budgets)
+        await execution.result()
+        return waits.count
+
+    # A step that is slow on this machine stores its start, which is not counted here.
+    book = AgentBook([definition], NoModels())
+    async with make_worker(client.temporal, client.store, book, api_setup.settings, moment=60):
+        # The first call of the tenant also opens the budget.
+        await count_waits(budget)
+        without, within = await count_waits(), await count_waits(budget)
+
+    assert within == without + 1
 
 
 def replaced(event: asyncio.Event) -> asyncio.Event:
