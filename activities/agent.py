@@ -37,6 +37,7 @@ from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
+from everstep.steps.attachments import Attachments
 
 
 class AgentActivities:
@@ -52,9 +53,12 @@ class AgentActivities:
         bus: EnvelopeBus = NULL_BUS,
         start_delay: float = START_DELAY,
         disclosure: Disclosure = DEFAULT_DISCLOSURE,
+        attachments: Attachments | None = None,
     ) -> None:
         texts = LiveTexts(bus)
-        self.tool_runner = ToolRunner(store, agents, strike, start_delay, disclosure)
+        self.tool_runner = ToolRunner(
+            store, agents, strike, start_delay, disclosure=disclosure, attachments=attachments
+        )
         self.inference = InferenceRunner(
             store, agents, self.tool_runner, texts, strike, start_delay=start_delay, disclosure=disclosure
         )

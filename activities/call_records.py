@@ -11,6 +11,7 @@ from everstep.activities.contracts import ToolOutput
 from everstep.activities.store_retry import write_with_retry
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
+from everstep.agent_domain.attachments import DEFAULT_LIMITS, AttachmentLimits
 from everstep.agent_domain.errors import ToolFailed
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.repeated_calls import call_digest
@@ -20,6 +21,7 @@ from everstep.agent_domain.storage.calls import CallRecord, RecordCall, Reservat
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.artifacts import Artifacts
 from everstep.agent_domain.tools.inquiry import AskModel
 from everstep.agent_domain.tools.resources import Resources
 from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolExecution
@@ -108,6 +110,7 @@ async def record_run(
         besides=run.besides,
         note=execution.note,
         own_text=execution.told,
+        attachments=execution.attachments,
     )
     command = RecordCall(
         place.ref,
@@ -150,7 +153,13 @@ def output_from(call: ToolCall, record: CallRecord) -> ToolOutput:
 
 
 def build_context(
-    ref: ExecutionRef, reserved: Reservation, ask: AskModel, resources: Resources, attempt: int = 1
+    ref: ExecutionRef,
+    reserved: Reservation,
+    ask: AskModel,
+    resources: Resources,
+    attempt: int = 1,
+    *,
+    limits: AttachmentLimits = DEFAULT_LIMITS,
 ) -> ToolContext:
     """Build the context that the tool of a call receives."""
     context = ToolContext(
@@ -162,6 +171,7 @@ def build_context(
         ask=ask,
         attempt=attempt,
         resources=resources,
+        artifacts=Artifacts(limits),
     )
     return context.for_run(reserved.run)
 

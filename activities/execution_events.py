@@ -140,9 +140,10 @@ def call_end_event(number: int, call: ToolCall, record: CallRecord) -> EventReco
         error=error,
         duration_ms=record.seconds * 1000,
         result=record.result,
+        attachments=record.attachments,
     )
     announcement = session_messages.tool_completed_announcement(
-        call.name, error, event.payload["result_summary"]
+        call.name, error, event.payload["result_summary"], record.attachments
     )
     return _with_announcement(event, announcement)
 

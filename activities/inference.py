@@ -36,6 +36,7 @@ from everstep.agent_domain.loop.retries import DURABLE_SECONDS, GiveUp, budget_o
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides, CallNeed, StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
+from everstep.agent_domain.messages.readable_parts import with_contents
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
 from everstep.agent_domain.storage.calls import Reservation
@@ -51,7 +52,7 @@ from everstep.agent_domain.storage.steps import (
 )
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
-from everstep.agent_domain.values import frozen_map
+from everstep.agent_domain.values import EMPTY, frozen_map
 from everstep.steps.budgeted_calls import BudgetedCalls
 from everstep.steps.compactor import Compactor
 from everstep.steps.hooks import find_hooks
@@ -117,6 +118,7 @@ class InferenceRunner:
         budgeted = self._budgeted_calls(request, started)
         state = await self._load_state(request, started.material, definition)
         state = state.with_resources(self.agents.resources)
+        contents = await self._load_contents(request.ref, state)
         with self.live_texts.open_text(
             begin, is_public=execution_events.is_text_public(started.material)
         ) as live:
@@ -144,6 +146,7 @@ class InferenceRunner:
                     allowed=started.material.allowed,
                     compactor=compaction.compactor,
                     budgeted=budgeted,
+                    contents=contents,
                 )
             step = _current_step(result.state)
             if not step.is_failure:
@@ -207,6 +210,13 @@ class InferenceRunner:
         state = await load_state_before(self.store, request.ref, request.number, material)
         return state.with_facts(replace(state.facts, marks=request.marks))
 
+    async def _load_contents(self, ref: ExecutionRef, state: AgentState) -> Mapping[str, bytes]:
+        """Load the content of the files in the conversation, before the model is asked."""
+        attachments = self.tool_runner.attachments
+        return (
+            EMPTY if attachments is None else await attachments.load_contents(ref.tenant_id, state.messages)
+        )
+
     async def _ask_model(
         self,
         live: LiveText,
@@ -218,11 +228,17 @@ class InferenceRunner:
         budgeted: BudgetedCalls | None,
         allowed: Sequence[ApprovalRule],
         compactor: Compactor | None,
+        contents: Mapping[str, bytes],
     ) -> ModelCall:
-        """Return the state after the model replied, or after it failed for good."""
+        """Return the state after the model replied, or after it failed for good.
+
+        Only the driver sees the content of files; the state does not keep it.
+        """
         text, call = TextCheckpoints(self.store, live, self.strike), ModelCall(initial, monotonic)
 
         async def infer(state: AgentState) -> Reply:
+            if contents:
+                state = state.with_messages(with_contents(state.messages, contents))
             async with text.checkpoints():
                 if budgeted:
                     return await budgeted.infer(driver, state, text.add_text)

@@ -109,7 +109,14 @@ def _reply_failures(ref: ExecutionRef, row: StepRow, response: InferenceResponse
 
 
 def _execution_from(row: CallRow, record: CallRecord) -> ToolExecution:
-    execution = ToolExecution(row.call, record.result, record.error, record.started_at, record.completed_at)
+    execution = ToolExecution(
+        row.call,
+        record.result,
+        record.error,
+        record.started_at,
+        record.completed_at,
+        attachments=record.attachments,
+    )
     if row.decision:
         execution = replace(execution, decision=frozen_map(row.decision.to_dict()))
     if record.note is None:

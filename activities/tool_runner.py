@@ -17,6 +17,7 @@ from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.inner_calls import RecordedInquiry
 from everstep.activities.state_loading import load_state_within
+from everstep.activities.store_retry import write_with_retry
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import PlannedTool
 from everstep.agent_domain.ids import ExecutionRef
@@ -28,9 +29,11 @@ from everstep.agent_domain.storage.calls import Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import StepInput
 from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.artifacts import NO_FILES
 from everstep.agent_domain.tools.tools import Effect, ToolExecution, options_of
 from everstep.agent_domain.tools.toolsets import Asker
 from everstep.agent_domain.values import FrozenDict
+from everstep.steps.attachments import Attachments
 from everstep.steps.hooks import ToolHooks, find_hooks
 from everstep.steps.tool_runs import ToolRun, run_tool
 from everstep.steps.toolsets import ask_toolsets
@@ -50,8 +53,11 @@ class ToolRunner:
         agents: AgentProvider,
         strike: Strike,
         start_delay: float,
+        *,
         disclosure: Disclosure = DEFAULT_DISCLOSURE,
+        attachments: Attachments | None = None,
     ) -> None:
+        self.attachments = attachments
         self.disclosure = disclosure
         self.store = store
         self.agents = agents
@@ -95,6 +101,7 @@ class ToolRunner:
             self.strike(Failpoint.TOOL_AFTER_RESERVE)
             run = await self._execute(request, definition, reserved, attempt)
         self.strike(Failpoint.TOOL_AFTER_EFFECT)
+        run = await self._with_stored_files(request.ref, reserved, run)
         start_events = () if is_started.is_set() else execution_events.call_start_events(reserved)
         record = await call_records.record_run(
             self.store,
@@ -123,8 +130,9 @@ class ToolRunner:
         if early_result:
             return ToolRun(early_result)
         call, note, _ = call_records.apply_decision(reserved.call, reserved.resolution)
+        limits = self.attachments.limits if self.attachments else NO_FILES
         context = call_records.build_context(
-            request.ref, replace(reserved, call=call), ask, self.agents.resources, attempt
+            request.ref, replace(reserved, call=call), ask, self.agents.resources, attempt, limits=limits
         )
         run = await run_tool(
             definition.tools.get(call.name),
@@ -137,6 +145,16 @@ class ToolRunner:
             note=note,
         )
         return replace(run, is_default=request.need is CallNeed.INPUT and run.execution.error is None)
+
+    async def _with_stored_files(self, ref: ExecutionRef, reserved: Reservation, run: ToolRun) -> ToolRun:
+        """Store the files that the call returned; the result has their references."""
+        files, attachments = run.execution.attachments, self.attachments
+        if not files or attachments is None:
+            return run
+        kept = await write_with_retry(
+            lambda: attachments.keep_artifacts(ref, reserved.call.id, reserved.run.user_id, files)
+        )
+        return replace(run, execution=replace(run.execution, attachments=kept))
 
     async def _load_default_events(self, request: ToolInput, run: ToolRun) -> Sequence[EventRecord]:
         """Return the events of a question that was answered by its default."""

@@ -25,6 +25,11 @@ def subagent_id(execution_id: UUID, call_id: str) -> UUID:
     return uuid5(execution_id, f"subagent/{call_id}")
 
 
+def artifact_id(execution_id: UUID, call_id: str, name: str) -> UUID:
+    """The id of a file that a tool call returns: the same in each attempt of the call."""
+    return uuid5(execution_id, f"artifact/{call_id}/{name}")
+
+
 def envelope_id(execution_id: UUID | str, key: str) -> UUID:
     """The id of the envelope for `key` (such as `step/3/completed`)."""
     name = execution_id if isinstance(execution_id, UUID) else uuid5(_APPLICATION_IDS, execution_id)

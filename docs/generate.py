@@ -4,6 +4,7 @@ A test compares them with what this would write, so that they cannot go stale.
 """
 
 import ast
+import hashlib
 import inspect
 import json
 import textwrap
@@ -18,6 +19,7 @@ from uuid import UUID
 import click
 
 import everstep
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict, args_digest
 from everstep.agent_domain.capabilities.questions import Question
 from everstep.agent_domain.capabilities.rights import Decider, DecisionPolicy
@@ -47,6 +49,7 @@ GROUPS: Final = {
     "Running in-process": ("everstep.local", "everstep.runtime.builder"),
     "Tools": ("tools", "everstep.steps", "loop.run_context"),
     "Models": ("messages", "everstep.inference"),
+    "Files in messages": ("attachments", "media_types", "everstep.steps.attachments", "storage.attachments"),
     "Continuation, errors and the loop": ("loop",),
     "State, steps, snapshots and events": ("state",),
     "Capabilities": ("capabilities", "everstep.capabilities"),
@@ -309,6 +312,9 @@ ARGUMENTS: Final[Mapping[str, Any]] = {
     "policy": DecisionPolicy(),
     "detail": "provider unavailable, next attempt in 2 s",
     "next_attempt_at": MOMENT,
+    "attachments": (
+        Attachment(REQUEST, "ticket.pdf", "application/pdf", 48213, hashlib.sha256().hexdigest()),
+    ),
 }
 """An example of each argument of the functions that build the records of envelopes."""
 
@@ -318,6 +324,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "args": "the arguments of the call; `agent.tool.started` has them with `BroadcastConfig.debug()` only",
     "args_digest": "the digest of tool and arguments, which a decision has to repeat",
     "args_summary": "the arguments as one short text",
+    "attachments": "the files that the call returned, if there are any",
     "assistant_name": "the name of the agent",
     "attempt": "the attempt of the model call that wrote the text, from 1",
     "available_tools": "the names of the tools that the model may call",

@@ -35,6 +35,11 @@ from everstep.agent_domain.agents.processors import (
 from everstep.agent_domain.agents.react import ReActDriver as ReActDriver
 from everstep.agent_domain.agents.spawning import CanSpawn as CanSpawn, Spawn as Spawn
 from everstep.agent_domain.agents.token_counting import ContextWindow as ContextWindow
+from everstep.agent_domain.attachments import (
+    Attachment as Attachment,
+    AttachmentLimits as AttachmentLimits,
+    ReadableFile as ReadableFile,
+)
 from everstep.agent_domain.capabilities.approvals import (
     ApprovalMode as ApprovalMode,
     ApprovalRule as ApprovalRule,
@@ -96,7 +101,7 @@ from everstep.agent_domain.errors import (
     UnreadableAnswer as UnreadableAnswer,
     WrongApi as WrongApi,
 )
-from everstep.agent_domain.ids import ExecutionRef as ExecutionRef
+from everstep.agent_domain.ids import ExecutionRef as ExecutionRef, Scope as Scope
 from everstep.agent_domain.loop.child_end import ChildEnd as ChildEnd
 from everstep.agent_domain.loop.continuation import (
     CallableCriterion as CallableCriterion,
@@ -167,6 +172,7 @@ from everstep.agent_domain.loop.views import (
     ExecutionView as ExecutionView,
     StepView as StepView,
 )
+from everstep.agent_domain.media_types import FileKind as FileKind
 from everstep.agent_domain.messages.cached_context import (
     CachedContext as CachedContext,
     InferenceRequest as InferenceRequest,
@@ -214,6 +220,12 @@ from everstep.agent_domain.state.steps import (
     AgentStep as AgentStep,
     InferenceResponse as InferenceResponse,
     StepExecution as StepExecution,
+)
+from everstep.agent_domain.storage.attachments import (
+    AttachmentIndex as AttachmentIndex,
+    AttachmentKey as AttachmentKey,
+    AttachmentStore as AttachmentStore,
+    AttachmentUse as AttachmentUse,
 )
 from everstep.agent_domain.storage.calls import CallRecord as CallRecord, CallRow as CallRow
 from everstep.agent_domain.storage.commands import (
@@ -383,6 +395,11 @@ from everstep.local.trace import (
 )
 from everstep.runtime.builder import (
     AgentBuilder as AgentBuilder,
+)
+from everstep.steps.attachments import (
+    Attachments as Attachments,
+    FetchedFile as FetchedFile,
+    FetchesFiles as FetchesFiles,
 )
 from everstep.steps.resource_lifetimes import open_resources as open_resources
 from everstep.streams.client_events import (

@@ -6,7 +6,11 @@ from uuid import uuid4
 import psycopg
 from sqlalchemy import make_url
 
+from everstep.store import attachment_tables
 from everstep.store.tables import metadata
+
+# Importing a module of tables adds them to the metadata.
+assert attachment_tables.attachments.metadata is metadata
 
 MIGRATED: Final = "migrated"
 """A database with empty tables, from which others are copied: quicker than to make tables."""

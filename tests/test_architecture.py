@@ -211,6 +211,13 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
     "streams": ("broadcast_gateway", "everstep/http_api/routes", "everstep/store"),
     "usage": ("agent_domain/loop", "everstep/http_api/routes"),
     # A rule or an interface of the domain, and the code that carries it out.
+    "attachments": (
+        "agent_domain",
+        "agent_domain/storage",
+        "everstep/http_api/routes",
+        "everstep/steps",
+        "everstep/store",
+    ),
     "builder": ("agent_domain/agents", "everstep/runtime"),
     "inquiry": ("agent_domain/tools", "everstep/local"),
     "processors": ("activities", "agent_domain/agents"),

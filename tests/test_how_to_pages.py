@@ -45,6 +45,7 @@ NAMES = (
     "troubleshooting",
     "migration",
     "long-conversations",
+    "attachments",
 )
 SETTINGS = re.compile(r"EVERSTEP_|TEMPORAL_|DATABASE_URL|.*_API_KEY$")
 

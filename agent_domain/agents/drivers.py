@@ -296,7 +296,7 @@ def tool_calling_reply_messages(step: AgentStep) -> Messages:
 
 def result_message(execution: ToolExecution) -> Message:
     """A result as the model reads it; the raw value stays with the step."""
-    return tool_message(execution.text, execution.call.id, execution.call.name)
+    return tool_message(execution.text, execution.call.id, execution.call.name, execution.attachments)
 
 
 class ToolCallingDriver(StepDriver):

@@ -5,12 +5,18 @@ providers count a request for free, at the price of a round trip: they are asked
 fit.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import RETRYABLE, InvalidInput, MessageTooLong, ModelError
+from everstep.agent_domain.media_types import FileKind
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.token_estimate import estimate_request, estimate_text
+
+BYTES_OF_A_TOKEN = 8
+"""More than in a usual text, whose files are not read to count them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +40,17 @@ class ContextWindow:
         return self.tokens - self.output_tokens
 
 
-def require_fit(text: str, window: ContextWindow | None) -> None:
+def require_fit(text: str, window: ContextWindow | None, attachments: Iterable[Attachment] = ()) -> None:
     """Refuse a message that cannot fit into any request.
 
     Raises:
-        MessageTooLong: Half of its estimate, which no usual text falls below, is more than what fits.
+        MessageTooLong: Half of its estimate, which no usual text falls below, is more than what fits. Text
+            files count as one token for 8 bytes.
     """
     if window is None:
         return
     least = estimate_text(text) // 2
+    least += sum(each.size // BYTES_OF_A_TOKEN for each in attachments if each.kind is FileKind.TEXT)
     if least > window.input_tokens:
         raise MessageTooLong(least, window.input_tokens)
 

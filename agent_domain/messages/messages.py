@@ -1,10 +1,17 @@
 """Messages of a conversation, in the form that providers, snapshots and the store share."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias, cast
 
+from everstep.agent_domain.attachments import (
+    Attachable,
+    Attachment,
+    as_attachments,
+    content_with,
+    is_attachment_part,
+)
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.values import (
@@ -51,6 +58,8 @@ class Message:
     role: Role
     content: Content = ""
     metadata: FrozenDict = EMPTY
+    files: Mapping[str, bytes] = field(default=EMPTY, compare=False, repr=False)
+    """The content of attached files by their id, where it was read already; it is never exported."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", Role.parse(self.role))
@@ -61,6 +70,21 @@ class Message:
     def from_string(cls, text: str, role: str = "user") -> "Message":
         """A message of plain text."""
         return cls(Role.parse(role), valid_text(text, "message text"))
+
+    @classmethod
+    def user(cls, text: str = "", *, attachments: Iterable[Attachable] = ()) -> "Message":
+        """A message of the user, with files.
+
+        Args:
+            text: The text; it may be empty if files are attached.
+            attachments: Files, such as `pathlib.Path("photo.png")`, or attachments.
+
+        Raises:
+            InvalidInput: A file cannot be read or attached.
+        """
+        attached = as_attachments(attachments)
+        content: Any = content_with(valid_text(text, "message text"), attached)
+        return cls(Role.USER, content, files=_contents(attached))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Message":
@@ -121,6 +145,20 @@ class Message:
         return "\n".join(part["text"] for part in self.content if is_text_part(part))
 
     @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The files that it refers to, with their content where that was read."""
+        if isinstance(self.content, str):
+            return ()
+        found = map(Attachment.from_dict, filter(is_attachment_part, self.content))
+        return tuple(replace(each, data=self.files.get(str(each.id))) for each in found)
+
+    def with_attachments(self, attachments: Sequence[Attachment]) -> "Message":
+        """A copy whose references are replaced by these, in their order."""
+        following = iter(attachments)
+        parts = [next(following).to_part() if is_attachment_part(part) else part for part in self.content]
+        return replace(self, content=cast("Any", parts), files=_contents(attachments))
+
+    @property
     def calls(self) -> Sequence[Mapping[str, Any]]:
         """The tool calls that an assistant message carries."""
         calls = self.metadata.get("tool_calls")
@@ -144,6 +182,10 @@ class MessageList(tuple[Message, ...]):
     def to_string(self) -> str:
         """The texts of the messages, one below the other."""
         return "\n".join(message.text for message in self if message.text)
+
+
+def _contents(attachments: Sequence[Attachment]) -> Mapping[str, bytes]:
+    return {str(each.id): each.data for each in attachments if each.data is not None} or EMPTY
 
 
 def is_text_part(part: object) -> bool:
@@ -202,9 +244,10 @@ def assistant(text: str, **metadata: Any) -> Message:
     return Message(Role.ASSISTANT, text, frozen_map(metadata))
 
 
-def tool_message(text: str, call_id: str, name: str) -> Message:
-    """The result of a tool call, as the model reads it."""
-    return Message(Role.TOOL, text, frozen_map({"tool_call_id": call_id, "tool_name": name}))
+def tool_message(text: str, call_id: str, name: str, attachments: Sequence[Attachment] = ()) -> Message:
+    """The result of a tool call, as the model reads it; files for the user are in the metadata."""
+    files = {"attachments": [each.to_dict() for each in attachments]} if attachments else {}
+    return Message(Role.TOOL, text, frozen_map({"tool_call_id": call_id, "tool_name": name, **files}))
 
 
 def call_entry(call_id: str, name: str, args: Mapping[str, Any] | str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ as much again as the count of a current model. It counts pieces, as tokenizers d
 | long opaque items of a provider, such as encrypted reasoning | 1 for each 4 characters |
 | an image | 5,000 |
 | another file | 1 for each 4 characters of its data, at least 5,000 |
+| an attached text file | as its text; 1 for each byte while its content is not read |
 | each message, call, tool, and the request itself | a fixed overhead |
 
 A provider's own count is better, and so is the usage that it reported for the same messages: see
@@ -25,6 +26,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from everstep.agent_domain.attachments import Attachment, is_attachment_part
+from everstep.agent_domain.media_types import FileKind, decode_text
 from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
 from everstep.agent_domain.messages.messages import PROVIDER_ITEMS, Message, is_text_part
 from everstep.agent_domain.values import EMPTY, FrozenDict, json_text
@@ -45,6 +48,8 @@ TOOLS_OVERHEAD = 700
 """Anthropic adds instructions to each request with tools: several hundred tokens, depending on the model."""
 IMAGE_TOKENS = 5_000
 CHARACTERS_OF_DATA = 4
+FILE_OVERHEAD = 150
+"""The name of a file, or the words that describe it instead."""
 
 
 def estimate_text(text: str) -> int:
@@ -83,7 +88,22 @@ def estimate_request(request: InferenceRequest) -> int:
 def _content(message: Message) -> int:
     if isinstance(message.content, str):
         return estimate_text(message.content)
-    return sum(_part(part) for part in message.content)
+    parts = sum(_part(part) for part in message.content if not is_attachment_part(part))
+    return parts + sum(map(_file, message.attachments))
+
+
+def _file(attachment: Attachment) -> int:
+    match attachment.kind:
+        case FileKind.IMAGE:
+            return IMAGE_TOKENS
+        case FileKind.TEXT:
+            text = None if attachment.data is None else decode_text(attachment.data)
+            return FILE_OVERHEAD + (attachment.size if text is None else estimate_text(text))
+        case FileKind.PDF:
+            # Base64 has 4 characters for 3 bytes.
+            return max(IMAGE_TOKENS, attachment.size * 4 // 3 // CHARACTERS_OF_DATA)
+        case FileKind.OTHER:
+            return FILE_OVERHEAD
 
 
 def _part(part: object) -> int:

@@ -180,6 +180,7 @@ class EventEnvelopeAdapter:
             error=event.error,
             duration_ms=event.duration_ms,
             result=event.result,
+            attachments=event.attachments,
         )
         self._send(record, event.at)
 

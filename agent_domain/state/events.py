@@ -10,6 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
@@ -163,8 +164,18 @@ class ToolCallCompleted(Event):
     """The id of the call."""
     result: Any = None
     """What the tool returned."""
+    attachments: tuple[Attachment, ...] = ()
+    """The files that the tool returned; the payload has their descriptions."""
 
     keys: ClassVar[Mapping[str, str]] = {"duration_ms": "duration_ms"}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON data; a call without files has no key `attachments`."""
+        payload = super().to_dict()
+        del payload["attachments"]
+        return payload | (
+            {"attachments": [each.to_dict() for each in self.attachments]} if self.attachments else {}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
@@ -42,6 +43,8 @@ class CallRecord:
 
     None for a call that was closed without a result.
     """
+    attachments: tuple[Attachment, ...] = ()
+    """The files that the tool returned, without their content."""
 
 
 @dataclass(frozen=True, slots=True)

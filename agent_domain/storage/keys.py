@@ -31,6 +31,7 @@ class StoredResponse:
     session_id: UUID | None = None
     """The session in the response; the response is erased with it."""
     execution_id: UUID | None = None
+    attachment_id: UUID | None = None
     """The execution in the response; the response is erased with it."""
 
 

@@ -12,12 +12,14 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context, MessageRole, limited_text
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
@@ -88,6 +90,16 @@ class QuestionClosed(EverstepError):
 
     def __init__(self) -> None:
         super().__init__("The question is no longer open")
+
+
+class AnswerHasFiles(InvalidInput):
+    """A question is open, and answers are text."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the agent waits for the answer to a question, which is text; answer it without attachments, or "
+            "send them with on_busy=interrupt"
+        )
 
 
 class ContextForbidden(EverstepError):
@@ -169,6 +181,7 @@ class SessionMessageRow:
     context: Context
     metadata: FrozenDict
     created_at: datetime
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +239,22 @@ class NewMessage:
     """The question that the message answers."""
     sent_by: Decider | None = None
     """Who sends it, to record if it cancels an execution."""
+    attachments: tuple[Attachment, ...] = ()
 
     def __post_init__(self) -> None:
         limited_text("content", self.content, MAX_CONTENT)
-        if not self.content.strip():
+        if not self.content.strip() and not self.attachments:
             raise InvalidInput("content is empty; say something")
+
+    @property
+    def as_message(self) -> Message:
+        """The message as the model reads it."""
+        return Message.user(self.content, attachments=self.attachments)
+
+    @property
+    def title(self) -> str:
+        """The title of a session that begins with it."""
+        return title_from(self.content if self.content.strip() else self.attachments[0].name)
 
 
 CompleteMessage: TypeAlias = "Callable[[NewMessage, SessionRow], NewMessage]"

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, args_digest
 from everstep.agent_domain.capabilities.questions import Question
 from everstep.agent_domain.capabilities.rights import Decider, DecisionPolicy
@@ -312,9 +313,10 @@ def tool_completed_record(
     error: str | None,
     duration_ms: float,
     result: object,
+    attachments: Sequence[Attachment] = (),
 ) -> EventRecord:
-    """The completion of a tool call."""
-    payload = {
+    """The completion of a tool call, with the files that it returned."""
+    payload: dict[str, Any] = {
         "tool_name": tool,
         "tool_call_id": tool_call_id,
         "success": success,
@@ -322,6 +324,8 @@ def tool_completed_record(
         "duration_ms": float(duration_ms),
         "result_summary": result_summary(result),
     }
+    if attachments:
+        payload["attachments"] = [each.to_dict() for each in attachments]
     key = f"step/{step_number}/tool/{tool_call_id}/completed"
     return _record(EnvelopeType.AGENT_TOOL_COMPLETED, key, payload)
 

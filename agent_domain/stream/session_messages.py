@@ -5,12 +5,13 @@ same transaction, and sent to the session's viewers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
 from uuid import UUID
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY, DecisionPolicy
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.budget import ExhaustedBudget
@@ -89,6 +90,8 @@ class Announcement:
     message_id: UUID | None = None
     """The id that the sender chose; otherwise it is derived from the event."""
     context: Context = NO_CONTEXT
+    attachments: tuple[Attachment, ...] = ()
+    """The files of the message, or those that the call returned."""
 
 
 def _info(event_type: str, content: str, **metadata: Any) -> Announcement:
@@ -132,11 +135,14 @@ def tool_called_announcement(tool: str, summary: str) -> Announcement:
     return _info("tool.called", f"{tool}({summary})", tool=tool)
 
 
-def tool_completed_announcement(tool: str, error: str | None, summary: str) -> Announcement:
-    """The message for a completed tool call."""
+def tool_completed_announcement(
+    tool: str, error: str | None, summary: str, attachments: Sequence[Attachment] = ()
+) -> Announcement:
+    """The message for a completed tool call, with the files that it returned."""
     if error is not None:
         return _notification("tool.completed", f"{tool} failed: {error}", tool=tool)
-    return _info("tool.completed", f"{tool}: {summary}", tool=tool)
+    announcement = _info("tool.completed", f"{tool}: {summary}", tool=tool)
+    return replace(announcement, attachments=tuple(attachments))
 
 
 def input_requested_announcement(
@@ -181,19 +187,27 @@ def budget_requested_announcement(request_id: UUID, budget: ExhaustedBudget) -> 
 
 
 def input_received_announcement(
-    content: str, message_id: UUID | None, metadata: Mapping[str, Any] = EMPTY, context: Context = NO_CONTEXT
+    content: str,
+    message_id: UUID | None,
+    metadata: Mapping[str, Any] = EMPTY,
+    context: Context = NO_CONTEXT,
+    attachments: Sequence[Attachment] = (),
 ) -> Announcement:
     """The message with a person's answer, or with a steering message."""
-    frozen = frozen_map(metadata, "metadata")
-    return Announcement("input.received", MessageRole.USER, content, frozen, message_id, context)
+    frozen, files = frozen_map(metadata, "metadata"), tuple(attachments)
+    return Announcement("input.received", MessageRole.USER, content, frozen, message_id, context, files)
 
 
 def message_received_announcement(
-    content: str, message_id: UUID, metadata: Mapping[str, Any] = EMPTY, context: Context = NO_CONTEXT
+    content: str,
+    message_id: UUID,
+    metadata: Mapping[str, Any] = EMPTY,
+    context: Context = NO_CONTEXT,
+    attachments: Sequence[Attachment] = (),
 ) -> Announcement:
     """The message with a user's text that begins an execution."""
-    frozen = frozen_map(metadata, "metadata")
-    return Announcement("message.received", MessageRole.USER, content, frozen, message_id, context)
+    frozen, files = frozen_map(metadata, "metadata"), tuple(attachments)
+    return Announcement("message.received", MessageRole.USER, content, frozen, message_id, context, files)
 
 
 def resumed_announcement() -> Announcement:

@@ -12,14 +12,18 @@ from uuid import UUID
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import InvalidInput, UnknownName, unknown_name_text
+from everstep.agent_domain.ids import artifact_id
 from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.nearest import did_you_mean
+from everstep.agent_domain.tools.artifacts import Artifacts
 from everstep.agent_domain.tools.cancellation import Cancellation
 from everstep.agent_domain.tools.inquiry import AskModel, refuse_model_call
 from everstep.agent_domain.tools.resources import NO_RESOURCES, Resources
+from everstep.agent_domain.tools.tool_logger import SilentLogger, ToolLogger
 from everstep.agent_domain.values import (
     DOCUMENT_DEPTH,
     EMPTY,
@@ -31,6 +35,7 @@ from everstep.agent_domain.values import (
     json_text,
     parse_json,
     parse_optional_moment,
+    read_each,
     read_key,
     read_optional,
 )
@@ -43,39 +48,6 @@ class Effect(StrEnum):
     """Run it again, with the same idempotency key."""
     AT_MOST_ONCE = "at_most_once"
     """Never run it again; the model reads that the effect is unknown."""
-
-
-class ToolLogger(Protocol):
-    """The methods of a standard logger that tools use."""
-
-    def debug(self, msg: str, *args: object) -> None:
-        """Log details."""
-        ...
-
-    def info(self, msg: str, *args: object) -> None:
-        """Log a normal event."""
-        ...
-
-    def warning(self, msg: str, *args: object) -> None:
-        """Log something unexpected."""
-        ...
-
-    def error(self, msg: str, *args: object) -> None:
-        """Log a failure."""
-        ...
-
-    def exception(self, msg: str, *args: object) -> None:
-        """Log a failure with the exception that is being handled."""
-        ...
-
-
-class SilentLogger:
-    """A logger that logs nothing."""
-
-    def debug(self, msg: str, *args: object) -> None:
-        """Log nothing."""
-
-    info = warning = error = exception = debug
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +79,8 @@ class ToolContext:
     cancellation: Cancellation = field(default_factory=Cancellation, compare=False, repr=False)
     resources: Resources = field(default=NO_RESOURCES, compare=False, repr=False)
     """The objects that `@resource` functions made for the worker or the run: `context.resources[orders]`."""
+    artifacts: Artifacts = field(default_factory=Artifacts, compare=False, repr=False)
+    """The files that the call has attached so far."""
 
     @property
     def is_cancelled(self) -> bool:
@@ -116,6 +90,22 @@ class ToolContext:
         takes long should look here and return.
         """
         return self.cancellation.is_requested
+
+    def attach(self, name: str, data: bytes | str, media_type: str | None = None) -> Attachment:
+        """Return a file to the user, together with the result of the call; a failed call returns none.
+
+        A second file with the same name replaces the first one.
+
+        Args:
+            name: The name of the file, without a path.
+            data: The content; a text is written as UTF-8.
+            media_type: The type; found in the content by default.
+
+        Raises:
+            InvalidInput: The file cannot be attached; the message says why.
+        """
+        new_id = artifact_id(self.execution_id, self.tool_call_id, name)
+        return self.artifacts.add(new_id, name, data, media_type)
 
     def for_run(self, run: RunContext) -> Self:
         """A copy with the user and the request of the execution."""
@@ -201,6 +191,8 @@ class ToolExecution:
     """Changes to the agent's metadata, made after the step."""
     decision: FrozenDict = EMPTY
     """What people decided about the call: `decision` and `decided_by`; empty if they were not asked."""
+    attachments: tuple[Attachment, ...] = ()
+    """The files that the tool returned; with their content in-process."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "result", _frozen_result(self.result))
@@ -216,6 +208,7 @@ class ToolExecution:
             "note": self.note,
             "told": self.told,
             **({"decision": self.decision} if self.decision else {}),
+            **({"attachments": [each.to_dict() for each in self.attachments]} if self.attachments else {}),
         }
 
     @classmethod
@@ -230,6 +223,7 @@ class ToolExecution:
             str(data.get("note") or ""),
             str(data.get("told") or ""),
             decision=frozen_map(data.get("decision") or EMPTY, "decision"),
+            attachments=read_each(data, "attachments", Attachment.from_dict),
         )
 
     @property

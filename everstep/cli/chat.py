@@ -2,15 +2,17 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 from uuid import UUID
 
 import click
 from click.core import ParameterSource
 
+from everstep.agent_domain.attachments import as_attachments
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.agent_domain.values import valid_text
-from everstep.cli.command import command
+from everstep.cli.command import attach_option, command
 from everstep.cli.conversation import Conversation
 from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.remote import ApiUnavailable, Remote, api_options, open_remote
@@ -28,6 +30,7 @@ from everstep.http_api.schemas.responses import PageResponse, Session
     show_default=True,
     help="How a line is handled while the agent works.",
 )
+@attach_option
 @api_options
 @click.pass_context
 @command
@@ -37,21 +40,23 @@ async def chat(
     session_id: str | None,
     agent: str | None,
     on_busy: str,
+    attach: tuple[Path, ...],
     url: str | None,
     token: str | None,
 ) -> None:
     """Talk with an agent, or resume a session; Ctrl-D and Ctrl-C leave.
 
-    A line is a message, or the answer to a request of the agent. From a pipe, each line waits until the
-    previous one is answered.
+    A line is a message, or the answer to a request of the agent; the first message takes the attached files
+    along. From a pipe, each line waits until the previous one is answered.
     """
     valid_text(agent or "", "--agent")
+    files = as_attachments(attach)
     async with open_remote(context.obj, url, token) as remote, AsyncExitStack() as stack:
         known = None if session_id is None else await _session_id(remote, session_id)
         lines = InputLines()
         screen = Screen(is_terminal=lines.is_terminal)
         remote.report = screen.warn
-        conversation = Conversation(remote, lines, screen, OnBusy(on_busy), agent, known, stack)
+        conversation = Conversation(remote, lines, screen, OnBusy(on_busy), agent, known, stack, files)
         try:
             await conversation.open()
             await conversation.run()

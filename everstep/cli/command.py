@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import click
@@ -54,6 +55,16 @@ with_agents = click.option(
     "--agents", multiple=True, metavar=SOURCE, help=AGENTS_HELP, expose_value=False, callback=_add_agents
 )
 """`--agents` after the name of a command that loads agents; adds to the `--agents` before the name."""
+
+
+attach_option = click.option(
+    "--attach",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="An image, a PDF or a text file for the model; may be repeated.",
+)
+"""`--attach` of the commands that send a message."""
 
 
 def print_line(text: object) -> None:

@@ -4,7 +4,7 @@ It uses only the public HTTP API.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -25,6 +26,7 @@ from everstep.cli.remote import Declined, Remote
 from everstep.cli.sessions import title_of
 from everstep.cli.terminal import InputLine, InputLines, Screen
 from everstep.cli.watch import Watch, open_watch
+from everstep.http_api.schemas.attachment_responses import AttachmentResponse
 from everstep.http_api.schemas.execution_responses import BudgetResponse, ExecutionResponse, Request
 from everstep.http_api.schemas.responses import (
     Agents,
@@ -79,6 +81,8 @@ class Conversation:
     session_id: UUID | None
     resources: AsyncExitStack
     """Closes the connection to the gateway when the conversation is over."""
+    files: Sequence[Attachment] = ()
+    """Files that the next message takes along."""
     running: set[UUID] = field(default_factory=set[UUID])
     """Executions of the session that have not ended."""
     open_request: Request | None = None
@@ -337,13 +341,13 @@ class Conversation:
             return
         match message.role:
             case MessageRole.USER:
-                self.screen.say(f"> {message.content}")
+                self.screen.say(f"> {message.content}{_file_names(message)}")
             case MessageRole.ASSISTANT:
                 self._show_answer(message)
             case MessageRole.NOTIFICATION:
                 self.screen.say(f"! {message.content}")
             case MessageRole.INFO if message.content not in _HIDDEN_MESSAGES and not _is_step_end(message):
-                self.screen.note(truncate(message.content, output.WIDTH))
+                self.screen.note(f"{truncate(message.content, output.WIDTH)}{_file_names(message)}")
             case MessageRole.INFO:
                 pass
 
@@ -382,14 +386,23 @@ class Conversation:
         # Show the request again.
         self._shown_request = None
 
+    async def _upload(self) -> list[str]:
+        """Upload the files that the next message takes along."""
+        files = [
+            await self.remote.upload(AttachmentResponse, "/agent/attachments", each) for each in self.files
+        ]
+        return [str(each.id) for each in files]
+
     async def _send(self, text: str, **given: str) -> None:
-        body = {"content": valid_text(text, "the line"), **given}
+        body: dict[str, Any] = {"content": valid_text(text, "the line"), **given}
+        if self.files:
+            body["attachments"] = await self._upload()
         if self.agent is not None:
             body["agent"] = self.agent
         is_new = self.session_id is None
         path = "/agent/messages" if is_new else f"/agent/sessions/{self.session_id}/messages"
         sent = await self.remote.post(MessageAccepted, path, body)
-        self.session_id = sent.session_id
+        self.session_id, self.files = sent.session_id, ()
         if sent.route is not Route.ANSWER or self._last_execution is None:
             self._last_execution = sent.execution_id
         self._own_messages.add(sent.message.id)
@@ -426,6 +439,10 @@ def _number(text: str) -> int | float | None:
     except InvalidInput:
         return None
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _file_names(message: MessageResponse) -> str:
+    return "".join(f" [{each.name}]" for each in message.attachments)
 
 
 def _attempt_of(wrote: Wrote) -> tuple[int, int]:

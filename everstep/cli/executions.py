@@ -3,19 +3,23 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import click
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
+from everstep.agent_domain.attachments import as_attachments
 from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, OPERATOR_SCOPES, Actor, Decider
 from everstep.agent_domain.errors import EverstepError, InvalidInput, StoreUnavailable
+from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.values import frozen_map, json_text, parse_json
 from everstep.cli import output
-from everstep.cli.command import command, print_line, with_agents
+from everstep.cli.command import attach_option, command, print_line, with_agents
 from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.printing import echo
 from everstep.cli.result_schema import read_schema
@@ -51,6 +55,7 @@ WORKER_SECONDS = 10.0
 )
 @click.option("--detach", is_flag=True, help="Start the execution, print its id and return.")
 @click.option("--debug", is_flag=True, help="Store a snapshot of the full state after each step.")
+@attach_option
 @with_agents
 @click.pass_obj
 @command
@@ -63,14 +68,17 @@ async def run(
     schema_text: str | None,
     detach: bool,
     debug: bool,
+    attach: tuple[Path, ...],
 ) -> None:
     """Start an execution and follow it; Ctrl-C stops only the following."""
-    _require_text(message, "message")
+    if not attach:
+        _require_text(message, "message")
+    sent = Message.user(message, attachments=attach)
     schema = None if schema_text is None else read_schema(schema_text)
     async with open_installation(settings, "everstep run") as installation:
         agent_name = agent or installation.default_agent
         execution = await installation.client.start(
-            agent_name, message, execution_id=uuid4(), debug=debug, model=model, output=schema
+            agent_name, sent, execution_id=uuid4(), debug=debug, model=model, output=schema
         )
         if detach:
             echo(execution.id)
@@ -282,15 +290,18 @@ async def approve(
 @click.command()
 @click.argument("execution_id")
 @click.argument("message")
+@attach_option
 @click.pass_obj
 @command
-async def steer(settings: Settings, execution_id: str, message: str) -> None:
+async def steer(settings: Settings, execution_id: str, message: str, attach: tuple[Path, ...]) -> None:
     """Send a message that the agent reads before its next step."""
     _require_text(message, "message")
+    attached = as_attachments(attach)
 
     async def send_message(installation: Installation, execution: Execution) -> None:
+        files = await installation.attachments.for_message(Scope(execution.ref.tenant_id), attached, None)
         steering = await await_worker(
-            installation.sessions.steer(execution.ref, message, sent_by=_operator())
+            installation.sessions.steer(execution.ref, message, sent_by=_operator(), attachments=files)
         )
         if steering.is_moved:
             follower = steering.heard_by.execution_id

@@ -29,10 +29,10 @@ NO_WORKER = "no worker has picked it up; `everstep doctor` checks whether one ru
 def retention_line(retention: TableRetention, count: int, *, dry_run: bool) -> str:
     """How many old rows of a table were removed."""
     if retention.days is None:
-        return f"{retention.table:<16}  kept: {retention.setting} is not set"
+        return f"{retention.table:<17}  kept: {retention.setting} is not set"
     done = "would be removed" if dry_run else "removed"
     age = "a day" if retention.days == 1 else f"{retention.days:g} days"
-    return f"{retention.table:<16}  {count} {done}, older than {age}"
+    return f"{retention.table:<17}  {count} {done}, older than {age}"
 
 
 def execution_line(row: ExecutionRow) -> str:
@@ -129,7 +129,9 @@ def call_line(row: CallRow) -> str:
     result = indent(truncate(row.record.text, WIDTH)) if row.record else _STATES[row.state]
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
     ref = _error_ref(row.record.error if row.record else None)
-    return f"  tool    {call} -> {result}{ref}{again}"
+    files = row.record.attachments if row.record else ()
+    attached = "".join(f"\n  file    {each}  {each.id}" for each in files)
+    return f"  tool    {call} -> {result}{ref}{again}{attached}"
 
 
 def error_line(error: StepError) -> str:

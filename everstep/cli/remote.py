@@ -13,6 +13,7 @@ import click
 import httpx2
 from pydantic import BaseModel, ValidationError
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.cli.printing import echo
 from everstep.http_api.problems import ProblemDocument
@@ -101,6 +102,14 @@ class Remote:
         """Send a POST request; raises like `get`."""
         headers = {"Idempotency-Key": str(uuid4())}
         return _parse_response(kind, await self._request("POST", path, json=body, headers=headers))
+
+    async def upload(self, kind: type[ModelT], path: str, file: Attachment) -> ModelT:
+        """Send a file as the body of a POST request; raises like `get`."""
+        headers = {"Idempotency-Key": str(uuid4()), "Content-Type": file.media_type}
+        response = await self._request(
+            "POST", path, content=file.data, params={"name": file.name}, headers=headers
+        )
+        return _parse_response(kind, response)
 
     async def _request(self, method: str, path: str, **given: Any) -> httpx2.Response:
         deadline, in_trouble = monotonic() + PATIENCE_SECONDS, False

@@ -6,7 +6,7 @@ Every call is idempotent: repeating it with the same execution id, key or answer
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4, uuid5
 
@@ -22,8 +22,9 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.agents.token_counting import ContextWindow, require_fit
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import InvalidInput, UnknownName
-from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef
+from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef, Scope
 from everstep.agent_domain.loop.budget import Budget, BudgetUnit
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext, request_data
@@ -38,6 +39,7 @@ from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
 from everstep.client.structured_results import requested_output
+from everstep.steps.attachments import Attachments
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
 from everstep.workflows.search_attributes import initial_attributes
@@ -88,6 +90,8 @@ class Client:
     """The context window of an agent's model, or of the model of one execution."""
     check_prices: Callable[[ModelChoice], object] = accept_any_prices
     """Refuses a model whose prices are not known, for an execution with a budget in money."""
+    attachments: Attachments | None = None
+    """The attached files; None if there is no store for them."""
 
     def spec_of(
         self, definition: AgentDefinition, model: str | None, output: ResponseFormat | None = None
@@ -101,13 +105,19 @@ class Client:
             self.check_model(model)
         return definition.spec(model, output)
 
-    def require_fit(self, definition: AgentDefinition, model: str | None, text: str) -> None:
+    def require_fit(
+        self,
+        definition: AgentDefinition,
+        model: str | None,
+        text: str,
+        attachments: Iterable[Attachment] = (),
+    ) -> None:
         """Refuse a message that no request to the agent's model can contain.
 
         Raises:
             MessageTooLong: It cannot.
         """
-        require_fit(text, self.window_of(definition, model))
+        require_fit(text, self.window_of(definition, model), attachments)
 
     def plan_of(
         self,
@@ -155,7 +165,7 @@ class Client:
 
         Args:
             agent: The name of the agent.
-            message: The first message, or several.
+            message: The first message, or several; attached files are uploaded.
             execution_id: The id of the execution; a repeated id starts nothing new. Random by default.
             session_id: The session of the execution.
             user_id: The user that the execution belongs to.
@@ -177,7 +187,9 @@ class Client:
         definition = self.agent(agent)
         messages: Messages = (user(message),) if isinstance(message, str) else as_messages(message)
         # Earlier messages can be summarized.
-        self.require_fit(definition, model, messages[-1].text if messages else "")
+        last = messages[-1] if messages else user("")
+        self.require_fit(definition, model, last.text, last.attachments)
+        messages = await self._with_stored_files(messages, user_id)
         ref = ExecutionRef(execution_id or uuid4(), self.tenant_id, session_id)
         # Refuses what no worker could carry out, before anything is stored.
         result_format = requested_output(output)
@@ -206,6 +218,36 @@ class Client:
         run = RunContext.from_request(ref, user_id, {"metadata": metadata})
         started = await self.launch(ref, plan, clocks=row.clocks, run=run)
         return Execution[OutputT_co](self, started.ref, output)
+
+    async def read_attachment(self, attachment_id: UUID, user_id: str | None = None) -> Attachment:
+        """A file with its content in `data`, such as one that a tool returned.
+
+        Args:
+            attachment_id: The id of the file.
+            user_id: The user who reads it; None for the tenant.
+
+        Raises:
+            NotFound: There is none that the user may read.
+        """
+        attachment, data = await self.require_attachments().open(
+            Scope(self.tenant_id, user_id), attachment_id
+        )
+        return replace(attachment, data=data)
+
+    def require_attachments(self) -> Attachments:
+        """The attached files.
+
+        Raises:
+            InvalidInput: There is no store for them.
+        """
+        if self.attachments is None:
+            raise InvalidInput("this client has no store for attached files; pass Client(attachments=...)")
+        return self.attachments
+
+    async def _with_stored_files(self, messages: Messages, user_id: str | None) -> Messages:
+        if not any(message.files for message in messages):
+            return messages
+        return await self.require_attachments().upload_files_of(self.tenant_id, user_id, messages)
 
     async def launch(
         self,

@@ -7,9 +7,10 @@ same key or the reconciler completes the work.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4, uuid5
 
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
@@ -17,11 +18,12 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.rights import CANCEL, Decider, command_decider
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering, cancel_command_key
 from everstep.agent_domain.storage.contexts import ContextCaller
 from everstep.agent_domain.storage.executions import ExecutionEnded
@@ -110,6 +112,7 @@ class Sessions:
         """
         user_message = replace(user_message, output=requested_output(user_message.output))
         context, _ = await self._check_context(scope, user_message)
+        user_message = await self._with_stored_files(scope, user_message)
         # Without a name, the session's agent is known once its row was read.
         known = user_message if user_message.agent else replace(user_message, model=None, output=None)
         if user_message.agent:
@@ -140,6 +143,7 @@ class Sessions:
         user_message = replace(user_message, output=requested_output(user_message.output))
         session_id = self._derive_id(scope, user_message, "session")
         context, initial = await self._check_context(scope, user_message)
+        user_message = await self._with_stored_files(scope, user_message)
         self._require_fit(self._require_agent(user_message.agent), user_message)
         message = self._new_message(scope, session_id, user_message, user_message.agent, context)
         session_metadata = {AGENT_KEY: user_message.agent} if user_message.agent else EMPTY
@@ -216,6 +220,7 @@ class Sessions:
         content: str,
         key: str | None = None,
         sent_by: Decider | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> Steering:
         """Send a message to an execution that has not ended; `sent_by` is recorded with it.
 
@@ -227,8 +232,11 @@ class Sessions:
         """
         ref, key = await self._resolve_ref(ref), key or str(uuid4())
         sender = {"sent_by": sent_by.to_dict()} if sent_by else EMPTY
-        announcement = session_messages.input_received_announcement(content, None, sender)
-        await self.client.store.steer(ref, key, user(content), announcement)
+        announcement = session_messages.input_received_announcement(
+            content, None, sender, attachments=attachments
+        )
+        message = Message.user(content, attachments=attachments)
+        await self.client.store.steer(ref, key, message, announcement)
         self.strike(Failpoint.API_AFTER_COMMIT)
         return await self._notify_steering(ref, key)
 
@@ -238,7 +246,10 @@ class Sessions:
         Raises:
             SessionBusy: An execution of it is running.
         """
-        return await self.store.delete_session(scope, session_id)
+        is_deleted = await self.store.delete_session(scope, session_id)
+        if is_deleted and self.client.attachments:
+            await self.client.attachments.remove_garbage()
+        return is_deleted
 
     async def fork(
         self, ref: ExecutionRef, step: int, content: str | None = None, key: str | None = None
@@ -442,6 +453,7 @@ class Sessions:
             metadata=frozen_map(user_message.metadata, "metadata"),
             request_id=user_message.request_id,
             sent_by=by and command_decider(by, CANCEL, user_message.user_id, now()),
+            attachments=cast("tuple[Attachment, ...]", user_message.attachments),
         )
 
     def _plan_data(self, definition: AgentDefinition, given: UserMessage) -> FrozenDict:
@@ -453,11 +465,21 @@ class Sessions:
         plan = self.client.plan_of(definition, given.model, given.output, **options)
         return frozen_map(plan.model_dump(mode="json"))
 
+    async def _with_stored_files(self, scope: Scope, user_message: UserMessage) -> UserMessage:
+        """The message with references of its files."""
+        if not user_message.attachments:
+            return user_message
+        given = user_message.attachments
+        stored = await self.client.require_attachments().for_message(scope, given, user_message.user_id)
+        return replace(user_message, attachments=stored)
+
     def _require_agent(self, name: str | None) -> AgentDefinition:
         return self.client.agent(name or self.default_agent)
 
     def _require_fit(self, definition: AgentDefinition, user_message: UserMessage) -> None:
-        self.client.require_fit(definition, user_message.model, user_message.content)
+        files = cast("tuple[Attachment, ...]", user_message.attachments)
+        content = user_message.content
+        self.client.require_fit(definition, user_message.model, content, files)
 
     def _derive_id(self, scope: Scope, user_message: UserMessage, what: str) -> UUID:
         """An id that derives from the message's idempotency key."""

@@ -1,10 +1,11 @@
 """Messages of users to sessions, and what becomes of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
+from everstep.agent_domain.attachments import Attachable
 from everstep.agent_domain.capabilities.rights import Actor
 from everstep.agent_domain.loop.budget import Budget
 from everstep.agent_domain.storage.contexts import ContextCaller
@@ -45,6 +46,8 @@ class UserMessage:
     """Who sends it, to record with an answer."""
     budgets: tuple[Budget, ...] = ()
     """More budgets for the new execution; they may lower those of the agent, but not raise them."""
+    attachments: Sequence[Attachable | UUID] = ()
+    """Files: uploaded ones by their ids, and others, which are uploaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from everstep.agent_domain.attachments import DEFAULT_LIMITS
 from everstep.http_api import pages, problems
 from everstep.http_api.dependencies import Api
 from everstep.http_api.host_middleware import HostMiddleware
 from everstep.http_api.middleware import MAX_BODY, OriginMiddleware, RequestMiddleware
 from everstep.http_api.problems import ProblemDocument
 from everstep.http_api.routes import (
+    attachments,
     broadcasting,
     budgets,
     executions,
@@ -38,12 +40,13 @@ _REFUSALS: Mapping[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
+def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_LIMITS.max_bytes) -> FastAPI:
     """Create the HTTP API as an ASGI application.
 
     Args:
         api: The dependencies of the routes.
         max_body: The limit of a request body in bytes.
+        max_upload: The limit of an uploaded file in bytes.
     """
     app = FastAPI(
         title="Everstep",
@@ -55,7 +58,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
     )
     app.state.api = api
     problems.install(app)
-    for module in (sessions, executions, budgets, listings, usage, streams, broadcasting):
+    for module in (sessions, executions, attachments, budgets, listings, usage, streams, broadcasting):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(health.routes)
     pages.install(app)
@@ -63,7 +66,13 @@ def create_app(api: Api, *, max_body: int = MAX_BODY) -> FastAPI:
     app.add_middleware(OriginMiddleware, allowed=api.allowed_origins)
     if api.allowed_hosts is not None:
         app.add_middleware(HostMiddleware, allowed=api.allowed_hosts)
-    app.add_middleware(RequestMiddleware, metrics=api.metrics, max_body=max_body)
+    app.add_middleware(
+        RequestMiddleware,
+        metrics=api.metrics,
+        max_body=max_body,
+        upload_path=attachments.UPLOAD_PATH,
+        max_upload=max_upload,
+    )
     return app
 
 

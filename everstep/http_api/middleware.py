@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPMethod
 from time import perf_counter
 from uuid import uuid4
@@ -29,6 +30,9 @@ MAX_BODY = 256 * 1024
 
 BODY_SECONDS = 30.0
 """Seconds within which a body must arrive."""
+
+UPLOAD_SECONDS = 120.0
+"""Seconds within which a file must arrive."""
 
 MAX_BODIES = 32 * 1024 * 1024
 """The limit of all request bodies in memory together, in bytes."""
@@ -73,6 +77,17 @@ class BodyMemory:
         self.held -= size
 
 
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """The limits of the bodies of some requests."""
+
+    max_body: int
+    """The limit of one body in bytes."""
+    patience: float
+    """Seconds within which a body must arrive, counted from the first read."""
+    bodies: BodyMemory
+
+
 class RequestMiddleware:
     """The outermost middleware: request ids, limits, error responses and the request log.
 
@@ -80,6 +95,8 @@ class RequestMiddleware:
         max_body: The limit of one body in bytes.
         patience: Seconds within which a body must arrive, counted from the first read.
         max_bodies: The limit of all bodies in memory, in bytes.
+        upload_path: The path of uploads, which have limits and memory of their own.
+        max_upload: The limit of one upload in bytes.
     """
 
     def __init__(
@@ -89,12 +106,21 @@ class RequestMiddleware:
         max_body: int = MAX_BODY,
         patience: float = BODY_SECONDS,
         max_bodies: int = MAX_BODIES,
+        *,
+        upload_path: str | None = None,
+        max_upload: int = MAX_BODY,
     ) -> None:
         self.app = app
         self.metrics = metrics
-        self.max_body = max_body
-        self.patience = patience
-        self.bodies = BodyMemory(max_bodies)
+        self.limits = BodyLimits(max_body, patience, BodyMemory(max_bodies))
+        self.upload_path = upload_path
+        self.upload_limits = BodyLimits(
+            max_upload, max(patience, UPLOAD_SECONDS), BodyMemory(max(max_bodies, 2 * max_upload))
+        )
+
+    def _limits_of(self, scope: Scope) -> "BodyLimits":
+        is_upload = scope["path"] == self.upload_path and scope["method"] == HTTPMethod.POST
+        return self.upload_limits if is_upload else self.limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -104,7 +130,7 @@ class RequestMiddleware:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
-        body = _Body(receive, headers, self)
+        body = _Body(receive, headers, self._limits_of(scope))
         passing, began = _ResponseSender(send, request_id, body), perf_counter()
         self.metrics.in_progress.inc()
         try:
@@ -173,15 +199,15 @@ async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
 class _Body:
     """A request's body, which is read on demand and only up to the limits."""
 
-    def __init__(self, receive: Receive, headers: Headers, edge: RequestMiddleware) -> None:
+    def __init__(self, receive: Receive, headers: Headers, limits: BodyLimits) -> None:
         announced = headers.get("content-length", "")
         self.is_complete = announced in ("", "0") and "transfer-encoding" not in headers
         """Whether the body has arrived completely."""
         self._is_too_large = announced.isdecimal() and (
-            len(announced) > 12 or int(announced) > edge.max_body  # noqa: PLR2004 -- digits
+            len(announced) > 12 or int(announced) > limits.max_body  # noqa: PLR2004 -- digits
         )
         self._receive = receive
-        self._edge = edge
+        self._limits = limits
         self._size = 0
         self._deadline: float | None = None
 
@@ -190,9 +216,9 @@ class _Body:
         if self.is_complete:
             return await self._receive()
         if self._is_too_large:
-            raise problems.too_large(self._edge.max_body)
+            raise problems.too_large(self._limits.max_body)
         if self._deadline is None:
-            self._deadline = asyncio.get_running_loop().time() + self._edge.patience
+            self._deadline = asyncio.get_running_loop().time() + self._limits.patience
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
@@ -202,16 +228,16 @@ class _Body:
             raise ClientDisconnect
         # A chunked body has no declared length.
         size = len(message.get("body", b""))
-        if self._size + size > self._edge.max_body:
-            raise problems.too_large(self._edge.max_body)
-        self._edge.bodies.take(size)
+        if self._size + size > self._limits.max_body:
+            raise problems.too_large(self._limits.max_body)
+        self._limits.bodies.take(size)
         self._size += size
         self.is_complete = not message.get("more_body")
         return message
 
     def release(self) -> None:
         """Stop counting the body: the request is finished."""
-        self._edge.bodies.release(self._size)
+        self._limits.bodies.release(self._size)
         self._size = 0
 
     async def drop(self) -> None:

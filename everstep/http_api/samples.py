@@ -41,7 +41,16 @@ MESSAGE: Final[Mapping[str, Any]] = {
     "execution_id": None,
     **_ABOUT,
     "metadata": {},
+    "attachments": [],
     "created_at": AT,
+}
+
+ATTACHMENT: Final[Mapping[str, Any]] = {
+    "id": "5b0e2f0d-6f5c-4a53-9a0e-1b0f3a6d7c42",
+    "name": "ticket.png",
+    "media_type": "image/png",
+    "size": 48213,
+    "sha256": "0f1e5c7a3b9d48620f1e5c7a3b9d48620f1e5c7a3b9d48620f1e5c7a3b9d4862",
 }
 
 ACCEPTED: Final[Mapping[str, Any]] = {

@@ -226,8 +226,9 @@ def _part(part: Json) -> Json:
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
             return {"type": "image", "source": _source(url)}
-        case {"type": "file", "file": {"file_data": str(data)}}:
-            return {"type": "document", "source": _source(data)}
+        case {"type": "file", "file": {"file_data": str(data), **file}}:
+            title = {"title": file["filename"]} if file.get("filename") else {}
+            return {"type": "document", "source": _source(data), **title}
         case {"type": "text"}:
             return part
         case _ if is_text_part(part):

@@ -32,6 +32,8 @@ from pydantic import (
 from everstep.agent_domain.agents.model_name import ADDRESS_KEYS, EXAMPLE, ModelName
 from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput, UnknownName
+from everstep.agent_domain.media_types import FileKind
+from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.pricing.known_prices import known_prices
 from everstep.agent_domain.pricing.prices import MAX_PRICE, UNKNOWN_PRICE_LIST, PriceList, prices_from
 from everstep.agent_domain.values import EMPTY, FrozenDict
@@ -80,6 +82,8 @@ _OWN_FIELDS = frozenset(
     | {"max_tokens", "max_output_tokens", "max_completion_tokens"}
 )
 """Fields of a request that `extra_body` must not replace: the driver writes them."""
+_KINDS = (str(FileKind.IMAGE), str(FileKind.PDF), str(FileKind.TEXT))
+"""What a model may accept; every model accepts text."""
 _KEY_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"})
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -130,6 +134,9 @@ class Preset(StrictModel):
     output_price: Price = None
     reasoning_price: Price = None
     """None: that of other output."""
+    accepts: Annotated[tuple[str, ...] | None, BeforeValidator(_as_list)] = None
+    """The kinds of files that the model reads, `image` and `pdf`; others are described to it in words.
+    None: unknown, so they are sent."""
     timeout_seconds: float = Field(default=300, gt=0)
     """The longest pause: before the first piece of an answer, and between two pieces."""
     retry_seconds: float | None = Field(default=None, ge=0, le=86_400)
@@ -166,6 +173,15 @@ class Preset(StrictModel):
         if self.reasoning_effort is not None and self.reasoning_effort not in _EFFORTS[self.driver]:
             raise ValueError(f"'reasoning_effort' is one of: {', '.join(_EFFORTS[self.driver])}")
         return self
+
+    @field_validator("accepts")
+    @classmethod
+    def _kinds(cls, kinds: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for kind in kinds or ():
+            if kind not in _KINDS:
+                known = ", ".join(map(repr, _KINDS))
+                raise ValueError(f"'accepts' lists {kind!r}; choose from {known}{did_you_mean(kind, _KINDS)}")
+        return kinds
 
     @field_validator("extra_headers")
     @classmethod
@@ -235,7 +251,7 @@ class Preset(StrictModel):
 
 
 PRICE_KEYS = ("input_price", "cached_input_price", "cache_write_price", "output_price", "reasoning_price")
-MODEL_FACTS = ("context_window", *PRICE_KEYS)
+MODEL_FACTS = ("accepts", "context_window", *PRICE_KEYS)
 """Settings that describe one model, and do not apply to another one of the same preset."""
 
 OPENAI, ANTHROPIC, DEMO = "openai", "anthropic", "demo"

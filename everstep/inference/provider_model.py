@@ -16,7 +16,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, ClassVar, Protocol, cast
@@ -27,8 +27,9 @@ import httpx2
 from everstep.agent_domain.agents.call_limits import CallLimits
 from everstep.agent_domain.agents.drivers import OnText
 from everstep.agent_domain.agents.token_counting import ContextWindow
-from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable
+from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable, WrongApi
 from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.readable_parts import readable_messages, sent_kinds
 from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
@@ -155,7 +156,7 @@ class ProviderModel(ABC):
         Raises:
             ModelError: The provider cannot be reached, or refused the request.
         """
-        body = self.body(request)
+        body = self.body(self.readable(request))
         await self._clients.get()
         with self._network_errors():
             async with asyncio.timeout(min(COUNT_SECONDS, self.preset.timeout_seconds)):
@@ -205,8 +206,9 @@ class ProviderModel(ABC):
                 read.
         """
         reader, source = self.reader(), _StreamState()
+        body = self.body(self.readable(request))
         try:
-            async with aclosing(self._events(self.body(request), reader, source)) as events:
+            async with aclosing(self._events(body, reader, source)) as events:
                 async for event in events:
                     with self._unreadable_errors():
                         self._require_own_api(event, source)
@@ -215,6 +217,8 @@ class ProviderModel(ABC):
         except RETRYABLE:
             if not reader.is_complete:
                 raise
+        except ModelError as error:
+            raise self._with_files_named(error, request) from error
         if not source.events:
             raise foreign.no_events(self.preset, source.content_type)
         if not reader.is_complete:
@@ -224,6 +228,22 @@ class ProviderModel(ABC):
         # Text that was not streamed, but is in the closing event.
         _pass_on(reader.spoken, on_text)
         return response
+
+    def readable(self, request: InferenceRequest) -> InferenceRequest:
+        """The request with its files as parts that the model reads, or in words."""
+        return replace(request, messages=readable_messages(request.messages, self.preset.accepts))
+
+    def _with_files_named(self, error: ModelError, request: InferenceRequest) -> ModelError:
+        """The refusal, which may be due to files that the model is not known to read."""
+        kinds = sent_kinds(request.messages, None) if self.preset.accepts is None else ()
+        if not kinds or error.advice or isinstance(error, WrongApi):
+            return error
+        named = " and ".join(kinds)
+        advice = (
+            f"The request contains files ({named}); if {self.preset.model} does not read them, list what it "
+            f"reads in its preset, such as accepts = []"
+        )
+        return ModelError(f"{error}. {advice}", advice=advice)
 
     def _require_own_api(self, event: object, source: "_StreamState") -> None:
         if source.is_own or not isinstance(event, dict):

@@ -131,6 +131,7 @@ class LocalExecutor:
                 duration_ms=execution.seconds * 1000,
                 tool_call_id=call.id,
                 result=execution.result,
+                attachments=tuple(each.without_data for each in execution.attachments),
             )
         )
         if error and self.definition.throw_on_tool_failure and not run.hook_failure:

@@ -63,7 +63,9 @@ async def open_api(
     """Serve the HTTP API within the block, on the given listener if there is one; yield the URL."""
     settings = installation.settings
     async with open_feeds(settings, installation.store.engine) as feeds:
-        app = create_app(build_api(installation, feeds and feeds.open))
+        app = create_app(
+            build_api(installation, feeds and feeds.open), max_upload=settings.attachment_max_bytes
+        )
         limits = ConnectionLimits(settings.http_connections, settings.http_connections_per_address)
         where = settings.http_host, settings.http_port
         async with serve_app(app, *where, limits, or_any=or_any_port, listener=listener) as url:

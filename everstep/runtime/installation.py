@@ -36,12 +36,14 @@ from everstep.runtime.embedded import (
     open_services,
     search_attributes,
 )
+from everstep.runtime.file_store import build_attachments
 from everstep.runtime.local_secret import find_local_secret, make_local_secret
 from everstep.runtime.models import agent_window, models_of, require_prices
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.runtime.worker import build_failpoint, build_frame_loss, make_worker
+from everstep.steps.attachments import Attachments
 from everstep.steps.resource_lifetimes import open_resources
 from everstep.store import migrate
 from everstep.store.engine import create_engine
@@ -137,7 +139,13 @@ class Installation:
             check_model=self.models.presets.resolve,
             window_of=partial(agent_window, self.models.presets),
             check_prices=partial(require_prices, self.models.presets),
+            attachments=self.attachments,
         )
+
+    @cached_property
+    def attachments(self) -> Attachments:
+        """The attached files."""
+        return build_attachments(self.settings, self.store.engine)
 
     @property
     def sessions(self) -> Sessions:
@@ -210,6 +218,7 @@ class Installation:
             front_door=TemporalEntry(self.client, may_approve=self.settings.approve_by_signal == "on"),
             ended=self.sessions.on_end,
             bus=self.bus,
+            attachments=self.attachments,
         )
         try:
             async with worker:

@@ -20,6 +20,7 @@ from pydantic_settings import (
 
 from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.media_types import UPLOAD_TYPES
 from everstep.agent_domain.nearest import nearest
 from everstep.agent_domain.stream.channels import derived_secret
 
@@ -100,6 +101,16 @@ class Settings(StrictModel, BaseSettings):
     context_policy: str | None = None
     """Your check of the contexts of sessions and messages: the `module:attribute` of an object, or of a class
     without arguments, with `async def check(self, context, caller)`."""
+    attachments: str = "postgres"
+    """Where the content of attached files is stored: `postgres`, or the path of a folder that all processes
+    share."""
+    attachment_max_bytes: int = Field(default=10_000_000, ge=1, le=100_000_000)
+    """The largest size of an attached file in bytes."""
+    attachment_types: CommaSeparated = UPLOAD_TYPES
+    """The media types of files that users may upload. Models read images (png, jpeg, gif, webp), PDF and
+    text; other files are described to them in words."""
+    attachment_urls: Literal["on", "off"] = "off"
+    """Whether users may send the URL of a file, which the API reads from public hosts."""
     http_host: str = "127.0.0.1"
     """The address on which the HTTP API listens; 0.0.0.0 for all interfaces."""
     http_port: int = Field(default=8080, ge=0, le=65535)
@@ -163,6 +174,9 @@ class Settings(StrictModel, BaseSettings):
     which the operator finds the text in the log and with `everstep show`."""
     keep_answers_days: Days = 1
     """The minimum lifetime of an `Idempotency-Key`: `everstep prune` removes older ones."""
+    keep_uploads_days: Days = 1
+    """How long an uploaded file waits for a message that uses it. A used file lives as long as its session or
+    execution."""
     keep_sessions_days: Days | None = None
     """How long an unchanged session is kept. None: forever."""
     keep_executions_days: Days | None = None

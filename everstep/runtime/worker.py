@@ -27,10 +27,11 @@ from everstep.runtime.secrets import disclosure_of
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
 from everstep.runtime.workflow_guard import WorkflowGuard
+from everstep.steps.attachments import Attachments
 from everstep.workflows.agent_execution import AgentExecution
 
 
-def make_worker(
+def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
     client: Client,
     store: ExecutionStore,
     agents: AgentProvider,
@@ -41,6 +42,7 @@ def make_worker(
     ended: OnEnd = ignore_end,
     bus: EnvelopeBus = NULL_BUS,
     moment: float = START_DELAY,
+    attachments: Attachments | None = None,
 ) -> Worker:
     """Return a worker that detects crashes and cancels quickly, and lets running model calls finish.
 
@@ -49,7 +51,14 @@ def make_worker(
     """
     disclosure = disclosure_of(settings, os.environ)
     own = AgentActivities(
-        store, agents, strike, on_end=ended, bus=bus, start_delay=moment, disclosure=disclosure
+        store,
+        agents,
+        strike,
+        on_end=ended,
+        bus=bus,
+        start_delay=moment,
+        disclosure=disclosure,
+        attachments=attachments,
     )
     children = SubagentActivities(store, agents, strike, disclosure=disclosure)
     activities = [

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import Escaped, ToolTimedOut
 from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.tools.artifacts import Artifacts
 from everstep.agent_domain.tools.cancellation import Cancellation
 from everstep.agent_domain.tools.tools import (
     QUICK_SECONDS,
@@ -46,13 +48,23 @@ class Outcome:
     """The text for the model, where that is not the result."""
     exception: Exception | None = None
     """The exception that the tool raised, for the log."""
+    attachments: tuple[Attachment, ...] = ()
+    """The files that the tool returned, with their content."""
 
     def execution(
         self, call: ToolCall, started: datetime, completed: datetime, note: str = ""
     ) -> ToolExecution:
         """The call with this result; `note` precedes it in what the model reads."""
         return ToolExecution(
-            call, self.result, self.error, started, completed, note, self.model_text, self.metadata
+            call,
+            self.result,
+            self.error,
+            started,
+            completed,
+            note,
+            self.model_text,
+            self.metadata,
+            attachments=self.attachments,
         )
 
 
@@ -63,9 +75,11 @@ async def call_tool(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome
         with error_boundary():
             limit = _time_limit(options_of(tool))
             result = await run_within(call, limit, lambda: _await_tool(tool, thaw(call.args), context))
+        files = tuple(context.artifacts.files)
         if isinstance(result, ToolResult):
-            return Outcome(result_value(result.value, call.name), None, result.metadata, result.text)
-        return Outcome(result_value(result, call.name))
+            value = result_value(result.value, call.name)
+            return Outcome(value, None, result.metadata, result.text, attachments=files)
+        return Outcome(result_value(result, call.name), attachments=files)
     except Exception as error:  # noqa: BLE001 -- the model reads the exceptions of a tool
         return outcome_of_error(call, error)
 
@@ -81,7 +95,12 @@ def context_of_call(context: ToolContext, call: ToolCall) -> ToolContext:
         "user_id": context.user_id,
         "session_id": context.session_id and str(context.session_id),
     }
-    return replace(context, logger=_CallLogger(TOOL_LOGGER, ids), cancellation=Cancellation())
+    return replace(
+        context,
+        logger=_CallLogger(TOOL_LOGGER, ids),
+        cancellation=Cancellation(),
+        artifacts=Artifacts(context.artifacts.limits),
+    )
 
 
 class _CallLogger(logging.LoggerAdapter[logging.Logger]):

@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 
 from pydantic import TypeAdapter
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.capabilities.rights import (
     DEFAULT_POLICY,
@@ -100,6 +101,18 @@ def parse_errors(data: Any) -> tuple[StepError, ...]:
     """Return the stored errors of a step."""
     with reading("the errors of the step"):
         return tuple(map(StepError.from_dict, data or ()))
+
+
+def dump_attachments(attachments: Iterable[Attachment]) -> str | None:
+    """Return references of files as JSON text, or None if there are none, which is the usual case."""
+    references = [each.to_dict() for each in attachments]
+    return encode(references, "the attachments") if references else None
+
+
+def parse_attachments(data: Any) -> tuple[Attachment, ...]:
+    """Return the stored references of files."""
+    with reading("the attachments"):
+        return tuple(map(Attachment.from_dict, data or ()))
 
 
 def dump_side_results(side_results: Besides) -> str | None:
@@ -269,12 +282,14 @@ def _is_end(event: EventRecord) -> bool:
 def announcement_envelope(execution_id: UUID, key: str, message: Announcement) -> NewEnvelope:
     """Return the envelope that announces a session message; its time is that of the message's row."""
     message_id = message.message_id or uuid5(execution_id, f"message/{key}")
-    payload = {
+    payload: dict[str, Any] = {
         "message_id": str(message_id),
         "event_type": message.event_type,
         "content": message.content,
         "metadata": message.metadata,
     }
+    if message.attachments:
+        payload["attachments"] = [each.to_dict() for each in message.attachments]
     text = encode(payload, "the message")
     return NewEnvelope(message_id, message.event_type, payload, text, message)
 

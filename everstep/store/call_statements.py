@@ -23,7 +23,7 @@ ASK = text("""
 _KNOWN_CALL = f"""
         SELECT call.call_id, call.step, call.idx, call.name, call.args, call.malformed, call.state,
                call.result, call.text, call.error, call.success, call.started_at, call.completed_at,
-               call.seconds, call.besides, call.note, call.own_text, execution.status,
+               call.seconds, call.besides, call.note, call.own_text, call.attachments, execution.status,
                execution.plan -> 'broadcast' AS broadcast,
                coalesce(execution.session_id, execution.id) AS stream_id,
                execution.user_id, execution.input -> 'request' AS request,
@@ -70,7 +70,7 @@ RECORD_CALL = text(f"""
            SET state = 'done', attempts = greatest(attempts, :attempt), result = CAST(:result AS json),
                text = :text, error = CAST(:error AS json), success = :success, started_at = :started_at,
                completed_at = :completed_at, seconds = :seconds, besides = CAST(:besides AS json),
-               note = :note, own_text = :own_text
+               note = :note, own_text = :own_text, attachments = CAST(:attachments AS json)
          WHERE execution_id = :execution_id AND call_id = :call_id AND tenant_id = :tenant_id
            AND state <> 'done'
      RETURNING step, need
@@ -127,7 +127,7 @@ RECORD_INNER_REPLY = text(f"""
 
 _CALLED = """
     SELECT call_id, step, idx, name, args, malformed, state, attempts, result, text, error, success,
-           started_at, completed_at, seconds, besides, note, own_text,
+           started_at, completed_at, seconds, besides, note, own_text, attachments,
            (SELECT resolution
               FROM agent_requests request
              WHERE request.execution_id = call.execution_id AND request.call_id = call.call_id

@@ -105,6 +105,7 @@ class PostgresKeys:
             "body": answer.body,
             "session_id": answer.session_id,
             "execution_id": answer.execution_id,
+            "attachment_id": answer.attachment_id,
         }
         mine = (claims.c.tenant_id == tenant_id, claims.c.user_id == user_id, claims.c.key == key)
         done = delete(claims).where(*mine).returning(claims.c.key).cte("done")
@@ -180,7 +181,8 @@ def _claim_filter(tenant_id: str, user_id: str, key: str, owner: UUID) -> tuple[
 
 
 def _answer_from(row: Row[Any]) -> StoredResponse:
-    return StoredResponse(row.status, row.body, row.digest, row.session_id, row.execution_id)
+    owners = row.session_id, row.execution_id, row.attachment_id
+    return StoredResponse(row.status, row.body, row.digest, *owners)
 
 
 def _key(row: Row[Any]) -> ApiKey:

@@ -133,6 +133,7 @@ def result_values(given: RecordCall) -> dict[str, Any]:
         "besides": bodies.dump_side_results(record.besides),
         "note": record.note,
         "own_text": record.own_text,
+        "attachments": bodies.dump_attachments(record.attachments),
         "attempt": given.attempt,
         **line_values(
             (
@@ -280,6 +281,9 @@ def envelope_values(envelopes: Sequence[NewEnvelope]) -> dict[str, Any]:
         "payloads": [item.payload_json for item in envelopes],
         "speakers": [message and str(message.role) for message in messages],
         "spoken": [message and message.content for message in messages],
+        "spoken_attachments": [
+            message and bodies.dump_attachments(message.attachments) for message in messages
+        ],
         "spoken_metadatas": [message and encode(message.metadata, "metadata") for message in messages],
         "related_types": [context and context.related_type for context in contexts],
         "related_ids": [context and context.related_id for context in contexts],

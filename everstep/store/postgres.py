@@ -16,6 +16,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import bodies, execution_statements, parameters, rows
+from everstep.store.attachments import require_used, use_statements
 from everstep.store.bodies import encode
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_budgets import PostgresBudgets
@@ -57,14 +58,15 @@ class PostgresStore(PostgresSteps, PostgresCalls, PostgresStatus, PostgresComman
         values = execution_key(ref) | parameters.execution_values(new, continued, parent)
         # The session is locked because the execution becomes its last one, unless it is a subagent's.
         lock = [] if parent or not ref.session_id else [(execution_statements.LOCK_NAMED_SESSION, values)]
-        *_, accepted, owned = await connection.together(
-            *lock, (execution_statements.ACCEPT, values), (execution_statements.OWNS_STREAM, values)
-        )
+        accepting = (execution_statements.ACCEPT, values), (execution_statements.OWNS_STREAM, values)
+        answers = await connection.together(*lock, *accepting, *use_statements(ref, new.messages))
+        accepted, owned, *used = answers[len(lock) :]
         made = accepted.first()
         if made is None:
             return await self._find_accepted_execution(connection, ref), False
         if owned.first() is None:
             raise NotFound("session", ref.stream_id)
+        require_used(new.messages, used)
         return made, True
 
     async def _find_referenced_execution(

@@ -12,6 +12,7 @@ from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.stream.session_messages import Announcement
 from everstep.store import bodies, command_statements, execution_statements, rows, transcripts
+from everstep.store.attachments import require_used, use_statements
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.transaction import Transaction
@@ -37,9 +38,13 @@ class PostgresCommands(PostgresWriter):
     ) -> bool:
         (line,) = transcripts.lines((message,))
         values = {"key": key, "role": line.role, "content": line.content, "metadata": line.metadata}
-        found = (await connection.execute(command_statements.STEER, execution_key(ref) | values)).first()
+        steered, *used = await connection.together(
+            (command_statements.STEER, execution_key(ref) | values), *use_statements(ref, (message,))
+        )
+        found = steered.first()
         if found is None:
             raise NotFound("execution", ref.execution_id)
+        require_used((message,), used)
         if found.is_kept and announces:
             said = bodies.announcement_envelope(ref.execution_id, f"steered/{key}", announces)
             await self._append_envelopes(connection, ref, found.stream_id, [said])

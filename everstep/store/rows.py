@@ -137,6 +137,7 @@ def call_record(row: Row[Any]) -> CallRecord | None:
         bodies.parse_side_results(row.besides),
         row.note,
         row.own_text,
+        bodies.parse_attachments(row.attachments),
     )
 
 

@@ -17,11 +17,12 @@ from everstep.agent_domain.ids import ExecutionRef, Scope, follow_up_id
 from everstep.agent_domain.loop.run_context import RunContext, request_data
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.usage import Usage
-from everstep.agent_domain.messages.messages import export, user
+from everstep.agent_domain.messages.messages import export
 from everstep.agent_domain.storage.commands import CommandKind, cancel_command_key
 from everstep.agent_domain.storage.executions import NewExecution
 from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.storage.sessions import (
+    AnswerHasFiles,
     CompleteMessage,
     ExecutionLaunch,
     MessageOutcome,
@@ -33,7 +34,6 @@ from everstep.agent_domain.storage.sessions import (
     SessionStatus,
     as_it_is,
     choose_route,
-    title_from,
 )
 from everstep.agent_domain.stream import session_messages as announcements
 from everstep.agent_domain.stream.session_messages import Announcement, Context
@@ -47,6 +47,7 @@ from everstep.store import (
     session_statements,
     transcripts,
 )
+from everstep.store.attachments import require_used, use_statements
 from everstep.store.bodies import encode, encode_optional
 from everstep.store.parameters import execution_key
 from everstep.store.postgres import PostgresStore
@@ -98,6 +99,8 @@ class SessionQueue(PostgresStore):
             )
             current = queue[0] if queue else None
             if question and taken is Route.ANSWER:
+                if message.attachments:
+                    raise AnswerHasFiles
                 asking = _ref(message, question.execution_id)
                 return MessageOutcome(None, taken, asking, question=question.id)
             if current and taken is Route.STEER:
@@ -265,9 +268,9 @@ class SessionQueue(PostgresStore):
         self, connection: Transaction, message: NewMessage, ref: ExecutionRef
     ) -> MessageOutcome:
         said = announcements.input_received_announcement(
-            message.content, message.id, message.metadata, message.context
+            message.content, message.id, message.metadata, message.context, message.attachments
         )
-        await self._store_steering(connection, ref, str(message.id), user(message.content), said)
+        await self._store_steering(connection, ref, str(message.id), message.as_message, said)
         stored = await connection.execute(session_statements.MESSAGE, {"message_id": message.id})
         return MessageOutcome(message_row(stored.one()), Route.STEER, ref)
 
@@ -281,20 +284,23 @@ class SessionQueue(PostgresStore):
             None, without any change, if the session or the message exists already.
         """
         ref = _ref(message, message.execution_id)
-        titled = new if new.title is not None else replace(new, title=title_from(message.content))
+        titled = new if new.title is not None else replace(new, title=message.title)
         values = execution_key(ref) | parameters.execution_values(
             _execution_from(message, new.context), None, None
         )
+        messages = (message.as_message,)
         async with self._transaction() as connection:
-            answers = await connection.together(
+            created, accepted, owned, *used = await connection.together(
                 (session_statements.CREATE_SESSION, session_values(titled)),
                 (execution_statements.ACCEPT, values),
                 (execution_statements.OWNS_STREAM, values),
+                *use_statements(ref, messages),
             )
-            if not all(answer.scalar() for answer in answers):
+            if not all(answer.scalar() for answer in (created, accepted, owned)):
                 await connection.rollback()
                 return None
-            launch = _launch_from(message, new.context, answers[1].one())
+            require_used(messages, used)
+            launch = _launch_from(message, new.context, accepted.one())
             kept, *_ = await self._announce_execution(connection, message)
             return MessageOutcome(message_row(kept.one()), Route.START, ref, launch=launch)
 
@@ -306,7 +312,7 @@ class SessionQueue(PostgresStore):
             connection, _execution_from(message, context, is_queued=True, queue_rank=rank)
         )
         ref = _ref(message, message.execution_id)
-        values = execution_key(ref) | {"session_id": message.session_id, "title": title_from(message.content)}
+        values = execution_key(ref) | {"session_id": message.session_id, "title": message.title}
         then: list[BoundStatement] = [(session_statements.TOUCH_SESSION, values)]
         # With an empty queue, the execution is released at once.
         begins = is_new and taken is Route.START
@@ -326,7 +332,7 @@ class SessionQueue(PostgresStore):
         """
         ref = _ref(message, message.execution_id)
         said = announcements.message_received_announcement(
-            message.content, message.id, message.metadata, message.context
+            message.content, message.id, message.metadata, message.context, message.attachments
         )
         by_key = {f"said/{message.id}": said, "queued": announcements.queued_announcement()}
         kept = (session_statements.MESSAGE, {"message_id": message.id})
@@ -357,7 +363,7 @@ def _execution_from(message: NewMessage, context: Context, **queued: Any) -> New
     return NewExecution(
         _ref(message, message.execution_id),
         message.spec,
-        (user(message.content),),
+        (message.as_message,),
         user_id=message.user_id,
         plan=message.plan,
         task_queue=message.task_queue,

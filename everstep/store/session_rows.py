@@ -44,6 +44,7 @@ def message_row(row: Row[Any]) -> SessionMessageRow:
         Context(row.related_type, row.related_id, row.context_url),
         bodies.document(row.metadata, "the message's metadata"),
         row.created_at,
+        bodies.parse_attachments(row.attachments),
     )
 
 

@@ -5,6 +5,7 @@ A statement that changes a session's queue runs under the session's lock, which 
 
 from sqlalchemy import text
 
+from everstep.store.attachment_statements import EXPIRE_OF_SESSION
 from everstep.store.columns import HAS_ENDED, IS_UNDER_WAY
 
 SESSION_COLUMNS = """
@@ -37,7 +38,7 @@ LOCK_SESSION = text(f"""
 
 MESSAGE = text("""
     SELECT id, session_id, role, content, agent_execution_id, related_type, related_id, context_url, metadata,
-           created_at
+           created_at, attachments
       FROM agent_session_messages
      WHERE id = :message_id
 """)
@@ -54,7 +55,10 @@ CHANGE_SESSION = text(f"""
 
 DELETE_SESSION = (
     # First, so that `ON DELETE SET NULL` does not update messages that are deleted anyway.
-    text("DELETE FROM agent_session_messages WHERE session_id = :session_id AND tenant_id = :tenant_id"),
+    text(f"""
+        WITH {EXPIRE_OF_SESSION}
+        DELETE FROM agent_session_messages WHERE session_id = :session_id AND tenant_id = :tenant_id
+    """),  # noqa: S608 -- constants only
     text("DELETE FROM agent_executions WHERE session_id = :session_id AND tenant_id = :tenant_id"),
     text("DELETE FROM agent_streams WHERE stream_id = :session_id AND tenant_id = :tenant_id"),
     text("DELETE FROM agent_sessions WHERE id = :session_id AND tenant_id = :tenant_id"),

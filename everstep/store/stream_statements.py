@@ -7,13 +7,16 @@ def append_sql(stream: str, condition: str = "true") -> str:
     """Append envelopes to a stream, and the session messages that they announce."""
     return f"""
     news AS (
-        SELECT e.id, e.type, e.payload, e.speaker, e.content, e.metadata, e.related_type, e.related_id, e.url,
-               e.place AS given, row_number() OVER (ORDER BY e.place) AS place
+        SELECT e.id, e.type, e.payload, e.speaker, e.content, e.metadata, e.attachments,
+               e.related_type, e.related_id, e.url, e.place AS given,
+               row_number() OVER (ORDER BY e.place) AS place
           FROM unnest(CAST(:ids AS uuid[]), CAST(:types AS text[]), CAST(:payloads AS text[]),
                       CAST(:speakers AS text[]), CAST(:spoken AS text[]), CAST(:spoken_metadatas AS text[]),
-                      CAST(:related_types AS text[]), CAST(:related_ids AS text[]), CAST(:urls AS text[]))
+                      CAST(:spoken_attachments AS text[]), CAST(:related_types AS text[]),
+                      CAST(:related_ids AS text[]), CAST(:urls AS text[]))
                WITH ORDINALITY
-               AS e(id, type, payload, speaker, content, metadata, related_type, related_id, url, place)
+               AS e(id, type, payload, speaker, content, metadata, attachments, related_type, related_id,
+                    url, place)
          WHERE {condition}
            AND NOT EXISTS (SELECT 1 FROM agent_envelopes known WHERE known.id = e.id)
            -- A subagent publishes in its parent's session only if it needs a person.
@@ -40,11 +43,12 @@ def append_sql(stream: str, condition: str = "true") -> str:
           FROM news LEFT JOIN stream ON true
     ), spoken AS (
         INSERT INTO agent_session_messages (id, tenant_id, session_id, role, content, agent_execution_id,
-                                            related_type, related_id, context_url, metadata, created_at,
-                                            sequence)
+                                            related_type, related_id, context_url, metadata, attachments,
+                                            created_at, sequence)
         SELECT id, :tenant_id, stream_id, speaker, content,
                CASE WHEN speaker <> 'user' THEN CAST(:execution_id AS uuid) END,
-               related_type, related_id, url, CAST(metadata AS json), created_at, seq
+               related_type, related_id, url, CAST(metadata AS json),
+               coalesce(CAST(attachments AS json), '[]'), created_at, seq
           FROM placed
          WHERE speaker IS NOT NULL
     ), told AS (

@@ -121,6 +121,7 @@ session_messages = Table(
     Column("related_id", Text),
     Column("context_url", Text),
     json_column("metadata", "{}"),
+    json_column("attachments", "[]"),
     time_column(),
     Column("sequence", BigInteger),
     PrimaryKeyConstraint("id"),
@@ -313,6 +314,7 @@ tool_calls = Table(
     # The parts of the text: see `CallRecord`; null in rows of release 0.1.
     Column("note", Text),
     Column("own_text", Text),
+    optional_json_column("attachments"),
     PrimaryKeyConstraint("execution_id", "call_id"),
     UniqueConstraint("execution_id", "step", "idx"),
     one_of("state", "told", "reserved", "done"),
@@ -443,8 +445,6 @@ gateways = Table(
     PrimaryKeyConstraint("id"),
 )
 
-# Tables of the HTTP API.
-
 answers = Table(
     "agent_answers",
     metadata,
@@ -456,13 +456,14 @@ answers = Table(
     Column("status", Integer, nullable=False),
     json_column("body"),
     time_column(),
-    # The object of the response, which is deleted with it.
-    Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE")),
+    Column("session_id", Uuid, ForeignKey("agent_sessions.id", ondelete="CASCADE")),  # of its object
     Column("execution_id", Uuid, ForeignKey("agent_executions.id", ondelete="CASCADE")),
+    Column("attachment_id", Uuid, ForeignKey("agent_attachments.id", ondelete="CASCADE")),
     PrimaryKeyConstraint("tenant_id", "user_id", "key"),
     Index("agent_answers_oldest", "created_at"),
     Index("agent_answers_by_session", "session_id", postgresql_where=text("session_id IS NOT NULL")),
     Index("agent_answers_by_execution", "execution_id", postgresql_where=text("execution_id IS NOT NULL")),
+    reference_index("agent_answers_by_attachment", "attachment_id"),
 )
 
 # Requests in progress: a concurrent repetition waits, or takes over.

@@ -448,6 +448,8 @@ NOT_FOR_APPLICATIONS = {
     # Structural types of one parameter, which the exported classes satisfy.
     "everstep.capabilities.mcp.TakesToolsets",
     "everstep.capabilities.subagents.SkillSource",
+    # Collects what `ToolContext.attach` returns; tests of tools read it from the execution of the call.
+    "everstep.agent_domain.tools.artifacts.Artifacts",
     # How a stream waits between connections; our own tests replace it.
     "everstep.streams.backoff.ClientTimings",
     # Our own tests end a client in the middle of a request here.

@@ -11,6 +11,7 @@ from everstep.agent_domain.capabilities.rights import ANSWER, Decider, command_d
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import ExecutionFilter
@@ -19,12 +20,12 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution as Handle, now
-from everstep.http_api.auth import CallerDep, acting_user, usable_model
+from everstep.http_api.auth import CallerDep, acting_scope, acting_user, usable_model
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import KeyDep, key_conflict
 from everstep.http_api.problems import not_found
-from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, router
+from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, load_files, router
 from everstep.http_api.schemas.execution_responses import (
     Decision,
     ExecutionResponse,
@@ -55,12 +56,15 @@ async def start_execution(
     body: NewExecutionSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> ExecutionResponse:
     """Start an execution without a session."""
+    require_text(body.content, attachments=body.attachments)
+    user_id, scope = acting_user(caller, body.user_id), acting_scope(caller, body.user_id)
+    files = await load_files(api, scope, body.attachments)
     try:
         execution = await api.client_for(caller).start(
             body.agent or api.sessions.default_agent,
-            require_text(body.content),
+            Message.user(body.content, attachments=files),
             execution_id=key.id("execution"),
-            user_id=acting_user(caller, body.user_id),
+            user_id=user_id,
             metadata=body.metadata,
             request=body.digest,
             debug=body.debug,
@@ -215,8 +219,9 @@ async def steer(
     The execution of another user needs the scope `steer`.
     """
     row, execution, sent_by = await _load_for_command(api, caller, execution_id, Grant.STEER)
-    content = require_text(body.content)
-    steering = await api.sessions_for(caller).steer(row.ref, content, str(key.id("steer")), sent_by)
+    content, sessions = require_text(body.content), api.sessions_for(caller)
+    files = await load_files(api, caller.scope, body.attachments)
+    steering = await sessions.steer(row.ref, content, str(key.id("steer")), sent_by, files)
     response = ExecutionSteered.from_steering(await execution.get(), steering)
     return _without_conversation(response, row, caller)
 

@@ -1,12 +1,14 @@
 """Shared by all routes: the router class, dependencies and lookups."""
 
+from collections.abc import Sequence
 from typing import Annotated, cast
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path
 from starlette.requests import Request
 
-from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.attachments import Attachment
+from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.sessions import SessionRow
 from everstep.client.execution import Execution
@@ -43,6 +45,13 @@ async def load_session(api: Api, caller: Caller, session_id: UUID) -> SessionRow
     if row is None:
         raise not_found("session", session_id)
     return row
+
+
+async def load_files(api: Api, scope: Scope, ids: Sequence[UUID]) -> tuple[Attachment, ...]:
+    """Load the references of uploaded files for a message."""
+    if not ids:
+        return ()
+    return await api.sessions.client.require_attachments().for_message(scope, ids, None)
 
 
 async def load_execution(api: Api, caller: Caller, execution_id: UUID) -> tuple[ExecutionRow, Execution]:

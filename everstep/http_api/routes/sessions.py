@@ -127,7 +127,7 @@ async def send_message(
     session_id: SessionId, body: MessageSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> MessageAccepted:
     """Send a message: start an execution, answer its open question, steer or interrupt it."""
-    if body.data is None and not body.content.strip():
+    if body.data is None and not body.content.strip() and not body.attachments:
         await _refuse_blank(api, caller, session_id, body)
     scope = acting_scope(caller, body.user_id)
     # A service that names no user acts for the owner of the session.
@@ -153,7 +153,7 @@ async def begin_session(
     body: FirstMessageSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> MessageAccepted:
     """Create a session and send its first message."""
-    require_text(body.content)
+    require_text(body.content, attachments=body.attachments)
     user_id = acting_user(caller, body.user_id)
     user_message = _user_message(
         body,
@@ -214,6 +214,7 @@ def _user_message(
         body.output,
         by,
         body.budget.budgets if body.budget else (),
+        body.attachments,
     )
 
 

@@ -25,6 +25,7 @@ from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.http_api import samples
 from everstep.http_api.callers import Grant
 from everstep.http_api.samples import example
+from everstep.http_api.schemas.attachment_responses import AttachmentResponse
 from everstep.http_api.schemas.text import Moment, ResponseModel
 
 
@@ -286,6 +287,9 @@ class Call(ResponseModel):
     error: ErrorInfo | None = None
     started_at: Moment | None = None
     completed_at: Moment | None = None
+    attachments: list[AttachmentResponse] = Field(
+        default_factory=list[AttachmentResponse], description="The files that the tool returned."
+    )
 
     @classmethod
     def of(cls, row: CallRow, *, in_full: bool = False) -> Self:
@@ -308,6 +312,7 @@ class Call(ResponseModel):
             "error": ErrorInfo.of(record.error, in_full=in_full) if record.error else None,
             "started_at": record.started_at,
             "completed_at": record.completed_at,
+            "attachments": [AttachmentResponse.of(each) for each in record.attachments],
         }
         return call.model_copy(update=outcome)
 

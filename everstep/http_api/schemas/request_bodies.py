@@ -1,6 +1,7 @@
 """Request models."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -144,6 +145,12 @@ class SessionChangesSent(RequestModel):
     )
 
 
+Files = Annotated[
+    tuple[UUID, ...],
+    Field(max_length=100, description="The ids of uploaded files: see POST /agent/attachments."),
+]
+
+
 class _MessageSent(_WithContext):
     content: Content = Field(examples=["Book me a train to Bergen"])
     on_busy: OnBusy = Field(
@@ -157,6 +164,7 @@ class _MessageSent(_WithContext):
     debug: Debug = False
     broadcast: Broadcast = None
     budget: BudgetField = None
+    attachments: Files = ()
 
 
 class MessageSent(_MessageSent):
@@ -184,6 +192,16 @@ class FirstMessageSent(_MessageSent, _WithInitialContext):
     title: Title | None = None
 
 
+class FileUrlSent(RequestModel):
+    """The URL of a file."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"url": "https://example.com/ticket.png"}]})
+
+    url: Text = Field(max_length=2_000, description="The address, http or https, of a public host.")
+    name: Text | None = Field(default=None, max_length=1_000, description="Default: the name in the URL.")
+    user_id: UserName = None
+
+
 class NewExecutionSent(RequestModel):
     """An execution without a session."""
 
@@ -200,6 +218,7 @@ class NewExecutionSent(RequestModel):
     debug: Debug = False
     broadcast: Broadcast = None
     budget: BudgetField = None
+    attachments: Files = ()
 
     @property
     def digest(self) -> str:
@@ -225,6 +244,7 @@ class SteerSent(RequestModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Rather on Friday"}]})
 
     content: Content = Field(min_length=1)
+    attachments: Files = ()
 
 
 class NewTotalSent(RequestModel):
@@ -303,12 +323,12 @@ class ChannelSent(RequestModel):
     )
 
 
-def require_text(content: str, what: str = "content") -> str:
+def require_text(content: str, what: str = "content", attachments: Sequence[UUID] = ()) -> str:
     """Return the text.
 
     Raises:
-        InvalidInput: It is blank.
+        InvalidInput: It is blank, and no files are attached.
     """
-    if not content.strip():
+    if not content.strip() and not attachments:
         raise InvalidInput(f"{what} is empty; say something")
     return content

@@ -20,6 +20,7 @@ from everstep.agent_domain.stream.session_messages import MessageRole
 from everstep.client.sessions import AGENT_KEY, SendResult as Accepted
 from everstep.http_api import samples
 from everstep.http_api.samples import example
+from everstep.http_api.schemas.attachment_responses import AttachmentResponse
 from everstep.http_api.schemas.execution_responses import ExecutionResponse, ExecutionSteered, Request
 from everstep.http_api.schemas.text import Moment, ResponseModel
 
@@ -97,6 +98,7 @@ class MessageResponse(ResponseModel):
     related_id: str | None
     context_url: str | None
     metadata: Mapping[str, Any]
+    attachments: list[AttachmentResponse] = Field(description="The files of the message.")
     created_at: Moment
 
     @classmethod
@@ -112,6 +114,7 @@ class MessageResponse(ResponseModel):
             related_id=row.context.related_id,
             context_url=row.context.url,
             metadata=row.metadata,
+            attachments=[AttachmentResponse.of(each) for each in row.attachments],
             created_at=row.created_at,
         )
 
@@ -143,11 +146,12 @@ _SUBJECTS: Mapping[object, tuple[str, str]] = {
     Request: ("execution_id", "execution_id"),
     ExecutionResponse: ("execution_id", "id"),
     ExecutionSteered: ("execution_id", "id"),
+    AttachmentResponse: ("attachment_id", "id"),
 }
 
 
 def subject_of(kind: object, body: Any) -> dict[str, UUID]:
-    """The session or execution that a response is about, which erases the stored response with itself."""
+    """The object that a response is about, which erases the stored response with itself."""
     if kind not in _SUBJECTS:
         return {}
     what, field = _SUBJECTS[kind]

@@ -2,8 +2,12 @@
 
 from alembic import context
 
+from everstep.store import attachment_tables
 from everstep.store.budget_tables import metadata
 from everstep.store.migrate import OPTIONS, HowToMigrate
+
+# Importing a module of tables adds them to the metadata.
+assert attachment_tables.attachments.metadata is metadata  # noqa: S101
 
 connection = context.config.attributes.get("connection")
 if connection is None:

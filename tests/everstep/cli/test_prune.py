@@ -50,12 +50,13 @@ async def test_old_data_are_deleted_table_by_table(desk: CommandLine) -> None:
     assert await remaining_sessions(desk) == [*OLD]
     removed = await desk.output_of("prune", **A_MONTH)
 
-    assert counted.splitlines()[0] == "agent_sessions    2 would be removed, older than 30 days"
+    assert counted.splitlines()[0] == "agent_sessions     2 would be removed, older than 30 days"
     assert removed.splitlines() == [
-        "agent_sessions    2 removed, older than 30 days",
-        "agent_executions  kept: EVERSTEP_KEEP_EXECUTIONS_DAYS is not set",
-        "agent_envelopes   kept: EVERSTEP_KEEP_ENVELOPES_DAYS is not set",
-        "agent_answers     0 removed, older than a day",
+        "agent_sessions     2 removed, older than 30 days",
+        "agent_executions   kept: EVERSTEP_KEEP_EXECUTIONS_DAYS is not set",
+        "agent_envelopes    kept: EVERSTEP_KEEP_ENVELOPES_DAYS is not set",
+        "agent_answers      0 removed, older than a day",
+        "agent_attachments  0 removed, older than a day",
     ]
     assert await remaining_sessions(desk) == []
 
@@ -63,7 +64,7 @@ async def test_old_data_are_deleted_table_by_table(desk: CommandLine) -> None:
 async def test_it_needs_only_the_database(desk: CommandLine) -> None:
     said = await desk.output_of("prune", TEMPORAL_ADDRESS=None)
 
-    assert said.startswith("agent_sessions    kept")
+    assert said.startswith("agent_sessions     kept")
 
 
 async def test_an_interrupted_prune_keeps_its_completed_part(
@@ -90,7 +91,7 @@ async def test_an_interrupted_prune_keeps_its_completed_part(
         process.signal(signal.SIGINT)
         assert await process.wait() == 130
 
-    assert log.read_text() == "agent_sessions    1 removed, older than 30 days\n"
+    assert log.read_text() == "agent_sessions     1 removed, older than 30 days\n"
     assert await remaining_sessions(desk) == [OLD[1]]
     await desk.output_of("prune", **A_MONTH)
     assert await remaining_sessions(desk) == []

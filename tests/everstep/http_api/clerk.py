@@ -1,8 +1,9 @@
 """The agent of these tests: the first word of a message selects what it does.
 
 `ask` asks for a day, `wonder` asks why, `form` asks for a form, `fail` is an error. `book` makes a booking
-that its owner approves, `refund` pays back what an approver allows, `wire` what another person allows. It
-answers any other message at once. The chief does the same, and `send A & B` starts subagents for A and B.
+that its owner approves, `refund` pays back what an approver allows, `wire` what another person allows.
+`look` describes all attached files, `export NAME` returns one. It answers any other message at once. The
+chief does the same, and `send A & B` starts subagents for A and B.
 """
 
 from typing import Any
@@ -16,6 +17,7 @@ from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import calls, says
 from everstep.agent_domain.tools.function_tool import tool
+from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.subagents import UseSubagents
 from everstep.capabilities.user_input import UseUserInput
 
@@ -36,6 +38,9 @@ class ClerkModel:
         last = request.messages[-1]
         if last.is_tool:
             return says(f"So be it: {last.text}")
+        if last.text == "look":
+            files = [file for message in request.messages for file in message.attachments]
+            return says(f"You sent: {', '.join(f'{file.name} {file.data!r}' for file in files)}")
         if last.text == "fail":
             raise ModelError("the model is broken")
         if wanted := _calls_in(last.text):
@@ -51,6 +56,8 @@ def _calls_in(text: str) -> list[tuple[str, dict[str, Any]]]:
             return [("user_input", QUESTIONS[word])]
         case "book":
             return [("book", {"hotel": "Harbour Inn"})]
+        case "export":
+            return [("export", {"name": rest})]
         case "refund" | "wire":
             return [(word, {"euros": 80})]
         case "send":
@@ -77,9 +84,16 @@ def wire(euros: int) -> str:
     return f"{euros} euros are on their way"
 
 
+@tool
+def export(name: str, context: ToolContext) -> str:
+    """Return a file."""
+    context.attach(name, "day;hotel\nFriday;Harbour Inn\n", "text/csv")
+    return f"{name} is attached"
+
+
 def _clerk(name: str, description: str) -> DefinitionBuilder:
     agent = DefinitionBuilder.new().with_name(name, description).with_driver(ToolCallingDriver(ClerkModel()))
-    agent = agent.with_tools([book, refund, wire]).with_capability(UseUserInput())
+    agent = agent.with_tools([book, refund, wire, export]).with_capability(UseUserInput())
     agent = agent.with_approval("book", "always", approver="owner").with_approval("refund", "always")
     return agent.with_approval(
         "wire", "always", approver=["owner", "approve", "role:head of sales"], four_eyes=True

@@ -24,6 +24,7 @@ from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.dependencies import Api
 from everstep.http_api.tokens import Tokens, sign_token
 from everstep.runtime.agents import AgentBook, ModelSource, load_agents
+from everstep.runtime.file_store import build_attachments
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
 from everstep.store.accounts import PostgresAccounts
@@ -89,7 +90,12 @@ class ApiSetup:
         client = self.sessions.client
         book = AgentBook(client.agents.values(), self.models)
         async with make_worker(
-            client.temporal, client.store, book, self.settings, ended=self.sessions.on_end
+            client.temporal,
+            client.store,
+            book,
+            self.settings,
+            ended=self.sessions.on_end,
+            attachments=client.attachments,
         ):
             yield
 
@@ -122,6 +128,19 @@ class ApiCaller:
     async def post_message(self, session: str, content: str, **given: Any) -> Any:
         """Post a message to a session."""
         return await self.post(f"/agent/sessions/{session}/messages", {"content": content, **given})
+
+    async def upload(self, data: bytes, name: str | None = None, media_type: str | None = None) -> Any:
+        """The reference of an uploaded file."""
+        return _body_of_success(await self.send_file(data, name, media_type))
+
+    async def send_file(
+        self, data: bytes, name: str | None = None, media_type: str | None = None, *, key: str | None = None
+    ) -> Answer:
+        """The response to an upload."""
+        headers = {"Idempotency-Key": key} if key else {}
+        headers |= {"Content-Type": media_type} if media_type else {}
+        params = {} if name is None else {"name": name}
+        return await self.http.post("/agent/attachments", content=data, params=params, headers=headers)
 
     async def start_execution(self, content: str) -> str:
         """Start an execution without a session."""
@@ -207,7 +226,8 @@ async def open_api_setup(
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
     known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
     store = PostgresSessions(engine)
-    client = Client(temporal, store, known, settings.task_queue)
+    attachments = build_attachments(settings, engine)
+    client = Client(temporal, store, known, settings.task_queue, attachments=attachments)
     sessions = Sessions(client, store, "clerk", ContextRules(frozenset({"order", "ticket"})))
     try:
         api_setup = ApiSetup(sessions, PostgresKeys(engine), settings)

@@ -108,7 +108,9 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
     path = f"/agent/executions/{asked['execution_id']}/requests"
     while not (waiting := (await ann.get(path)).json()["items"]):  # noqa: ASYNC110 -- there is no event to wait for
         await asyncio.sleep(0.02)
+    file = (await ann.post("/agent/attachments?name=a.txt", content=b"hello")).json()
     return {
+        "attachment_id": file["id"],
         "session_id": asked["session_id"],
         "execution_id": asked["execution_id"],
         "stream_id": asked["session_id"],

@@ -18,7 +18,13 @@ from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller
 EVERYBODYS = {"/agent/agents", "/healthz", "/readyz", "/metrics"}
 """Addresses whose response is the same for all callers."""
 
-MAKES = {("post", "/agent/sessions"), ("post", "/agent/messages"), ("post", "/agent/executions")}
+MAKES = {
+    ("post", "/agent/sessions"),
+    ("post", "/agent/messages"),
+    ("post", "/agent/executions"),
+    ("post", "/agent/attachments"),
+    ("post", "/agent/attachments/url"),
+}
 """Addresses where every caller creates an object."""
 
 BODIES: Mapping[str, Any] = {
@@ -70,6 +76,8 @@ class OwnObjects:
 async def create_objects(person: ApiCaller) -> OwnObjects:
     """A session with a question, and a call that waits for approval."""
     session = await person.create_session(title="My treasure", metadata={"note": "My treasure"})
+    file = await person.upload(b"Where My treasure is", "My treasure.txt")
+    await person.post_message(session, "Look", attachments=[file["id"]])
     asked = (await person.post_message(session, "ask about My treasure"))["execution_id"]
     await person.wait_for_request(asked)
     booking = await person.create_session()
@@ -80,6 +88,7 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "stream_id": session,
         "execution_id": booked,
         "request_id": request["id"],
+        "attachment_id": file["id"],
     }
     ids["digest"] = request["args_digest"]
     return OwnObjects(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))

@@ -80,6 +80,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0010_call_texts",
         "0011_approvers",
         "0012_budgets",
+        "0013_attachments",
     ]
 
 
@@ -211,6 +212,10 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
 
 
 BEFORE_BUDGETS = """
+    ALTER TABLE agent_answers DROP COLUMN attachment_id;
+    ALTER TABLE agent_session_messages DROP COLUMN attachments;
+    ALTER TABLE agent_tool_calls DROP COLUMN attachments;
+    DROP TABLE agent_attachment_contents, agent_attachment_uses, agent_attachments;
     DROP TABLE agent_budgets, agent_budget_reservations;
     ALTER TABLE agent_requests DROP CONSTRAINT agent_requests_execution_id_owner_fkey;
     UPDATE agent_schema_version SET version_num = '0011_approvers';
