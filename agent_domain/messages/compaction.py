@@ -26,7 +26,9 @@ class Compaction:
     shortened: tuple[tuple[int, int], ...] = ()
     """Positions of results that are too long for any request, and how many characters of them are sent."""
     added: tuple[int, ...] = ()
-    """Positions of messages that hooks have since put before the replaced ones; they are sent."""
+    """Positions before `replaced` of messages that are sent: instructions at the beginning of the
+    conversation, and messages that hooks have since put before it.
+    """
     step: int = 0
     """The number of the step before which it was made."""
     messages: int = 0

@@ -165,8 +165,9 @@ def plan_compaction(
     cut = replace(last, results_before=max(last.results_before, unread))
     if not is_last_resort and _size(messages, cut) <= room.target:
         return CompactionPlan(_counted(messages, last, cut))
-    begin = _first_kept(messages, last, room, unread, is_last_resort=is_last_resort)
-    segment = messages[last.replaced : begin]
+    added = last.added if last.replaced else tuple(range(_instructions(messages)))
+    begin = _first_kept(messages, replace(last, added=added), room, unread, is_last_resort=is_last_resort)
+    segment = tuple(messages[at] for at in range(last.replaced, begin) if at not in added)
     old_summaries = sum(map(_summary_size, last.summaries))
     is_restart = bool(last.summaries) and old_summaries + room.summary > room.fits // 4
     if not segment and not is_restart:
@@ -178,10 +179,16 @@ def plan_compaction(
         summaries=() if is_restart else last.summaries,
         results_before=max(last.results_before, begin),
         shortened=tuple(pair for pair in last.shortened if pair[0] >= begin),
+        added=added,
     )
     done = _with_short_results(messages, done, room, begin, _summary_size("") + room.summary)
     earlier = last.summaries if is_restart else ()
     return CompactionPlan(_counted(messages, last, done), segment, earlier, room.summary)
+
+
+def _instructions(messages: Messages) -> int:
+    """How many messages at the beginning are instructions, which stay as they are."""
+    return next((at for at, message in enumerate(messages) if not message.is_system), len(messages))
 
 
 def _size(messages: Messages, compaction: Compaction) -> int:
@@ -196,12 +203,14 @@ def _first_kept(
     messages: Messages, last: Compaction, room: Room, unread: int, *, is_last_resort: bool
 ) -> int:
     """The position of the first message that is kept: as much as fits into the target."""
-    allowed = boundaries(messages, last.replaced, unread)
+    first = last.replaced or len(last.added)
+    allowed = boundaries(messages, first, unread)
     if not allowed:
         return last.replaced
     if is_last_resort:
         return allowed[-1]
     front = sum(map(_summary_size, last.summaries)) + _summary_size("") + room.summary
+    front += estimate_messages(messages[at] for at in last.added)
     shown = compacted_messages(messages, replace(last, summaries=(), added=()))
     sizes = list(accumulate(map(estimate_message, reversed(shown)), initial=0))
     end = len(messages)
@@ -231,7 +240,8 @@ def _counted(messages: Messages, last: Compaction, done: Compaction) -> Compacti
         is_result(messages[at]) and estimate_message(messages[at]) > SMALL_RESULT
         for at in range(max(done.replaced, last.results_before), min(done.results_before, len(messages)))
     )
-    return replace(done, messages=done.replaced - last.replaced, results=cut + fresh)
+    newly = done.replaced - last.replaced - len(done.added) + len(last.added)
+    return replace(done, messages=newly, results=cut + fresh)
 
 
 # The summary.

@@ -365,6 +365,20 @@ def test_messages_that_a_hook_puts_before_the_conversation_are_sent() -> None:
     assert model.requests[-1].messages[0].text == "It is day 9"
 
 
+def test_instructions_at_the_beginning_of_the_conversation_stay() -> None:
+    """14.6"""
+    model = NarrowModel(window=WINDOW)
+    agent = AgentBuilder.base().with_max_tokens(10**9).with_model(model).build()
+    rules = [Message(Role.SYSTEM, "You are a clerk"), Message(Role.DEVELOPER, "Be brief")]
+    state = talk(agent, *numbered(12), state=AgentState.empty().with_messages(rules))
+    assert state.message_store.compaction
+    assert len(model.summaries) > 1
+    sent = texts(model.requests[-1].messages)
+    assert sent[:2] == ["You are a clerk", "Be brief"]
+    assert sent[2].startswith("<conversation-summary>")
+    assert all("You are a clerk" not in request.messages[1].text for request in model.summaries)
+
+
 def test_a_conversation_that_is_replaced_is_sent_as_it_is() -> None:
     """14.6"""
     model = NarrowModel(window=WINDOW)
