@@ -8,6 +8,7 @@ from uuid import UUID
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
+from everstep.agent_domain.storage.feedback import AnswerFeedback, Feedback
 from everstep.agent_domain.storage.requests import NO_ACCESS, RequestAccess, RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import (
     ALL_SESSIONS,
@@ -237,6 +238,23 @@ class SessionStore(Protocol):
             InvalidInput: The step is not complete, or a subagent's execution cannot be forked in its session.
             SessionBusy: An execution of the session is running or queued.
         """
+        ...
+
+    async def give_feedback(
+        self, scope: Scope, message_id: UUID, given: Feedback | None
+    ) -> SessionMessageRow:
+        """Store feedback on an answer, in place of earlier feedback; None removes it.
+
+        Raises:
+            NotFound: There is no such message in the scope.
+            InvalidInput: The message is no answer.
+        """
+        ...
+
+    async def feedback(
+        self, scope: Scope, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[AnswerFeedback]:
+        """Return a page of feedback with its answers, of the newest answers first."""
         ...
 
     async def retry(self, ref: ExecutionRef, new: ExecutionRef) -> ExecutionLaunch | None:

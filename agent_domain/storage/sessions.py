@@ -21,6 +21,7 @@ from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.executions import ExecutionSpec
+from everstep.agent_domain.storage.feedback import Feedback
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context, MessageRole, limited_text
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
@@ -182,6 +183,8 @@ class SessionMessageRow:
     metadata: FrozenDict
     created_at: datetime
     attachments: tuple[Attachment, ...] = ()
+    feedback: Feedback | None = None
+    """What a person said about the answer; only lists of messages have it."""
 
 
 @dataclass(frozen=True, slots=True)

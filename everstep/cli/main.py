@@ -33,6 +33,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Look": {
         "executions": ("executions:executions", "List executions, newest first."),
+        "feedback": ("feedback_export:feedback", "Print the feedback on answers as lines of JSON."),
         "sessions": ("sessions:sessions", "List sessions, newest first."),
         "show": ("executions:show", "Show the status of an execution and its steps."),
         "trace": ("executions:trace", "Show why the loop continued or stopped after each step."),

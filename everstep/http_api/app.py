@@ -14,6 +14,7 @@ from everstep.http_api.host_middleware import HostMiddleware
 from everstep.http_api.middleware import MAX_BODY, OriginMiddleware, RequestMiddleware
 from everstep.http_api.problems import ProblemDocument
 from everstep.http_api.routes import (
+    answer_feedback,
     attachments,
     broadcasting,
     budgets,
@@ -58,7 +59,10 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     )
     app.state.api = api
     problems.install(app)
-    for module in (sessions, executions, attachments, budgets, listings, usage, streams, broadcasting):
+    for module in (
+        *(sessions, executions, attachments, budgets, answer_feedback),
+        *(listings, usage, streams, broadcasting),
+    ):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(health.routes)
     pages.install(app)

@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.storage.feedback import Feedback, Rating
 from everstep.agent_domain.storage.sessions import (
     ExecutionLaunch,
     SessionMessageRow,
@@ -45,7 +46,16 @@ def message_row(row: Row[Any]) -> SessionMessageRow:
         bodies.document(row.metadata, "the message's metadata"),
         row.created_at,
         bodies.parse_attachments(row.attachments),
+        _feedback(row),
     )
+
+
+def _feedback(row: Row[Any]) -> Feedback | None:
+    """Return the feedback of a message; only lists of messages read it."""
+    given_by = getattr(row, "given_by", None)
+    if given_by is None:
+        return None
+    return Feedback(row.rating and Rating(row.rating), row.words, given_by, row.given_at)
 
 
 def snapshot_row(row: Row[Any]) -> SnapshotRow:

@@ -46,6 +46,7 @@ from everstep.agent_domain.values import frozen_map
 from everstep.store import command_statements, rows, session_statements, transcripts
 from everstep.store.bodies import encode
 from everstep.store.cursors import Cursor, page_size, parse_place, place_text
+from everstep.store.message_feedback import MessageFeedback, select_messages
 from everstep.store.parameters import execution_key
 from everstep.store.reading import (
     PLACE_OF_REQUEST,
@@ -55,7 +56,6 @@ from everstep.store.reading import (
     select_requests,
     select_requests_of,
 )
-from everstep.store.session_forks import SessionForks
 from everstep.store.session_queue import require_session, session_scope, session_values
 from everstep.store.session_rows import execution_ref, launch_row, message_row, session_row, snapshot_row
 from everstep.store.tables import executions, requests, session_messages, sessions, snapshots
@@ -64,7 +64,7 @@ from everstep.store.transaction import Transaction
 FIRST_CURSOR = Cursor.first()
 
 
-class PostgresSessions(SessionForks):
+class PostgresSessions(MessageFeedback):
     """A store with sessions."""
 
     async def create_session(self, new: NewSession) -> SessionRow:
@@ -162,7 +162,7 @@ class PostgresSessions(SessionForks):
         """Return a page of messages, newest first."""
         if await self.session(scope, session_id) is None:
             raise NotFound("session", session_id)
-        query = select(session_messages).where(session_messages.c.session_id == session_id)
+        query = select_messages().where(session_messages.c.session_id == session_id)
         return await self._load_page(query, session_messages, message_row, cursor, limit)
 
     async def inbox(

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJso
 from everstep.agent_domain.agents.budget_arguments import parse_budgets
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.budget import Budget
+from everstep.agent_domain.storage.feedback import MAX_FEEDBACK, Rating
 from everstep.agent_domain.storage.sessions import MAX_CONTENT, MAX_TITLE, OnBusy, SessionStatus
 from everstep.agent_domain.stream.reader import MAX_DRAFTS, MAX_EPOCH, MAX_NUMBER, Position
 from everstep.agent_domain.stream.session_messages import MAX_CONTEXT, Context
@@ -259,6 +260,17 @@ class NewTotalSent(RequestModel):
         default=None,
         description="Whose budget; default: the one that the execution waits for, or else the narrowest.",
     )
+
+
+class FeedbackSent(RequestModel):
+    """Feedback on an answer; without a rating and without words, earlier feedback is removed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"rating": "up", "text": "Just what I needed"}]}
+    )
+
+    rating: Rating | None = None
+    text: Annotated[Text, Field(max_length=MAX_FEEDBACK)] | None = None
 
 
 class ForkSent(RequestModel):

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.storage.executions import Page
+from everstep.agent_domain.storage.feedback import AnswerFeedback, Feedback, Rating
 from everstep.agent_domain.storage.sessions import (
     Route,
     SessionMessageRow,
@@ -84,6 +85,44 @@ class Session(ResponseModel):
         )
 
 
+class FeedbackResponse(ResponseModel):
+    """What a person said about an answer."""
+
+    rating: Rating | None
+    text: str | None
+    by: str = Field(description="The user or the service that gave it.")
+    at: Moment
+
+    @classmethod
+    def of(cls, given: Feedback) -> Self:
+        """Convert stored feedback."""
+        return cls(rating=given.rating, text=given.text, by=given.by, at=given.at)
+
+
+class AnswerFeedbackResponse(FeedbackResponse):
+    """Feedback with the answer that it is about."""
+
+    message_id: UUID
+    session_id: UUID
+    execution_id: UUID | None
+    agent: str | None
+    answer: str
+    created_at: Moment = Field(description="The time of the answer.")
+
+    @classmethod
+    def from_row(cls, row: AnswerFeedback) -> Self:
+        """Convert a stored row."""
+        return cls(
+            **FeedbackResponse.of(row.feedback).model_dump(),
+            message_id=row.id,
+            session_id=row.session_id,
+            execution_id=row.execution_id,
+            agent=row.agent,
+            answer=row.answer,
+            created_at=row.created_at,
+        )
+
+
 class MessageResponse(ResponseModel):
     """A stored message. User interfaces may collapse those with the role `info` or `notification`."""
 
@@ -100,6 +139,9 @@ class MessageResponse(ResponseModel):
     metadata: Mapping[str, Any]
     attachments: list[AttachmentResponse] = Field(description="The files of the message.")
     created_at: Moment
+    feedback: FeedbackResponse | None = Field(
+        default=None, description="What a person said about the answer; null without feedback."
+    )
 
     @classmethod
     def of(cls, row: SessionMessageRow) -> Self:
@@ -116,6 +158,7 @@ class MessageResponse(ResponseModel):
             metadata=row.metadata,
             attachments=[AttachmentResponse.of(each) for each in row.attachments],
             created_at=row.created_at,
+            feedback=FeedbackResponse.of(row.feedback) if row.feedback else None,
         )
 
 
@@ -143,6 +186,7 @@ class MessageAccepted(ResponseModel):
 _SUBJECTS: Mapping[object, tuple[str, str]] = {
     Session: ("session_id", "id"),
     MessageAccepted: ("session_id", "session_id"),
+    MessageResponse: ("session_id", "session_id"),
     Request: ("execution_id", "execution_id"),
     ExecutionResponse: ("execution_id", "id"),
     ExecutionSteered: ("execution_id", "id"),

@@ -2,12 +2,13 @@
 
 from alembic import context
 
-from everstep.store import attachment_tables
+from everstep.store import attachment_tables, feedback_tables
 from everstep.store.budget_tables import metadata
 from everstep.store.migrate import OPTIONS, HowToMigrate
 
 # Importing a module of tables adds them to the metadata.
 assert attachment_tables.attachments.metadata is metadata  # noqa: S101
+assert feedback_tables.feedback.metadata is metadata  # noqa: S101
 
 connection = context.config.attributes.get("connection")
 if connection is None:

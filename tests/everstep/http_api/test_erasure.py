@@ -9,13 +9,13 @@ from fastapi.routing import APIRoute
 from sqlalchemy import text
 
 from everstep.agent_domain.storage.keys import StoredResponse
-from everstep.http_api.routes import attachments, broadcasting, executions, sessions
+from everstep.http_api.routes import answer_feedback, attachments, broadcasting, executions, sessions
 from everstep.http_api.schemas.responses import ChannelAuth, subject_of
 from tests.everstep.http_api.house import ApiCaller, ApiSetup
 
 POSTS = [
     route
-    for module in (sessions, executions, attachments, broadcasting)
+    for module in (sessions, executions, attachments, answer_feedback, broadcasting)
     for route in module.routes.routes
     if isinstance(route, APIRoute) and "POST" in (route.methods or ())
 ]

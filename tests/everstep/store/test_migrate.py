@@ -81,6 +81,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0011_approvers",
         "0012_budgets",
         "0013_attachments",
+        "0014_feedback",
     ]
 
 
@@ -212,6 +213,7 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
 
 
 BEFORE_BUDGETS = """
+    DROP TABLE agent_feedback;
     ALTER TABLE agent_answers DROP COLUMN attachment_id;
     ALTER TABLE agent_session_messages DROP COLUMN attachments;
     ALTER TABLE agent_tool_calls DROP COLUMN attachments;
