@@ -54,7 +54,7 @@ from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, frozen_map
 from everstep.steps.budgeted_calls import BudgetedCalls
-from everstep.steps.compactor import Compactor
+from everstep.steps.compactor import Compactor, state_for_model
 from everstep.steps.hooks import find_hooks
 from everstep.steps.model_calls import ModelCall
 from everstep.steps.provider_retry import add_reason
@@ -118,7 +118,8 @@ class InferenceRunner:
         budgeted = self._budgeted_calls(request, started)
         state = await self._load_state(request, started.material, definition)
         state = state.with_resources(self.agents.resources)
-        contents = await self._load_contents(request.ref, state)
+        is_compacting = started.material.plan.get("compaction") is not None
+        contents = await self._load_contents(request.ref, state_for_model(state) if is_compacting else state)
         with self.live_texts.open_text(
             begin, is_public=execution_events.is_text_public(started.material)
         ) as live:
@@ -136,6 +137,7 @@ class InferenceRunner:
                     ref=request.ref,
                     number=request.number,
                     material=started.material,
+                    files=contents,
                 )
                 result = await self._ask_model(
                     live,

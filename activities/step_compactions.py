@@ -1,5 +1,6 @@
 """Compactions of durable executions: recorded once, each before the step that it shortens."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -17,6 +18,7 @@ from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.steps import EARLIER_EXECUTION, StepInput
 from everstep.agent_domain.stream.compaction_record import compacted_record
+from everstep.agent_domain.values import EMPTY
 from everstep.steps.compactor import Compactor, InputAnchor
 
 
@@ -40,6 +42,7 @@ class StepCompaction:
         ref: ExecutionRef,
         number: int,
         material: StepInput,
+        files: Mapping[str, bytes] = EMPTY,
     ) -> None:
         self._store = store
         self._ref = ref
@@ -64,6 +67,7 @@ class StepCompaction:
             anchor=_anchor(material),
             find_anchor=None if material.before or recorded else partial(self._continued_anchor, material),
         )
+        self.compactor.files = files
 
     async def _continued_anchor(self, material: StepInput) -> InputAnchor | None:
         """Return the input of the last step of the execution that this one continues."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from everstep.agent_domain.attachments import is_attachment_part
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message, Messages, is_text_part, user
 from everstep.agent_domain.messages.token_estimate import estimate_message, estimate_messages, estimate_text
@@ -267,10 +268,17 @@ def _line(message: Message) -> str:
 
 
 def _attached(message: Message) -> list[str]:
-    """The images and files of a message, by their kinds: the model of the summary does not see them."""
+    """The images and files of a message, by their names: the model of the summary does not see them."""
     parts = () if isinstance(message.content, str) else message.content
-    given = [part for part in parts if isinstance(part, FrozenDict) and not is_text_part(part)]
-    return [f"(here was a part of type {part.get('type')})" for part in given]
+    others = [
+        part
+        for part in parts
+        if isinstance(part, FrozenDict) and not is_text_part(part) and not is_attachment_part(part)
+    ]
+    return [
+        *(f"(attached: {attachment})" for attachment in message.attachments),
+        *(f"(here was a part of type {part.get('type')})" for part in others),
+    ]
 
 
 def chunks(lines: Sequence[str], tokens: int) -> list[str]:

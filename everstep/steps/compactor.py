@@ -4,7 +4,7 @@ A compaction is made before the model is asked, recorded once, and then part of 
 model gives the driver `state_for_model(state)`, in which the conversation is the compacted one.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -31,6 +31,7 @@ from everstep.agent_domain.messages.compaction_planning import (
 )
 from everstep.agent_domain.messages.leak_guard import calls_in, without_repeated_arguments
 from everstep.agent_domain.messages.messages import Message, Messages, system, user
+from everstep.agent_domain.messages.readable_parts import with_contents
 from everstep.agent_domain.messages.token_estimate import (
     estimate_message,
     estimate_messages,
@@ -40,6 +41,7 @@ from everstep.agent_domain.messages.token_estimate import (
 )
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.tools.inquiry import AskModel, ModelChoice
+from everstep.agent_domain.values import EMPTY
 
 CHUNK_OVERHEAD = 80
 """What a request for a summary has in addition to the rules and the text."""
@@ -109,6 +111,8 @@ class Compactor:
         self.choice = choice if policy.model is None else policy.model
         self.anchor = anchor
         self.find_anchor = find_anchor
+        self.files: Mapping[str, bytes] = EMPTY
+        """The content of attached files by their ids, where the conversation has references only."""
         self.openings = 0
         """How many messages hooks put before the conversation in this step; the store has them elsewhere."""
 
@@ -125,10 +129,11 @@ class Compactor:
         window = window_of(driver.model)
         if window is None:
             return state
+        given, state = state, self._with_files(state)
         request = driver.request(state_for_model(state))
         limit = int(window.input_tokens * self.policy.at)
         if is_surely_within(request, limit):
-            return state
+            return given
         tokens = self._measured(request, state)
         if tokens > limit and self.anchor is None and self.find_anchor is not None:
             self.anchor = await self.find_anchor()
@@ -136,25 +141,30 @@ class Compactor:
         if tokens > limit:
             tokens = await provider_count(driver.model, request) or tokens
         if tokens <= limit:
-            return state
-        return await self._compact(state, driver, window.input_tokens, tokens)
+            return given
+        compaction = await self._compact(state, driver, window.input_tokens, tokens)
+        return given if compaction is None else _with_compaction(given, compaction)
 
     async def fit_after(self, error: ContextTooLong, state: AgentState, driver: StepDriver) -> AgentState:
         """The state, compacted after the provider refused its request as too long.
 
         The window is not known, or the estimate was wrong: half of the request is taken for what fits.
         """
-        window = window_of(driver.model)
+        window, given, state = window_of(driver.model), state, self._with_files(state)
         estimate = estimate_request(driver.request(state_for_model(state)))
         fits = estimate // 2 if window is None else min(window.input_tokens, estimate // 2)
         try:
             # The provider accepted requests that were only a little shorter.
-            compacted = await self._compact(state, driver, fits, estimate, max(fits, estimate * 2 // 3))
+            compaction = await self._compact(state, driver, fits, estimate, max(fits, estimate * 2 // 3))
         except ContextTooLong:
             raise error from None
-        if compacted is state:
+        if compaction is None:
             raise error
-        return compacted
+        return _with_compaction(given, compaction)
+
+    def _with_files(self, state: AgentState) -> AgentState:
+        """The state with the content of its files, which is only there to be measured."""
+        return state.with_messages(with_contents(state.messages, self.files)) if self.files else state
 
     def _measured(self, request: InferenceRequest, state: AgentState) -> int:
         """The estimate; the provider's number for the messages that it has counted before."""
@@ -168,8 +178,8 @@ class Compactor:
 
     async def _compact(
         self, state: AgentState, driver: StepDriver, fits: int, tokens: int, asks: int = 0
-    ) -> AgentState:
-        """Compact the conversation.
+    ) -> Compaction | None:
+        """Compact the conversation; return the compaction, or None if there is nothing to remove.
 
         Args:
             state: The state in which the step starts.
@@ -203,11 +213,11 @@ class Compactor:
             seconds=round(self.seconds() - began, 6),
         )
         if compaction.summaries == (last.summaries if last else ()) and not compaction.results:
-            # There was nothing to remove; the request fits as it is, above the share where it is compacted.
-            return state
+            # The request fits as it is, above the share where it is compacted.
+            return None
         stored = await self.record(compaction)
         self.anchor = None
-        return _with_compaction(state, stored.shifted(self.openings))
+        return stored.shifted(self.openings)
 
     async def _require_fit(
         self,

@@ -1,12 +1,25 @@
 """Compaction of the requests of a step, in runs of this process."""
 
 from itertools import pairwise
+from time import monotonic
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from everstep import AgentBuilder, AgentHook, AgentState, ReActDriver
+from everstep import (
+    AgentBuilder,
+    AgentHook,
+    AgentState,
+    Attachment,
+    Compaction,
+    CompactionPolicy,
+    ContextTooLong,
+    ExecutionPlan,
+    ReActDriver,
+    ToolCallingDriver,
+)
 from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.loop.status import AgentStatus
@@ -17,7 +30,10 @@ from everstep.agent_domain.messages.messages import Message, Role, assistant, ca
 from everstep.agent_domain.state.events import ConversationCompacted, Event
 from everstep.agent_domain.testing import MockTool, calls, says
 from everstep.agent_domain.values import freeze, json_text
+from everstep.local.clock import SystemClock
+from everstep.local.inquiry import LocalInquiry, local_model_retry
 from everstep.local.local_agent import Agent
+from everstep.steps.compactor import Compactor
 from tests.compaction import NarrowModel, is_for_summary, texts
 
 WINDOW = ContextWindow(1000, 200)
@@ -326,6 +342,27 @@ def test_models_without_tool_calls_are_compacted_too() -> None:
     assert all(
         later.startswith(OBSERVATION) for text, later in pairwise(sent) if text.startswith("Thought: I look")
     )
+
+
+async def test_attached_files_are_measured_by_their_content() -> None:
+    """14.4: a reference alone says how many bytes the file has."""
+    attachment = Attachment.from_bytes("notes.txt", b"plain words " * 100)
+    sent = Message.from_dict(Message.user("Read this", attachments=[attachment]).to_dict())
+    state = AgentState.empty().with_messages([sent]).identified(UUID(int=1), UUID(int=2))
+    driver = ToolCallingDriver(NarrowModel(window=ContextWindow(1000, 200)))
+    plain = LocalInquiry(lambda _choice: NarrowModel(), local_model_retry(ExecutionPlan(), SystemClock()))
+
+    async def record(compaction: Compaction) -> Compaction:
+        return compaction
+
+    compactor = Compactor(
+        CompactionPolicy(), plain, lambda _choice: None, record, redact=str, seconds=monotonic
+    )
+    with pytest.raises(ContextTooLong, match="it has about 1362 tokens"):
+        await compactor.fit(state, driver)
+    compactor.files = {str(attachment.id): b"plain words " * 100}
+    assert await compactor.fit(state, driver) is state
+    assert transcript_of([sent]) == ["[user] Read this\n(attached: notes.txt (text/plain, 1.2 kB))"]
 
 
 def test_a_failing_summary_is_the_failure_of_the_step() -> None:
