@@ -362,7 +362,7 @@ async def test_attached_files_are_measured_by_their_content() -> None:
         await compactor.fit(state, driver)
     compactor.files = {str(attachment.id): b"plain words " * 100}
     assert await compactor.fit(state, driver) is state
-    assert transcript_of([sent]) == ["[user] Read this\n(attached: notes.txt (text/plain, 1.2 kB))"]
+    assert transcript_of([sent]) == ["[user] Read this\n(attached: notes.txt (text/plain, 1.2 KB))"]
 
 
 def test_a_failing_summary_is_the_failure_of_the_step() -> None:
