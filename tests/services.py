@@ -19,7 +19,6 @@ import pytest
 import pytest_asyncio
 
 from everstep.runtime.embedded import EmbeddedConfig, find_running, open_services
-from everstep.store.migrate import upgrade
 from tests.databases import MIGRATED, Databases
 
 ROOT: Final = Path(__file__).parents[1]
@@ -45,6 +44,8 @@ DYNAMIC_CONFIG: Final[dict[str, object]] = {
     "matching.numTaskqueueWritePartitions": 1,
     "metrics.breakdownByTaskQueue": False,
     "metrics.breakdownByPartition": False,
+    # It would store the state of each task queue every minute, also of those whose tests have ended.
+    "matching.updateAckInterval": "1h",
 }
 
 DEADLINE: Final = 120.0
@@ -89,6 +90,8 @@ def careless(data: Path) -> EmbeddedConfig:
 
 async def make_template(servers: Servers) -> None:
     """Create the database with empty tables, from which the databases of tests are copied."""
+    from everstep.store.migrate import upgrade  # noqa: PLC0415 -- its imports take a second, for tests without servers
+
     databases = Databases(servers.database_url)
     databases.run(f"CREATE DATABASE {MIGRATED}")
     await upgrade(databases.url_of(MIGRATED))
