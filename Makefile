@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage chaos check bench docs reference fmt python
+.PHONY: help demo test coverage model chaos check bench docs reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -48,6 +48,10 @@ test: $(READY)  ## Run all tests
 # Apart from `make test`: to count lines and branches takes the domain's tests 70 % more CPU time.
 coverage: COVERAGE := --cov --cov-report=term-missing:skip-covered
 coverage: test  ## Run all tests and report what they cover
+
+model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB)
+	@$(BIN)/everstep models download local
+	@EVERSTEP_LOCAL_MODEL_TESTS=1 $(BIN)/python -m pytest -s tests/everstep/runtime/test_real_local_model.py
 
 chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py tests/acceptance/test_storm.py

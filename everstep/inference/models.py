@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.errors import InvalidInput
 from everstep.inference.context_windows import preset_limits, preset_window
 from everstep.inference.fallback import FallbackModel
+from everstep.inference.local_endpoint import FindEndpoint
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.inference.provider_model import utc_now
 from everstep.inference.scripted import ScenarioModel, Script, Sleep
@@ -41,7 +43,19 @@ class Models:
         *,
         now: Callable[[], datetime] = utc_now,
         sleep: Sleep = asyncio.sleep,
+        local_endpoint: Callable[[Preset], FindEndpoint] | None = None,
     ) -> None:
+        """Make models of presets.
+
+        Args:
+            presets: The presets.
+            environ: The variables with the keys.
+            now: The clock.
+            sleep: Waits, for scripted models.
+            local_endpoint: Finds the server of a preset with the driver `local`; raises `InvalidInput` if the
+                extra or the weights are missing.
+        """
+        self._local_endpoint = local_endpoint
         self.presets = presets
         self._environ = environ
         self._now = now
@@ -78,6 +92,12 @@ class Models:
                 from everstep.inference.openai_chat import OpenAIChat  # noqa: PLC0415 -- see above
 
                 return OpenAIChat(preset, preset.key(self._environ), self._now)
+            case Driver.LOCAL:
+                from everstep.inference.local_chat import LocalChat  # noqa: PLC0415 -- see above
+
+                if self._local_endpoint is None:
+                    raise InvalidInput("this process has no local model; run the agent on a worker")
+                return LocalChat(preset, self._local_endpoint(preset), self._now)
             case Driver.ANTHROPIC:
                 from everstep.inference.anthropic_messages import AnthropicMessages  # noqa: PLC0415 -- see above
 

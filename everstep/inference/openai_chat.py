@@ -231,7 +231,7 @@ class ChatReader:
                 self.is_complete = True
 
     def _feed_delta(self, delta: Json) -> None:
-        self.spoken.append(_text(delta.get("content")))
+        self.append_text(_text(delta.get("content")))
         if delta.get("refusal"):
             self._refused = True
             self.spoken.append(delta["refusal"])
@@ -240,6 +240,14 @@ class ChatReader:
                 self._reasoning.setdefault(name, []).append(delta[name])
         for call in records(delta.get("tool_calls")):
             self._partial(call).add(call)
+
+    def append_text(self, text: str) -> None:
+        """Add a piece of the answer's text."""
+        self.spoken.append(text)
+
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The complete calls."""
+        return tuple(partial.call() for partial in self._calls)
 
     def _partial(self, delta: Json) -> _PartialCall:
         """The call that a fragment belongs to; some servers number all calls 0, or not at all."""
@@ -252,7 +260,7 @@ class ChatReader:
 
     def response(self) -> InferenceResponse:
         """The complete answer."""
-        calls = tuple(partial.call() for partial in self._calls)
+        calls = self.calls()
         return InferenceResponse(
             self.spoken.text,
             calls,

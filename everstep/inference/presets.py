@@ -1,13 +1,13 @@
 """Presets: models with their settings, under names that agents use.
 
     [presets.fast]                      # everstep.toml
-    driver = "openai"                   # openai, openai-chat, anthropic or scripted
+    driver = "openai"                   # or openai-chat, anthropic, local, scripted
     model = "gpt-5.4-mini"
     fallback = ["anthropic"]            # asked in this order while it cannot be reached
 
-`openai`, `anthropic` and `demo` are built in; a section with such a name changes the settings that it
-contains. An agent names a preset, or a model in one line: `openai:gpt-5.5` is the preset `openai` with this
-model, and `openai-chat:qwen3@http://host/v1` is a driver, a model and an address.
+`openai`, `anthropic`, `demo` and `local` are built in; a section with such a name changes the settings that
+it contains. An agent names a preset, or a model in one line: `openai:gpt-5.5` is the preset `openai` with
+this model, and `openai-chat:qwen3@http://host/v1` is a driver, a model and an address.
 
 A preset names the environment variable of its key and never contains the key, so it can be printed and
 stored. A key is sent to its provider's own address only, unless the preset itself sets both: another
@@ -51,6 +51,8 @@ class Driver(StrEnum):
     """The Messages API."""
     SCRIPTED = "scripted"
     """No provider: the answers are in a script."""
+    LOCAL = "local"
+    """The small model of the extra `local-model`, on this machine."""
 
 
 _OWN_KEY = {
@@ -67,6 +69,10 @@ _EFFORTS: Mapping[Driver, tuple[str, ...]] = {
 _REFUSED: Mapping[Driver, tuple[str, tuple[str, ...]]] = {
     Driver.OPENAI: ("Responses API", ("seed", "stop")),
     Driver.ANTHROPIC: ("Messages API", ("temperature", "top_p", "seed")),
+    Driver.LOCAL: (
+        "driver 'local'",
+        ("base_url", "api_key_env", "reasoning_effort", "service_tier", "extra_headers"),
+    ),
     Driver.SCRIPTED: (
         "driver 'scripted'",
         ("reasoning_effort", "service_tier", "extra_headers", "extra_body"),
@@ -86,6 +92,12 @@ _KINDS = (str(FileKind.IMAGE), str(FileKind.PDF), str(FileKind.TEXT))
 """What a model may accept; every model accepts text."""
 _KEY_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"})
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+LOCAL_LIMITS: Mapping[str, Any] = {"context_window": 8192, "max_output_tokens": 1024, "temperature": 0}
+"""Its settings, unless a preset has others: what 2 cores answer in reasonable time."""
+LOCAL_MODEL = "qwen2.5-coder-1.5b-instruct"
+"""The model of the driver `local`."""
 
 
 def _as_list(value: object) -> object:
@@ -151,6 +163,8 @@ class Preset(StrictModel):
     def _default_key(cls, given: Any) -> Any:
         """Default to the provider's own key if the address is the provider's own."""
         section = record(given)
+        if section.get("driver") == Driver.LOCAL:
+            return {"model": LOCAL_MODEL, **LOCAL_LIMITS, **section}
         if section.get("base_url") or section.get("api_key_env"):
             return section
         own = next((key for driver, key in _OWN_KEY.items() if driver == section.get("driver")), None)
@@ -162,6 +176,8 @@ class Preset(StrictModel):
         scripted = self.driver is Driver.SCRIPTED
         if not self.model and not scripted:
             raise ValueError("'model' is missing")
+        if self.driver is Driver.LOCAL and self.model != LOCAL_MODEL:
+            raise ValueError(f"the driver 'local' has one model, {LOCAL_MODEL}; leave 'model' out")
         if self.scenario and not scripted:
             raise ValueError("only the driver 'scripted' takes a 'scenario'")
         if self.context_window and (self.max_output_tokens or 0) >= self.context_window:
@@ -254,12 +270,13 @@ PRICE_KEYS = ("input_price", "cached_input_price", "cache_write_price", "output_
 MODEL_FACTS = ("accepts", "context_window", *PRICE_KEYS)
 """Settings that describe one model, and do not apply to another one of the same preset."""
 
-OPENAI, ANTHROPIC, DEMO = "openai", "anthropic", "demo"
+OPENAI, ANTHROPIC, DEMO, LOCAL = "openai", "anthropic", "demo", "local"
 
 BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     OPENAI: {"driver": Driver.OPENAI, "model": "gpt-5.5"},
     ANTHROPIC: {"driver": Driver.ANTHROPIC, "model": "claude-opus-5-5"},
     DEMO: {"driver": Driver.SCRIPTED, "model": "demo"},
+    LOCAL: {"driver": Driver.LOCAL, "model": LOCAL_MODEL, "input_price": 0, "output_price": 0},
 }
 """The presets that every installation has."""
 
@@ -283,7 +300,7 @@ class Presets:
         The default is `default` if it is given; else a preset named `default`; else the provider whose key is
         set; else the scripted demo model.
         """
-        written = {name: {**BUILT_IN.get(name, {}), **section} for name, section in sections.items()}
+        written = {name: {**_built_in(name, section), **section} for name, section in sections.items()}
         presets = {name: Preset.read(name, given) for name, given in {**BUILT_IN, **written}.items()}
         read = cls(FrozenDict(presets), default or _default_name(presets, environ))
         read.resolve()
@@ -345,6 +362,13 @@ class Presets:
     def chain(self, preset: Preset) -> tuple[Preset, ...]:
         """The preset and its fallbacks; those of the fallbacks are ignored."""
         return (preset, *(self._named(name) for name in preset.fallback if name != preset.name))
+
+
+def _built_in(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The built-in settings that a section changes; a preset `local` with another driver has none of them."""
+    built_in = BUILT_IN.get(name, {})
+    is_other = name == LOCAL and section.get("driver", Driver.LOCAL) != Driver.LOCAL
+    return {} if is_other else built_in
 
 
 def _changed(name: str, base: "Preset | Mapping[str, Any]", changes: Mapping[str, Any]) -> Preset:

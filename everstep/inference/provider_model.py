@@ -37,7 +37,7 @@ from everstep.inference.context_windows import preset_limits, preset_window
 from everstep.inference.failures import ProviderComplaint, causes, failure, retry_after
 from everstep.inference.json_reading import Json, count
 from everstep.inference.loop_clients import LoopClients
-from everstep.inference.presets import Preset
+from everstep.inference.presets import Driver, Preset
 from everstep.inference.spoken import AnswerText, storable
 
 GRACE_SECONDS = 2.0
@@ -128,6 +128,8 @@ class ProviderModel(ABC):
     """A model behind a provider's API."""
 
     errors: ClassVar[SdkErrors]
+    api: ClassVar[Driver | None] = None
+    """The API of the answers, where it is not named like the driver."""
     _clients: LoopClients[Any]
 
     def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
@@ -249,9 +251,10 @@ class ProviderModel(ABC):
         if source.is_own or not isinstance(event, dict):
             return
         actual = foreign.driver_for(cast("Json", event))
-        if actual is not None and actual is not self.preset.driver:
+        own = self.api or self.preset.driver
+        if actual is not None and actual is not own:
             raise foreign.wrong_api(self.preset, actual)
-        source.is_own = actual is self.preset.driver
+        source.is_own = actual is own
 
     async def _events(self, body: Json, reader: AnswerReader, source: "_StreamState") -> AsyncGenerator[Any]:
         # Making a client takes time, which is not the provider's.

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.inference.presets import DEMO
+from everstep.inference.presets import DEMO, LOCAL
 from everstep.runtime.api import open_api
 from everstep.runtime.embedded.child import exit_text
 from everstep.runtime.installation import Installation, open_installation
@@ -53,7 +53,12 @@ class AgentReport:
         book, remarks = installation.book, command_limits(installation.book.agents.values())
         model = installation.models.presets.default
         if model == DEMO:
-            model += " (a script; set OPENAI_API_KEY or ANTHROPIC_API_KEY to ask a real model)"
+            model += (
+                " (a script; set OPENAI_API_KEY or ANTHROPIC_API_KEY to ask a real model, "
+                "or start a small one on this machine: everstep up --model local)"
+            )
+        elif model == LOCAL:
+            model += " (a small model on this machine, which makes mistakes)"
         return cls(book.names, model, installation.settings.agents, tuple(remarks))
 
 

@@ -35,6 +35,7 @@ from everstep.runtime.installation import (
     locate_services,
     open_installation,
 )
+from everstep.runtime.local_model.model_server import missing_part
 from everstep.runtime.models import presets_of
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
@@ -208,18 +209,20 @@ async def _check_models(settings: Settings) -> CheckResult:
     presets = presets_of(settings)
     usual = presets.resolve()
     for preset in presets.chain(usual):
-        if complaint := await _provider_refusal(preset, preset.key(os.environ)):
+        if complaint := await _provider_refusal(settings, preset, preset.key(os.environ)):
             return CheckResult(False, f"preset '{preset.name}': {complaint}")
     return CheckResult(
         True, f"models: {', '.join(presets.names)}; '{usual.name}' answers, unless an agent names another one"
     )
 
 
-async def _provider_refusal(preset: Preset, key: str | None) -> str | None:
+async def _provider_refusal(settings: Settings, preset: Preset, key: str | None) -> str | None:
     """Return why the provider refuses a request for its list of models, which costs nothing."""
     match preset.driver:
         case Driver.SCRIPTED:
             return None
+        case Driver.LOCAL:
+            return missing_part(settings)
         case Driver.ANTHROPIC:
             from everstep.inference.anthropic_messages import ADDRESS  # noqa: PLC0415 -- its SDK takes a second
 

@@ -1,6 +1,7 @@
 """The models of a process: from its environment and `everstep.toml`, wherever agents run."""
 
 import os
+from functools import partial
 from typing import Any
 
 from everstep.agent_domain.agents.call_limits import unknown_prices_text
@@ -11,7 +12,8 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.inference.context_windows import preset_window
 from everstep.inference.models import Models
-from everstep.inference.presets import MODEL_FACTS, Preset, Presets
+from everstep.inference.presets import MODEL_FACTS, Driver, Preset, Presets
+from everstep.runtime.local_model.model_server import find_endpoint, missing_part
 from everstep.runtime.settings import Settings
 
 
@@ -36,7 +38,7 @@ def agent_window(presets: Presets, definition: AgentDefinition, model: str | Non
 
 def models_of(settings: Settings) -> Models:
     """Return the models of an installation, with the keys of this process."""
-    return Models(presets_of(settings), os.environ)
+    return Models(presets_of(settings), os.environ, local_endpoint=partial(find_endpoint, settings))
 
 
 def require_prices(presets: Presets, choice: ModelChoice) -> None:
@@ -55,7 +57,14 @@ def configured_models(settings: Settings) -> list[dict[str, Any]]:
     presets = presets_of(settings)
     usual = presets.resolve()
     listed = [*presets.by_name.values(), *([] if usual.name in presets.names else [usual])]
-    return [_description(preset) | {"is_default": preset.name == usual.name} for preset in listed]
+    return [
+        _description(preset)
+        | {
+            "is_default": preset.name == usual.name,
+            "missing": missing_part(settings) if preset.driver is Driver.LOCAL else None,
+        }
+        for preset in listed
+    ]
 
 
 def _description(preset: Preset) -> dict[str, Any]:

@@ -167,6 +167,11 @@ class Settings(StrictModel, BaseSettings):
     """Model settings by name: `[presets.NAME]` in everstep.toml."""
     preset: str | None = None
     """The preset of agents that name none."""
+    models_dir: Path | None = None
+    """The folder for weights of local models. None: `~/.cache/everstep/models`."""
+    local_model_url: str | None = None
+    """A running server of the local model, as `http://:KEY@127.0.0.1:PORT/v1`. None: one is started when the
+    model is first asked."""
     mcp: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """The MCP servers that agent files may name: `[mcp.NAME]` in everstep.toml."""
     error_details: bool = False

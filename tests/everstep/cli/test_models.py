@@ -24,6 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder, without keys and settings in the environment."""
     for name in filter(SETTINGS.match, tuple(os.environ)):
         monkeypatch.delenv(name)
+    monkeypatch.setenv("EVERSTEP_MODELS_DIR", str(tmp_path / "models"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -99,6 +100,7 @@ async def test_each_model_is_asked_for_one_token(wire: WireModelServer, folder: 
         "-      openai: preset 'openai' needs a key; set OPENAI_API_KEY",
         "-      anthropic: preset 'anthropic' needs a key; set ANTHROPIC_API_KEY",
     ]
+    assert lines.pop(3).startswith("-      local: the local model is not downloaded")
     assert [re.sub(r"[0-9.]+ s$", "S", line) for line in lines[2:]] == [
         "ok     demo: answered in S",
         "ok     ours: answered in S",
@@ -159,6 +161,7 @@ async def test_models_that_cannot_be_asked_are_wrong_too(folder: Path) -> None:
         "openai": "skipped",
         "anthropic": "skipped",
         "demo": "ok",
+        "local": "skipped",
         "gone": "wrong",
         "keyless": "wrong",
         "script": "wrong",

@@ -176,7 +176,7 @@ def test_a_server_without_keys_gets_none() -> None:
 
 
 def test_some_presets_are_built_in() -> None:
-    assert presets().names == ("openai", "anthropic", "demo")
+    assert presets().names == ("openai", "anthropic", "demo", "local")
     assert presets().get("demo").driver is Driver.SCRIPTED
 
 
@@ -342,7 +342,7 @@ def test_a_model_in_one_line_stands_wherever_a_preset_does(tmp_path: Path) -> No
     [
         (
             "opnai:gpt-5.5",
-            "No preset or driver named 'opnai'. Choose from: openai, anthropic, demo, openai-chat",
+            "No preset or driver named 'opnai'. Choose from: openai, anthropic, demo, local, openai-chat",
         ),
         ("gpt-5.5", "No preset named 'gpt-5.5'. Name a model with its provider, as in openai:gpt-5.5"),
         ("openai:", "'openai:' names no model; write the provider, a colon and the model, as in"),

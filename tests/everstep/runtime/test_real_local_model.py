@@ -1,0 +1,73 @@
+"""The real local model: `make model` downloads it and runs these tests, `make test` does not."""
+
+import os
+from collections.abc import AsyncGenerator
+
+import pytest
+import pytest_asyncio
+
+from everstep import AgentBuilder, ErrorPolicy, RunContext, ToolContext, tool
+from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
+from everstep.agent_domain.messages.messages import system, user
+from everstep.agent_domain.values import parse_json
+from everstep.runtime.local_model.model_server import missing_part
+from everstep.runtime.models import models_of
+from everstep.runtime.settings import Settings
+
+pytestmark = [
+    pytest.mark.skipif("EVERSTEP_LOCAL_MODEL_TESTS" not in os.environ, reason="run `make model`"),
+    pytest.mark.timeout(900),
+]
+
+ORDERS = {("ann", 7): "a train to Bergen", ("bob", 8): "a bicycle"}
+
+
+@tool
+def read_order(number: int, context: ToolContext) -> str:
+    """Read an order of the customer."""
+    return ORDERS.get((context.user_id or "", number), "There is no such order")
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def settings() -> AsyncGenerator[Settings]:
+    settings = Settings.read()
+    assert missing_part(settings) is None
+    yield settings
+
+
+async def test_it_calls_a_tool_and_answers_with_the_result() -> None:
+    """13.7.4"""
+    shop = AgentBuilder.base().with_model("local").with_tools([read_order]).with_timeout(600)
+    shop.with_system_prompt("You are the order desk of a shop. Be brief.")
+    agent = shop.with_error_policy(ErrorPolicy.retry_tool_errors()).build()
+
+    state = await agent.arun("What is in my order number 7?", context=RunContext(user_id="ann"))
+    assert "Bergen" in (state.final_response or "")
+    state = await agent.arun("What is in my order number 8?", context=RunContext(user_id="ann"))
+    texts = [message.text for message in state.messages if message.is_tool]
+    assert texts
+    assert not any("bicycle" in text for text in texts)
+
+
+async def test_text_arrives_in_pieces_and_json_fits_its_schema(settings: Settings) -> None:
+    """13.7.4"""
+    models = models_of(settings)
+    pieces = list[str]()
+    answer = await models.model("local").respond(
+        InferenceRequest((system("Be brief."), user("Name three colours."))), pieces.append
+    )
+    assert len(pieces) > 2
+    assert "".join(pieces) == answer.text
+    assert answer.usage.output > 0
+
+    schema = {
+        "type": "object",
+        "properties": {"country": {"type": "string"}, "capital": {"type": "string"}},
+        "required": ["country", "capital"],
+        "additionalProperties": False,
+    }
+    wanted = ResponseFormat.from_dict({"type": "json_schema", "schema": schema})
+    request = InferenceRequest((user("Extract: the capital of Norway is Oslo."),), response_format=wanted)
+    answer = await models.model("local").respond(request, pieces.append)
+    assert parse_json(answer.text) == {"country": "Norway", "capital": "Oslo"}
+    await models.aclose()
