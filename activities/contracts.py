@@ -7,6 +7,7 @@ default are left out, which halves their size: so no default may ever change.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from pydantic import model_validator
@@ -28,7 +29,7 @@ from everstep.agent_domain.loop.step_facts import (
     CallNeed,
     StepFacts,
 )
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import NO_COST, Usage
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.tools import Effect
 from everstep.agent_domain.values import EMPTY, FrozenDict
@@ -162,6 +163,8 @@ class ReportInput:
     """Tokens of the child and its descendants."""
     is_lost: bool = False
     """Whether the child could report neither itself."""
+    cost_usd: Decimal | None = NO_COST
+    """What the child and its descendants cost, in US dollars; None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ def _step_end_events(material: StepInput, outcome: FrozenDict | None) -> tuple[E
         duration_ms=before.duration_ms,
         outcome=_public_evaluation(outcome, material),
         trace=BroadcastConfig.from_dict(material.broadcast).include_continuation_trace,
+        cost_usd=before.cost_usd if facts.usage.total else None,
     )
     tools = [call.name for call in facts.calls]
     return (
@@ -228,6 +229,7 @@ def _status_change_event(
         error_message=error,
         last_response=answer,
         output=output,
+        cost_usd=request.usage.cost_usd if request.usage.total and status.is_terminal else None,
     )
     return replace(event, announces=announcement)
 

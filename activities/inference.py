@@ -29,12 +29,13 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Reply, StepDriver
 from everstep.agent_domain.capabilities.approvals import ApprovalRule, args_digest
 from everstep.agent_domain.capabilities.questions import request_data
-from everstep.agent_domain.errors import RETRYABLE
+from everstep.agent_domain.errors import RETRYABLE, ModelError
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import BudgetExhausted, BudgetReserved, OnExhausted
 from everstep.agent_domain.loop.retries import DURABLE_SECONDS, GiveUp, budget_of, delay_text
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides, CallNeed, StepFacts
+from everstep.agent_domain.loop.usage import Usage, take_usage
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.messages.readable_parts import with_contents
 from everstep.agent_domain.state.state import AgentState
@@ -139,12 +140,14 @@ class InferenceRunner:
                     material=started.material,
                     files=contents,
                 )
+                call = ModelCall(state, monotonic)
+                call.charged = started.wait.usage if started.wait else Usage()
                 result = await self._ask_model(
                     live,
                     request,
                     driver,
                     definition,
-                    state,
+                    call,
                     allowed=started.material.allowed,
                     compactor=compaction.compactor,
                     budgeted=budgeted,
@@ -225,7 +228,7 @@ class InferenceRunner:
         request: InferInput,
         driver: StepDriver,
         definition: AgentDefinition,
-        initial: AgentState,
+        call: ModelCall,
         *,
         budgeted: BudgetedCalls | None,
         allowed: Sequence[ApprovalRule],
@@ -236,7 +239,7 @@ class InferenceRunner:
 
         Only the driver sees the content of files; the state does not keep it.
         """
-        text, call = TextCheckpoints(self.store, live, self.strike), ModelCall(initial, monotonic)
+        text = TextCheckpoints(self.store, live, self.strike)
 
         async def infer(state: AgentState) -> Reply:
             if contents:
@@ -248,7 +251,7 @@ class InferenceRunner:
 
         try:
             definition, driver, call.state = await self._add_listed_tools(
-                live.begin.ref, definition, driver, initial
+                live.begin.ref, definition, driver, call.state
             )
             call.prepare_turn(request.reminder, is_last=request.is_last_turn)
             await call.run_hooks(definition)
@@ -258,7 +261,9 @@ class InferenceRunner:
         except Exception as error:  # noqa: BLE001 -- the error policy handles it, in the workflow
             # Hooks and toolsets may raise the same errors, but only the model call is retried.
             if call.is_waiting and isinstance(error, RETRYABLE):
-                await self._raise_for_retry(live, request, driver.model, error, budgeted)
+                await self._raise_for_retry(
+                    live, request, driver.model, error, budgeted=budgeted, charged=call.charged
+                )
             call.fail(error, now())
         return call
 
@@ -277,8 +282,10 @@ class InferenceRunner:
         live: LiveText,
         request: InferInput,
         model: object,
-        error: Exception,
+        error: ModelError,
+        *,
         budgeted: BudgetedCalls | None,
+        charged: Usage,
     ) -> None:
         """Leave the next try to Temporal, after a pause; crashes do not count as failures.
 
@@ -303,7 +310,8 @@ class InferenceRunner:
         pause = timedelta(seconds=next_try.seconds)
         sentence, reason = delay_text(error, next_try.seconds), StepError.of(error).message
         reason = self.disclosure.redaction(reason)
-        wait = RetryWait(begin.attempt, since, failed_at + pause, sentence, reason)
+        used = charged + take_usage(error)
+        wait = RetryWait(begin.attempt, since, failed_at + pause, sentence, reason, used)
         await self.store.note_wait(
             begin.ref, begin.number, wait, [execution_events.retry_wait_event(begin.number, wait)]
         )

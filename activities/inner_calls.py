@@ -9,9 +9,10 @@ from everstep.activities.agents import AgentProvider
 from everstep.activities.store_retry import write_with_retry
 from everstep.agent_domain.agents.drivers import ignore_text
 from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.retries import DURABLE_SECONDS
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import Usage, take_usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.budget_ledger import BudgetTerms
@@ -65,7 +66,11 @@ class RecordedInquiry:
         recorded, terms = await self.store.preview_inner_call(self.ref, key)
         if recorded is None or recorded.digest != digest:
             calls = self._budgeted_calls(terms, key) if terms.units else None
-            response = await self._ask_model(request, model, calls)
+            try:
+                response = await self._ask_model(request, model, calls)
+            except ModelError as error:
+                self.usage += take_usage(error)
+                raise
             reply = InnerReply(key, digest, frozen_map(response.to_dict()))
             spending = calls.spending() if calls else None
             record = partial(self.store.record_inner_reply, self.ref, reply, response.usage, spending)

@@ -62,6 +62,7 @@ def recorded_state(ref: ExecutionRef, material: StepInput, rows: Sequence[StepRo
         signal = outcome.stop_signal if outcome else None
         record = StepExecution(row.number, step_from(ref, row), outcome, row.started_at, completed_at, signal)
         state = state.with_step_recorded(record)
+        state = state.with_facts(state.facts.spent(record.step.inner_usage))
     return state.at(now())
 
 
@@ -86,6 +87,7 @@ def step_from(ref: ExecutionRef, row: StepRow) -> AgentStep:
         runs_tools=not facts.calls or bool(row.calls or failures),
         seconds=facts.seconds + _work_seconds(records) + row.processing_seconds,
         needs=frozen_map({call.id: call.need for call in facts.calls}),
+        inner_usage=row.inner_usage,
     )
     if not facts.is_failure:
         step = step.observed(_execution_from(call, call.record) for call in row.calls if call.record)

@@ -37,7 +37,7 @@ from everstep.agent_domain.ids import request_id
 from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
-from everstep.agent_domain.loop.step_facts import Besides
+from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.calls import CallRow, Reservation
 from everstep.agent_domain.storage.execution_store import ExecutionStore
@@ -145,11 +145,11 @@ class SubagentActivities:
         reported_at, report = now(), await report_child(definition.tools, call, child_end(child))
         started = child.created_at if child else reported_at
         execution = report.execution(call, started, now(), note)
-        seconds, tokens = request.seconds, request.tokens
+        seconds, used = request.seconds, Besides(child_tokens=request.tokens, child_cost_usd=request.cost_usd)
         if request.is_lost:
-            seconds, tokens = await self._load_usage(child)
+            seconds, used = await self._load_usage(child)
         self.strike(Failpoint.REPORT_BEFORE_RECORD)
-        run = ToolRun(execution, besides=Besides(child_tokens=tokens), seconds=seconds)
+        run = ToolRun(execution, besides=used, seconds=seconds)
         output = await self._record_run(request, row.index, run)
         self.strike(Failpoint.REPORT_BEFORE_REPORT)
         return output
@@ -162,17 +162,20 @@ class SubagentActivities:
             raise NotFound("call", request.call_id)
         return call
 
-    async def _load_usage(self, child: ExecutionRow | None) -> tuple[float, int]:
-        """The recorded seconds and tokens of a child whose workflow is gone."""
+    async def _load_usage(self, child: ExecutionRow | None) -> tuple[float, Besides]:
+        """The recorded seconds of a child whose workflow is gone, and what it used."""
         if child is None:
-            return 0.0, 0
-        seconds, tokens = 0.0, int(child.usage.get("total", 0))
+            return 0.0, NOTHING_BESIDES
+        tokens = int(child.usage.get("total", 0))
+        seconds, used = 0.0, Besides(child_tokens=tokens, child_cost_usd=child.cost_usd)
         for step in await self.store.steps(child.ref):
             records = [call.record for call in step.calls if call.record]
             seconds += step.facts.seconds if step.facts else 0.0
             seconds += max((record.seconds for record in records), default=0.0)
-            tokens += sum(record.besides.child_tokens for record in records)
-        return round(seconds, 6), tokens
+            for record in records:
+                inner = record.besides
+                used += Besides(child_tokens=inner.child_tokens, child_cost_usd=inner.child_cost_usd)
+        return round(seconds, 6), used
 
     async def _record_run(
         self,

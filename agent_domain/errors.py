@@ -88,8 +88,11 @@ class ModelError(AgentError):
     """A model call failed, and an immediate retry would not help.
 
     `advice` says what to change about the installation, where that is the reason. It is written by Everstep
-    and contains no text of the provider or of a tool, so it may be shown to every viewer.
+    and contains no text of the provider or of a tool, so it may be shown to every viewer. `usage` is what the
+    call used (`Usage`), if the provider has charged it.
     """
+
+    usage: object = None
 
     def __init__(self, message: str = "", *, advice: str | None = None) -> None:
         self.advice = advice

@@ -10,6 +10,7 @@ import json
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +49,7 @@ GROUPS: Final = {
     "Agents": ("agents", "everstep.agents", "everstep.inference.models"),
     "Running in-process": ("everstep.local", "everstep.runtime.builder"),
     "Tools": ("tools", "everstep.steps", "loop.run_context"),
-    "Models": ("messages", "everstep.inference"),
+    "Models": ("messages", "pricing", "everstep.inference"),
     "Files in messages": ("attachments", "media_types", "everstep.steps.attachments", "storage.attachments"),
     "Continuation, errors and the loop": ("loop",),
     "State, steps, snapshots and events": ("state",),
@@ -315,6 +316,7 @@ ARGUMENTS: Final[Mapping[str, Any]] = {
     "attachments": (
         Attachment(REQUEST, "ticket.pdf", "application/pdf", 48213, hashlib.sha256().hexdigest()),
     ),
+    "cost_usd": Decimal("0.00114"),
 }
 """An example of each argument of the functions that build the records of envelopes."""
 
@@ -333,6 +335,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "chunk_index": "the position of the chunk in its attempt, from 0",
     "content": "the text of the chunk; in a snapshot, all text so far",
     "continuation": "the decision after the step, only with `BroadcastConfig.debug()`",
+    "cost_usd": "what the step cost, or in the last `agent.status` the execution, in dollars; if it is known",
     "decision": "`approve`, `deny` or `edit`",
     "decided_by": "who decided or answered, with the rights that this used; only if a caller did",
     "detail": "why the model call is delayed, or what a compaction did; only then",

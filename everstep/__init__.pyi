@@ -185,6 +185,7 @@ from everstep.agent_domain.messages.messages import (
     MessageStore as MessageStore,
     Role as Role,
 )
+from everstep.agent_domain.pricing.prices import PriceList as PriceList, Prices as Prices
 from everstep.agent_domain.result import (
     Failure as Failure,
     Success as Success,

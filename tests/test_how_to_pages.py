@@ -40,6 +40,7 @@ NAMES = (
     "hooks",
     "models",
     "budgets",
+    "cost",
     "events",
     "subagents",
     "troubleshooting",

@@ -240,6 +240,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             self.facts.steered,
             self.facts.state_info.cumulative_execution_seconds,
             self.facts.child_tokens,
+            self.facts.child_cost_usd,
         )
 
     # Cancellation.

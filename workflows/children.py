@@ -61,8 +61,8 @@ class ChildExecutions(ExecutionBase):
         """Children that were sent a pause because this execution was paused."""
         self.child_workflow_ids: dict[UUID, str] = {}
         """The workflow ids of the children that have started."""
-        self.spent: dict[UUID, tuple[float, int]] = {}
-        """Seconds and tokens of children that have ended, until the results of their calls include them."""
+        self.spent: dict[UUID, ExecutionResult] = {}
+        """The ends of children until the results of their calls include their seconds, tokens and costs."""
 
     async def run_subagents(self, calls: tuple[CallFacts, ...]) -> None:
         """Run these calls as child executions, concurrently."""
@@ -91,8 +91,9 @@ class ChildExecutions(ExecutionBase):
     def charge_children(self) -> None:
         """Add what children used to the facts when no call result will report it."""
         if self.spent:
-            tokens = sum(tokens for _, tokens in self.spent.values())
-            self.facts = self.facts.charged(tokens).worked(max(seconds for seconds, _ in self.spent.values()))
+            for child in self.spent.values():
+                self.facts = self.facts.charged(child.tokens, child.cost_usd)
+            self.facts = self.facts.worked(max(child.seconds for child in self.spent.values()))
             self.spent.clear()
 
     async def mirror_child_pauses(self, all_calls: asyncio.Future[Any], waiting: str) -> None:
@@ -162,8 +163,10 @@ class ChildExecutions(ExecutionBase):
             self.children[child.execution_id] = ExecutionStatus.RUNNING
             report = ReportInput(ref, agent, number, call.id, is_lost=result is None)
             if result:
-                self.spent[child.execution_id] = (result.seconds, result.tokens)
-                report = replace(report, seconds=result.seconds, tokens=result.tokens)
+                self.spent[child.execution_id] = result
+                report = replace(
+                    report, seconds=result.seconds, tokens=result.tokens, cost_usd=result.cost_usd
+                )
             if self.is_cancelled:
                 return None
             summary = f"{summary} · report"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from uuid import UUID
 
 from everstep.agent_domain.agents.plan import ExecutionPlan
@@ -9,7 +10,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.facts import ExecutionFacts, StateInfo
 from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import NO_COST, Usage, sum_costs
 
 WORKFLOW = "AgentExecution"
 ID_PREFIX = "agent-execution/"
@@ -106,6 +107,14 @@ class ExecutionResult:
     """Seconds of work."""
     child_tokens: int = 0
     """Tokens used by child executions and their descendants."""
+    child_cost_usd: Decimal | None = NO_COST
+    """What those cost, in US dollars; None if it is unknown."""
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """What the execution and its child executions cost, in US dollars; None if it is unknown."""
+        own = self.usage.cost_usd if self.usage.total or not self.steps else None
+        return sum_costs(own, self.child_cost_usd)
 
     @property
     def tokens(self) -> int:

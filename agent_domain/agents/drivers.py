@@ -25,6 +25,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import call_id
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepType
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages import leak_guard
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import (
@@ -73,6 +74,10 @@ class Reply:
     executions: tuple[ToolExecution, ...] = ()
     """Results that need no tool, such as the report of an unusable decision."""
     runs_tools: bool = True
+
+    def charged(self, usage: Usage) -> "Reply":
+        """A copy that also counts what earlier attempts at the call used."""
+        return replace(self, response=self.response.charged(usage))
 
 
 class CanExecuteToolCalls(Protocol):

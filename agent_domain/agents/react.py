@@ -347,6 +347,7 @@ class ReActDriver(StepDriver):
             plain.text if plain.text.strip() else answer,
             finish_reason=plain.finish_reason,
             usage=response.usage + plain.usage,
+            model=plain.model,
         )
 
     def said(self, step: AgentStep) -> Messages:

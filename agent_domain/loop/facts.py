@@ -9,6 +9,7 @@ with the outcome of the evaluation that follows.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -31,7 +32,7 @@ from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
 from everstep.agent_domain.loop.stop_signal import StopSignal
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import NO_COST, Usage, sum_costs
 from everstep.agent_domain.values import (
     EMPTY,
     FrozenDict,
@@ -100,6 +101,8 @@ class ExecutionFacts:
     usage: Usage = Usage()
     child_tokens: int = 0
     """Tokens used by child executions, and by their children in turn."""
+    child_cost_usd: Decimal | None = NO_COST
+    """What child executions and their children cost, in US dollars; None if it is unknown."""
     recorded_steps: int = 0
     recorded_failures: int = 0
     trailing_recorded_failures: int = 0
@@ -292,6 +295,7 @@ class ExecutionFacts:
             facts,
             usage=self.usage + step.usage + step.besides.usage,
             child_tokens=self.child_tokens + step.besides.child_tokens,
+            child_cost_usd=sum_costs(self.child_cost_usd, step.besides.child_cost_usd),
             state_info=info,
             repeated=self.repeated.with_step(call.digest for call in step.calls),
         )
@@ -318,9 +322,10 @@ class ExecutionFacts:
         """Add the usage of a model call that was made during a step."""
         return replace(self, usage=self.usage + usage)
 
-    def charged(self, tokens: int) -> "ExecutionFacts":
-        """Add the tokens that a child execution used."""
-        return replace(self, child_tokens=self.child_tokens + tokens)
+    def charged(self, tokens: int, cost_usd: Decimal | None = None) -> "ExecutionFacts":
+        """Add the tokens that a child execution used, and what they cost."""
+        cost = sum_costs(self.child_cost_usd, cost_usd)
+        return replace(self, child_tokens=self.child_tokens + tokens, child_cost_usd=cost)
 
     def processed(self) -> "ExecutionFacts":
         """Processors have seen the current step."""

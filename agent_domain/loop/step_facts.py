@@ -6,11 +6,12 @@ conversation, and contain no text of a person or a model.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from enum import StrEnum
 
 from everstep.agent_domain.loop.hook_requests import NO_WISHES, Wishes
 from everstep.agent_domain.loop.step_error import StepError
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import NO_COST, Usage, sum_costs
 
 
 class StepType(StrEnum):
@@ -65,10 +66,15 @@ class Besides:
     """Tokens used by the child execution that it started, and by the children of that one."""
     wishes: Wishes = NO_WISHES
     """The requests of hooks."""
+    child_cost_usd: Decimal | None = NO_COST
+    """What that child execution and its children cost, in US dollars; None if it is unknown."""
 
     def __add__(self, other: "Besides") -> "Besides":
         return Besides(
-            self.usage + other.usage, self.child_tokens + other.child_tokens, self.wishes | other.wishes
+            self.usage + other.usage,
+            self.child_tokens + other.child_tokens,
+            self.wishes | other.wishes,
+            sum_costs(self.child_cost_usd, other.child_cost_usd),
         )
 
 

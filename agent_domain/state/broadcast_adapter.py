@@ -11,6 +11,7 @@ for several runs adds the number of the run to them, because every run begins wi
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 from inspect import iscoroutinefunction
 from typing import Protocol, cast
 from uuid import UUID
@@ -61,6 +62,7 @@ class _Run:
     changes: int = 0
     step_count: int = 0
     is_over: bool = False
+    cost_usd: Decimal | None = None
     stream: _TextStream = field(default_factory=lambda: _TextStream(Attempt(0)))
 
 
@@ -156,6 +158,7 @@ class EventEnvelopeAdapter:
             duration_ms=event.duration_ms,
             outcome=event.continuation,
             trace=self.config.include_continuation_trace,
+            cost_usd=event.cost_usd,
         )
         self._send(record, event.at)
 
@@ -195,7 +198,7 @@ class EventEnvelopeAdapter:
             self._send(envelopes.continuation_record(event.step_number, event.outcome), event.at)
         if event.should_continue:
             return
-        self._run.is_over = True
+        self._run.is_over, self._run.cost_usd = True, event.cost_usd
         if not _has_failure_to_come(event):
             status = final_situation(event.status, event.stop_reason).wire
             error = _error_text(event) if status is WireStatus.FAILED else None
@@ -207,7 +210,7 @@ class EventEnvelopeAdapter:
 
     def on_agent_failed(self, event: AgentFailed) -> None:
         """The execution ended as failed."""
-        self._run.is_over = True
+        self._run.is_over, self._run.cost_usd = True, event.cost_usd
         self._run.step_count = event.steps_completed
         self._update_status(WireStatus.FAILED, event.at, event.exception)
 
@@ -343,6 +346,7 @@ class EventEnvelopeAdapter:
             error_message=error,
             last_response=last_response,
             output=output,
+            cost_usd=self._run.cost_usd if status.is_terminal else None,
         )
         self._status = status
         self._send(record, at)

@@ -6,6 +6,7 @@ Attributes are snake_case; `to_dict()` gives the keys that other languages and l
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from decimal import Decimal
 from inspect import iscoroutinefunction
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
@@ -32,7 +33,7 @@ class Event:
 
     keys: ClassVar[Mapping[str, str]] = {}
     """Keys of attributes whose key is not simply their name in camelCase."""
-    optional: ClassVar[tuple[str, ...]] = ("output",)
+    optional: ClassVar[tuple[str, ...]] = ("output", "cost_usd")
     """Attributes that the payload leaves out while they are None."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -56,12 +57,12 @@ def _camel(name: str) -> str:
 
 def _plain(value: object) -> Any:
     match value:
-        case UUID():
-            return str(value)
-        case datetime():
-            return format_moment(value, 6)
+        case UUID() | datetime():
+            return format_moment(value, 6) if isinstance(value, datetime) else str(value)
         case Usage():
             return value.to_wire()
+        case Decimal():
+            return float(value)
         case ContinuationOutcome() | StopSignal():
             return value.to_dict()
         case tuple():
@@ -200,6 +201,8 @@ class AgentStepCompleted(Event):
     """When the step was complete."""
     continuation: ContinuationOutcome | None = None
     """The decision after the step."""
+    cost_usd: Decimal | None = None
+    """What all its model calls cost, in US dollars; None, and left out of JSON, if it is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +237,8 @@ class ContinuationEvaluated(Event):
     """The last text of the agent."""
     output: Any = None
     """The structured result as JSON, if the execution ends with one."""
+    cost_usd: Decimal | None = None
+    """What the run cost so far, in US dollars; None, and left out of JSON, if it is unknown."""
 
     @property
     def step(self) -> int:
@@ -301,6 +306,8 @@ class AgentFailed(Event):
     """The tokens of all steps."""
     errors: tuple[str, ...] = ()
     """The texts of the errors."""
+    cost_usd: Decimal | None = None
+    """What the run cost, in US dollars; None, and left out of JSON, if it is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,6 +326,8 @@ class AgentFinished(Event):
     """Why the run ended."""
     output: Any = None
     """The structured result as JSON, if there is one."""
+    cost_usd: Decimal | None = None
+    """What the run cost, in US dollars; None, and left out of JSON, if it is unknown."""
 
 
 E = TypeVar("E", bound=Event)

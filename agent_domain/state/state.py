@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Generic, cast, overload
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from everstep.agent_domain.messages.messages import (
 from everstep.agent_domain.messages.response_format import OutputT_co
 from everstep.agent_domain.state.execution_data import ExecutionData, last_user_text
 from everstep.agent_domain.state.restored_facts import restore_execution, restore_facts
+from everstep.agent_domain.state.state_usage import StateUsage
 from everstep.agent_domain.state.steps import AgentStep, StepExecution
 from everstep.agent_domain.storage.metadata_changes import inherited_metadata
 from everstep.agent_domain.tools.resources import Resources
@@ -52,7 +54,7 @@ _NO_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class AgentState(Generic[OutputT_co]):
+class AgentState(StateUsage, Generic[OutputT_co]):
     """The complete state of an agent at one time, as a frozen value. Transitions return a new state."""
 
     agent_id: UUID | None = None
@@ -77,11 +79,6 @@ class AgentState(Generic[OutputT_co]):
     def status(self) -> AgentStatus:
         """The agent's status."""
         return self.facts.status
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens used, including those of the latest step."""
-        return self.facts.usage
 
     @property
     def state_info(self) -> StateInfo:
@@ -157,11 +154,6 @@ class AgentState(Generic[OutputT_co]):
     def is_paused(self) -> bool:
         """Whether the execution is paused."""
         return self.facts.is_paused
-
-    @property
-    def tokens(self) -> int:
-        """All tokens used, including those of child executions."""
-        return self.facts.tokens
 
     @property
     def stop_signal(self) -> StopSignal | None:
@@ -340,29 +332,36 @@ class AgentState(Generic[OutputT_co]):
 
     def spent(self, usage: Usage) -> "AgentState":
         """Add the usage of a model call that was made during a step."""
-        return replace(self, facts=self.facts.spent(usage))
+        step = self.current_step
+        step = step and replace(step, inner_usage=step.inner_usage + usage)
+        execution = replace(self.execution, current_step=step)
+        return replace(self, facts=self.facts.spent(usage), execution=execution)
 
-    def charged(self, tokens: int) -> "AgentState":
-        """Add the tokens that a child execution used."""
-        return replace(self, facts=self.facts.charged(tokens))
+    def charged(self, tokens: int, cost_usd: Decimal | None = None) -> "AgentState":
+        """Add the tokens that a child execution used, and what they cost."""
+        return replace(self, facts=self.facts.charged(tokens, cost_usd))
 
     def processed(self) -> "AgentState":
         """Processors have seen the current step."""
         return replace(self, facts=self.facts.processed())
 
-    def failed(self, error: StepError, at: datetime, seconds: float = 0.0) -> "AgentState":
+    def failed(
+        self, error: StepError, at: datetime, seconds: float = 0.0, usage: Usage | None = None
+    ) -> "AgentState":
         """Turn an exception into a failure step: the step in progress, or the one after a complete step."""
         state = self.recorded(None, at) if self.facts.is_applied else self
+        usage = usage or Usage()
         failure = AgentStep(
             id=state.new_step_id(),
             created_at=at,
             input_messages=state.messages,
             own_errors=(error,),
             own_type=StepType.ERROR,
+            own_usage=usage if usage.total or usage.uncounted_calls else None,
             is_failure=True,
             seconds=seconds,
         )
-        facts = state.facts.failed(error, seconds)
+        facts = state.facts.failed(error, seconds).spent(usage)
         return replace(state, facts=facts, execution=replace(state.execution, current_step=failure))
 
     def new_step_id(self) -> UUID:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any, cast
 from uuid import UUID
@@ -42,11 +43,17 @@ class InferenceResponse:
     usage: Usage = Usage()
     items: FrozenList = FrozenList()
     """Items that the provider requires back unchanged with the next request, such as its reasoning."""
+    model: str = ""
+    """The name of the model that answered; empty if it is not known."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tool_calls", tuple(as_list(self.tool_calls, "the tool calls")))
         if not isinstance(cast("object", self.items), FrozenList):
             object.__setattr__(self, "items", freeze(as_list(self.items, "the items"), "the items"))
+
+    def charged(self, usage: Usage) -> "InferenceResponse":
+        """A copy that also counts what earlier attempts at the call used."""
+        return replace(self, usage=self.usage + usage)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
@@ -56,6 +63,7 @@ class InferenceResponse:
             "finishReason": self.finish_reason,
             "usage": self.usage.to_dict(),
             "items": self.items,
+            **({"model": self.model} if self.model else {}),
         }
 
     @classmethod
@@ -68,6 +76,7 @@ class InferenceResponse:
             data.get("finishReason"),
             Usage.from_dict(data.get("usage")),
             FrozenList(read_each(data, "items", freeze)),
+            str(data.get("model") or ""),
         )
 
 
@@ -90,6 +99,8 @@ class AgentStep:
     seconds: float = 0.0
     needs: FrozenDict = EMPTY
     """The `CallNeed` of each call, by call id."""
+    inner_usage: Usage = Usage()
+    """Tokens used by model calls of its tools, hooks and processors."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_messages", MessageList(self.output_messages))
@@ -100,6 +111,13 @@ class AgentStep:
         if self.own_usage is not None:
             return self.own_usage
         return self.inference_response.usage if self.inference_response else Usage()
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """What all model calls of the step cost, in US dollars; None if it is unknown."""
+        if self.inference_response is not None and not self.usage.total:
+            return None
+        return (self.usage + self.inner_usage).cost_usd
 
     @property
     def finish_reason(self) -> str | None:
@@ -217,6 +235,7 @@ class AgentStep:
             "runsTools": self.runs_tools,
             "seconds": self.seconds,
             "needs": self.needs,
+            **({"innerUsage": self.inner_usage.to_dict()} if self.inner_usage.total else {}),
         }
 
     @classmethod
@@ -236,6 +255,7 @@ class AgentStep:
             bool(data.get("runsTools", True)),
             read_optional(data, "seconds", float) or 0.0,
             read_optional(data, "needs", frozen_map) or EMPTY,
+            read_optional(data, "innerUsage", Usage.from_dict) or Usage(),
         )
 
 
@@ -258,6 +278,11 @@ class StepExecution:
     def id(self) -> UUID:
         """The id of the step."""
         return self.step.id
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """What all model calls of the step cost, in US dollars; None if it is unknown."""
+        return self.step.cost_usd
 
     @property
     def duration(self) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -154,6 +155,10 @@ class ExecutionRow:
     """The error message for users; None in rows of older releases."""
     cancelled_by: Decider | None = None
     """Who cancelled it; None if no caller did, and in lists."""
+    cost_usd: Decimal | None = None
+    """What its model calls cost so far, in US dollars; None if the cost of one is unknown."""
+    tree_cost_usd: Decimal | None = field(default=None, compare=False)
+    """The same, with its child executions; None also in lists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ their arrival, and two executions of one session never run at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -168,6 +169,8 @@ class SessionRow:
     last_snapshot_id: UUID | None
     created_at: datetime
     updated_at: datetime
+    cost_usd: Decimal | None = field(default=None, compare=False)
+    """What its executions cost so far, in US dollars; None if it is unknown, and in lists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.budget_ledger import (
@@ -40,11 +42,25 @@ class PreviousStep:
     failed_calls: int = 0
     duration_ms: float = field(default=0.0, compare=False)
     """From its start to its completion, or to now."""
+    inner_usage: Usage = Usage()
+    """Tokens used by model calls of its tools, hooks and processors so far."""
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """What all model calls of the step cost so far, in US dollars; None if it is unknown."""
+        return step_cost(self.facts, self.inner_usage)
 
     @property
     def errors(self) -> int:
         """The number of errors in the step."""
         return len(self.facts.own_errors) or len(self.facts.pseudo_errors) + self.failed_calls
+
+
+def step_cost(facts: StepFacts, inner_usage: Usage) -> Decimal | None:
+    """What a step cost, in US dollars; None if it is unknown, as for an answer without counted tokens."""
+    if not facts.is_failure and not facts.usage.total:
+        return None
+    return (facts.usage + inner_usage).cost_usd
 
 
 MessagePlace: TypeAlias = tuple[int, int]
@@ -166,6 +182,8 @@ class RetryWait:
     """The text for users during the wait."""
     error: str
     """The error message for operators."""
+    usage: Usage = Usage()
+    """What the failed attempts used, as far as the provider charged them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +282,19 @@ class StepRow:
     """The step's latest wait for a retry, which may be over."""
     compactions: tuple[Compaction, ...] = ()
     """The compactions before its reply."""
+    processing_usage: Usage = Usage()
+    """Tokens used by model calls of processors and of hooks after the step."""
+
+    @property
+    def inner_usage(self) -> Usage:
+        """Tokens used by model calls of its tools, hooks and processors."""
+        records = (call.record for call in self.calls if call.record)
+        return sum((record.besides.usage for record in records), self.processing_usage)
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """What all model calls of the step cost so far, in US dollars; None if it is unknown."""
+        return step_cost(self.facts, self.inner_usage) if self.facts else None
 
     @property
     def waits(self) -> RetryWait | None:

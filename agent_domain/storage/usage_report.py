@@ -1,12 +1,15 @@
-"""Usage reports: the summed consumption of executions per agent."""
+"""Usage reports: the summed consumption of executions by agent, user, model or day."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
 from typing import Protocol
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.loop.usage import NO_COST, sum_costs
 from everstep.agent_domain.values import format_moment
 
 MAX_RANGE = timedelta(days=366)
@@ -29,24 +32,50 @@ class TimeRange:
             raise InvalidInput(f"since and until are more than {MAX_RANGE.days} days apart; request less")
 
 
+class UsageGroup(StrEnum):
+    """By what a report sums up executions."""
+
+    AGENT = "agent"
+    USER = "user"
+    MODEL = "model"
+    DAY = "day"
+    """The day in UTC on which they began."""
+
+
 @dataclass(frozen=True, slots=True)
 class UsageAccount:
-    """The consumption of an agent's executions that began in a time range."""
+    """The consumption of the executions of a group that began in a time range."""
 
-    agent: str
+    name: str | None
+    """The agent, the user, the model, or the day such as `2026-01-16`; None if there is none."""
     executions: int
     failed: int
-    steps: int
+    steps: int | None
+    """None for a model, as a step may use several."""
     input: int
     output: int
     cached: int
     reasoning: int
     total: int
+    cost_usd: Decimal | None
+    """What it cost, in US dollars; None if the cost of a part is unknown."""
+    known_cost_usd: Decimal
+    """What the part with known costs cost."""
+
+
+def total_cost(accounts: Iterable[UsageAccount]) -> Decimal | None:
+    """What all of them cost, in US dollars; None if the cost of a part is unknown."""
+    total: Decimal | None = NO_COST
+    for account in accounts:
+        total = sum_costs(total, account.cost_usd)
+    return total
 
 
 class UsageReportStore(Protocol):
     """Sums up usage."""
 
-    async def accounts(self, scope: Scope, time_range: TimeRange) -> Sequence[UsageAccount]:
-        """The consumption of each agent in a time range."""
+    async def accounts(
+        self, scope: Scope, time_range: TimeRange, group: UsageGroup = UsageGroup.AGENT
+    ) -> Sequence[UsageAccount]:
+        """The consumption of each group in a time range, by name."""
         ...

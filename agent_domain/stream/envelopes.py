@@ -11,6 +11,7 @@ The functions below build the records, one for each type of envelope.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, cast
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import WireStatus
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import Usage, usd_number
 from everstep.agent_domain.stream.envelope_types import (
     EPHEMERAL,
     TIME_DIGITS,
@@ -201,6 +202,7 @@ def status_changed_record(
     last_response: str | None = None,
     assistant_name: str | None = None,
     output: Mapping[str, Any] | None = None,
+    cost_usd: Decimal | None = None,
 ) -> EventRecord:
     """A change of the execution's status. `change` identifies it within the execution."""
     payload = {
@@ -210,7 +212,7 @@ def status_changed_record(
         "error_message": error_message,
         "last_response": last_response,
     }
-    optional = {"assistant_name": assistant_name, "output": output}
+    optional = {"assistant_name": assistant_name, "output": output, **_known_cost(cost_usd)}
     present = {key: value for key, value in optional.items() if value is not None}
     return _record(EnvelopeType.AGENT_STATUS, f"status/{change}", payload | present)
 
@@ -253,8 +255,12 @@ def step_completed_record(
     duration_ms: float,
     outcome: ContinuationOutcome | None = None,
     trace: bool = False,
+    cost_usd: Decimal | None = None,
 ) -> EventRecord:
-    """The completion of a step. With `trace`, it contains the outcome of the evaluation."""
+    """The completion of a step, with its cost if that is known.
+
+    With `trace`, it contains the outcome of the evaluation.
+    """
     payload = {
         "step_number": step_number,
         "has_tool_calls": has_tool_calls,
@@ -262,6 +268,7 @@ def step_completed_record(
         "finish_reason": finish_reason,
         "usage": usage.to_wire(),
         "duration_ms": float(duration_ms),
+        **_known_cost(cost_usd),
     }
     optional = {"continuation": _verdict(outcome) if outcome else None} if trace else {}
     return _record(EnvelopeType.AGENT_STEP_COMPLETED, f"step/{step_number}/completed", payload | optional)
@@ -276,6 +283,10 @@ def continuation_record(step_number: int, outcome: ContinuationOutcome) -> Event
     ]
     payload = {"step_number": step_number, **_verdict(outcome), "evaluations": votes}
     return _record(EnvelopeType.AGENT_CONTINUATION, f"step/{step_number}/continuation", payload)
+
+
+def _known_cost(cost_usd: Decimal | None) -> dict[str, Any]:
+    return {} if cost_usd is None else {"cost_usd": usd_number(cost_usd)}
 
 
 def _verdict(outcome: ContinuationOutcome) -> dict[str, Any]:

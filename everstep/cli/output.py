@@ -23,6 +23,7 @@ from everstep.runtime.retention import TableRetention
 
 WIDTH = 200
 MODEL_PREFIX = "  model   "
+UNKNOWN_COST = "unknown: set the prices of the model in its preset"
 NO_WORKER = "no worker has picked it up; `everstep doctor` checks whether one runs"
 
 
@@ -65,6 +66,7 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
     if row.definition_hash:
         yield f"definition {row.definition_hash}"
     yield f"steps      {row.step_count}, {row.usage.get('total', 0)} tokens"
+    yield f"cost       {usd_text(row.cost_usd)}{_tree_text(row)}"
     if ui_url:
         yield f"temporal   {ui_url}/namespaces/{namespace}/workflows/agent-execution%2F{row.ref.execution_id}"
     if row.cancelled_by:
@@ -88,6 +90,7 @@ def step_lines(step: StepRow) -> Iterator[str]:
         yield wait_line(step.waits)
     yield from map(call_line, step.calls)
     yield from map(error_line, step.errors)
+    yield from cost_line(step)
 
 
 def compaction_line(compaction: Compaction) -> str:
@@ -98,6 +101,26 @@ def compaction_line(compaction: Compaction) -> str:
 def step_head(number: int, attempt: int) -> str:
     """The headline of a step."""
     return f"step {number}" + (f"  (attempt {attempt})" if attempt > 1 else "")
+
+
+def usd_text(cost_usd: Decimal | None) -> str:
+    """A cost in US dollars, to at least a cent and to two digits."""
+    if cost_usd is None:
+        return UNKNOWN_COST
+    digits = 2 if cost_usd >= 1 or not cost_usd else 1 - cost_usd.adjusted()
+    return f"${cost_usd:.{max(2, digits)}f}"
+
+
+def _tree_text(row: ExecutionRow) -> str:
+    if row.tree_cost_usd == row.cost_usd:
+        return ""
+    return f", {usd_text(row.tree_cost_usd)} with subagents"
+
+
+def cost_line(step: StepRow) -> Iterator[str]:
+    """What a step cost, if that is known."""
+    if step.cost_usd:
+        yield f"  cost    {usd_text(step.cost_usd)}"
 
 
 def wait_line(wait: RetryWait) -> str:

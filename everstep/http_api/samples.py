@@ -29,6 +29,7 @@ SESSION: Final[Mapping[str, Any]] = {
     "metadata": {"agent": "travel-desk"},
     "last_execution_id": EXECUTION_ID,
     "last_snapshot_id": None,
+    "cost_usd": 0.00694,
     "created_at": AT,
     "updated_at": LATER,
 }
@@ -71,6 +72,8 @@ EXECUTION: Final[Mapping[str, Any]] = {
     "stop_reason": "completed",
     "step_count": 3,
     "usage": {"input": 812, "output": 96, "cached": 0, "reasoning": 0, "total": 908},
+    "cost_usd": 0.00694,
+    "tree_cost_usd": 0.00694,
     "output": {"response": "Your train to Bergen is booked.", "stop_reason": "completed"},
     "error_message": None,
     "last_snapshot_id": "7d4e1c53-2f0b-5c55-9a51-7b0b6f1c2d3e",

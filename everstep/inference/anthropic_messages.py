@@ -355,6 +355,7 @@ class MessagesReader:
         self._arguments: dict[int, str] = {}
         self._usage: Json = {}
         self._stop_reason = ""
+        self.has_output = False
 
     def feed(self, event: Json) -> None:
         """Process an event; unknown events are ignored."""
@@ -373,11 +374,22 @@ class MessagesReader:
             case _:
                 pass
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counters of the whole answer were read: they come with the stop reason."""
+        return bool(self._stop_reason)
+
+    @property
+    def usage(self) -> Usage:
+        """The counters so far."""
+        return usage(self._usage)
+
     def _count(self, counts: Mapping[str, Any] | None) -> None:
         """Counters are running totals; missing ones keep their value."""
         self._usage |= {name: value for name, value in (counts or {}).items() if value is not None}
 
     def _start(self, index: int, block: Json) -> None:
+        self.has_output = True
         self._blocks[index] = dict(block)
         if block["type"] == "text":
             self.spoken.append(block.get("text") or "")
@@ -403,7 +415,7 @@ class MessagesReader:
             self.spoken.text,
             calls,
             _FINISH.get(self._stop_reason, FinishReason.parse(self._stop_reason)).value,
-            usage(self._usage),
+            self.usage,
             bundle_items(self._origin, _to_return(self._returnable_blocks())),
         )
 

@@ -13,8 +13,9 @@ from everstep.agent_domain.agents.call_limits import CallLimits, limits_of_any
 from everstep.agent_domain.agents.drivers import Model, OnText
 from everstep.agent_domain.agents.structured_result import has_native_output
 from everstep.agent_domain.agents.token_counting import ContextWindow, provider_count, window_of
-from everstep.agent_domain.errors import RETRYABLE, InvalidInput
+from everstep.agent_domain.errors import RETRYABLE, InvalidInput, ModelError
 from everstep.agent_domain.loop.retries import IsScripted, retry_seconds_of
+from everstep.agent_domain.loop.usage import Usage, take_usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.steps import InferenceResponse
@@ -72,18 +73,26 @@ class FallbackModel:
             has_text = True
             on_text(text)
 
-        failures: list[Exception] = []
+        failures: list[ModelError] = []
+        used = Usage()
         for model in self.models:
             try:
-                return await model.respond(request, forward)
-            except RETRYABLE as failure:
+                response = await model.respond(request, forward)
+                return response.charged(used) if failures else response
+            except ModelError as failure:
+                used += take_usage(failure)
+                if not isinstance(failure, RETRYABLE):
+                    failure.usage = used
+                    raise
                 failures.append(failure)
                 if has_text:
                     break
-        raise _worst(failures)
+        worst = _worst(failures)
+        worst.usage = used
+        raise worst
 
 
-def _worst(failures: Sequence[Exception]) -> Exception:
+def _worst(failures: Sequence[ModelError]) -> ModelError:
     """One failure for all: after its wait, each of the models may be asked again."""
     worst = max(failures, key=_wait)
     for other in failures:

@@ -83,7 +83,14 @@ class Models:
         match preset.driver:
             case Driver.SCRIPTED:
                 script = Script.load(preset.scenario) if preset.scenario else DEMO_SCRIPT
-                return ScenarioModel(script, self._sleep, preset_window(preset), preset_limits(preset))
+                return ScenarioModel(
+                    script,
+                    self._sleep,
+                    preset_window(preset),
+                    preset_limits(preset),
+                    prices=preset.prices,
+                    name=preset.model,
+                )
             case Driver.OPENAI:
                 from everstep.inference.openai_responses import OpenAIResponses  # noqa: PLC0415 -- see above
 

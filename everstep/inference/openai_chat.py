@@ -220,15 +220,27 @@ class ChatReader:
         self._finish_reason = ""
         self._refused = False
         self._usage: object = None
+        self.has_output = False
 
     def feed(self, event: Json) -> None:
         """Process a chunk; the last one may contain only counters."""
         self._usage = event.get("usage") or self._usage
         for choice in records(event.get("choices")):
+            self.has_output = True
             self._feed_delta(record(choice.get("delta")))
             if choice.get("finish_reason"):
                 self._finish_reason = choice["finish_reason"]
                 self.is_complete = True
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counters of the whole answer were read."""
+        return self.is_complete and bool(self._usage)
+
+    @property
+    def usage(self) -> Usage:
+        """The counters so far; some servers send them with each chunk."""
+        return usage(self._usage)
 
     def _feed_delta(self, delta: Json) -> None:
         self.append_text(_text(delta.get("content")))
@@ -265,7 +277,7 @@ class ChatReader:
             self.spoken.text,
             calls,
             self._reason(called=bool(calls)).value,
-            usage(self._usage),
+            self.usage,
             bundle_items(self._origin, self._to_return()),
         )
 

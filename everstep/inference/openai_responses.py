@@ -203,6 +203,7 @@ class ResponsesReader:
     def __init__(self, preset: Preset, error_for: Callable[[ProviderComplaint], ModelError]) -> None:
         self.spoken = AnswerText()
         self.is_complete = False
+        self.has_output = False
         self._preset = preset
         self._origin = preset.origin
         self._complained = error_for
@@ -214,8 +215,10 @@ class ResponsesReader:
         match event["type"]:
             case "response.output_text.delta" | "response.refusal.delta":
                 self.spoken.append(event["delta"])
-            case "response.output_item.added" if event["item"]["type"] == "message":
-                self.spoken.begin_paragraph()
+            case "response.output_item.added":
+                self.has_output = True
+                if event["item"]["type"] == "message":
+                    self.spoken.begin_paragraph()
             case "response.output_item.done" if "output_index" not in event:
                 raise incomplete_api(self._preset, "output_index")
             case "response.output_item.done":
@@ -223,16 +226,27 @@ class ResponsesReader:
             case "response.completed" | "response.incomplete":
                 self._close(event["response"])
             case "response.failed":
+                self._closing = event["response"]
                 raise self._complained(ProviderComplaint.parse(event["response"].get("error")))
             case "error":
                 raise self._complained(ProviderComplaint.parse({**event, "type": ""}))
             case _:
                 pass
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counters of the whole answer were read."""
+        return bool(self._closing.get("usage"))
+
+    @property
+    def usage(self) -> Usage:
+        """The counters; they come with the closing event."""
+        return usage(self._closing.get("usage"))
+
     def _close(self, response: Json) -> None:
+        self._closing = response
         if response.get("error"):
             raise self._complained(ProviderComplaint.parse(response["error"]))
-        self._closing = response
         self.is_complete = True
         if not self.spoken.text:
             self.spoken.append(_joined_text(self._output))
@@ -251,7 +265,7 @@ class ResponsesReader:
             self.spoken.text,
             calls,
             self._finish_reason(called=bool(calls)).value,
-            usage(self._closing.get("usage")),
+            self.usage,
             bundle_items(self._origin, _to_return(self._output)),
         )
 

@@ -34,7 +34,7 @@ from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.media_types import FileKind
 from everstep.agent_domain.nearest import did_you_mean
-from everstep.agent_domain.pricing.known_prices import known_prices
+from everstep.agent_domain.pricing.known_prices import KnownPrices, known_prices
 from everstep.agent_domain.pricing.prices import MAX_PRICE, UNKNOWN_PRICE_LIST, PriceList, prices_from
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.inference.json_reading import record
@@ -256,7 +256,7 @@ class Preset(StrictModel):
 
         Known prices are those of a provider's standard service tier, and do not apply to others.
         """
-        known = known_prices(self.model) if self.service_tier in _STANDARD_TIERS else None
+        known = table_prices(self)
         listed = known.prices if known else UNKNOWN_PRICE_LIST
         return listed.with_own(prices_from({key: getattr(self, key) for key in PRICE_KEYS}))
 
@@ -269,6 +269,12 @@ class Preset(StrictModel):
 PRICE_KEYS = ("input_price", "cached_input_price", "cache_write_price", "output_price", "reasoning_price")
 MODEL_FACTS = ("accepts", "context_window", *PRICE_KEYS)
 """Settings that describe one model, and do not apply to another one of the same preset."""
+
+
+def table_prices(preset: Preset) -> KnownPrices | None:
+    """The row of a preset's model in the table of known prices; None if none fits its service tier."""
+    return known_prices(preset.model) if preset.service_tier in _STANDARD_TIERS else None
+
 
 OPENAI, ANTHROPIC, DEMO, LOCAL = "openai", "anthropic", "demo", "local"
 

@@ -28,9 +28,11 @@ from everstep.agent_domain.agents.call_limits import CallLimits
 from everstep.agent_domain.agents.drivers import OnText
 from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelTimeout, ModelUnavailable, WrongApi
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.readable_parts import readable_messages, sent_kinds
 from everstep.agent_domain.messages.response_format import ResponseFormat
+from everstep.agent_domain.pricing.prices import call_cost
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
 from everstep.inference.context_windows import preset_limits, preset_window
@@ -69,6 +71,18 @@ class AnswerReader(Protocol):
     spoken: AnswerText
     is_complete: bool
     """Whether the closing event was read."""
+    has_output: bool
+    """Whether a part of the answer was read, which the provider charges even if the rest does not come."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counters of the whole answer were read."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """The counters so far."""
+        ...
 
     def feed(self, event: Json) -> None:
         """Process an event.
@@ -134,6 +148,7 @@ class ProviderModel(ABC):
 
     def __init__(self, preset: Preset, key: str | None, now: Callable[[], datetime] = utc_now) -> None:
         self.preset = preset
+        self._prices = preset.prices
         self._key = key
         self._now = now
 
@@ -207,7 +222,29 @@ class ProviderModel(ABC):
             ModelError: The provider cannot be reached, refused the request, or sent an answer that cannot be
                 read.
         """
-        reader, source = self.reader(), _StreamState()
+        reader = self.reader()
+        try:
+            response = await self._answer(request, on_text, reader)
+        except ModelError as error:
+            error.usage = self._charged_usage(reader)
+            raise
+        usage = response.usage.with_cost(call_cost(response.usage, self._prices))
+        return replace(response, usage=usage, model=self.preset.model)
+
+    def _charged_usage(self, reader: AnswerReader) -> Usage | None:
+        """What a call used that failed; None if the provider has charged nothing."""
+        try:
+            used = reader.usage
+        except _UNREADABLE:
+            used = Usage()
+        if reader.is_counted:
+            return used.with_cost(call_cost(used, self._prices))
+        return used.with_cost(None) if reader.has_output or used.total else None
+
+    async def _answer(
+        self, request: InferenceRequest, on_text: OnText, reader: AnswerReader
+    ) -> InferenceResponse:
+        source = _StreamState()
         body = self.body(self.readable(request))
         try:
             async with aclosing(self._events(body, reader, source)) as events:

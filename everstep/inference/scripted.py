@@ -20,6 +20,7 @@ here; a new process raises them as often again.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -41,6 +42,7 @@ from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import Message, Messages
 from everstep.agent_domain.messages.response_format import ResponseFormat
+from everstep.agent_domain.pricing.prices import PriceList
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
@@ -95,8 +97,13 @@ class ScriptedError(_Written):
     after: int = Field(default=0, ge=0)
     """How many characters are sent before the failure."""
 
-    def exception(self) -> ModelError:
-        """The exception to raise."""
+    def exception(self, usage: Usage | None = None) -> ModelError:
+        """The exception to raise, with what the call used."""
+        error = self._exception()
+        error.usage = usage
+        return error
+
+    def _exception(self) -> ModelError:
         match self.type:
             case "rate_limit":
                 return RateLimited(self.message, self.retry_after)
@@ -240,10 +247,15 @@ class ScenarioModel:
         sleep: Sleep = asyncio.sleep,
         window: ContextWindow | None = None,
         limits: CallLimits | None = None,
+        *,
+        prices: PriceList | None = None,
+        name: str = "",
     ) -> None:
         self.script = script
         self.call_limits = limits or CallLimits()
         self.window = window
+        self.prices = prices
+        self.name = name
         self._sleep = sleep
         self._raised: Counter[int] = Counter()
 
@@ -260,8 +272,13 @@ class ScenarioModel:
         error = turn.error if self._fails(hash((place, conversation)), turn.error) else None
         await self._send_text(turn, on_text, error.after if error else len(turn.text))
         if error:
-            raise error.exception()
-        return turn.response()
+            # A call that broke off after a part of its answer is charged.
+            raise error.exception(self._priced(turn.usage) if error.after and turn.usage.total else None)
+        response = turn.response()
+        return replace(response, usage=self._priced(response.usage), model=self.name)
+
+    def _priced(self, usage: Usage) -> Usage:
+        return usage if self.prices is None else usage.with_cost(self.prices.cost(usage))
 
     def _fails(self, occasion: int, error: ScriptedError | None) -> bool:
         if error is None:

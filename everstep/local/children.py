@@ -11,6 +11,7 @@ from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, final_situation
 from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.values import EMPTY
 from everstep.local.local_budgets import LocalBudgets
@@ -38,16 +39,17 @@ class SubagentParent:
         self.state = state
         self.run = run
 
-    async def run_child(self, spawn: Spawn) -> tuple[ChildEnd, int]:
-        """Run a child; returns how it ended and the tokens it used."""
+    async def run_child(self, spawn: Spawn) -> tuple[ChildEnd, Besides]:
+        """Run a child; returns how it ended and what it used."""
         definition, state = self._child_start(spawn)
         try:
             final_state = await self.run(definition, state)
         except ListenerFailed:
             raise
         except Exception as error:  # noqa: BLE001 -- a child that cannot run has failed; its parent continues
-            return ChildEnd(ExecutionStatus.FAILED, error=StepError.of(error).message), 0
-        return _end_of(final_state), final_state.tokens
+            return ChildEnd(ExecutionStatus.FAILED, error=StepError.of(error).message), NOTHING_BESIDES
+        used = Besides(child_tokens=final_state.tokens, child_cost_usd=final_state.tree_cost_usd)
+        return _end_of(final_state), used
 
     def _child_start(self, spawn: Spawn) -> tuple[AgentDefinition, AgentState]:
         """Return the child's definition and its initial state."""

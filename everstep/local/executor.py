@@ -14,7 +14,7 @@ from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.agents.spawning import CanSpawn, Spawn
 from everstep.agent_domain.errors import InvalidInput, ListenerFailed, ToolFailed
 from everstep.agent_domain.loop.step_error import StepError
-from everstep.agent_domain.loop.step_facts import Besides, CallNeed
+from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, CallNeed
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.state.events import EventBus, ToolCallCompleted, ToolCallStarted
 from everstep.agent_domain.state.state import AgentState
@@ -164,17 +164,16 @@ class LocalExecutor:
         self, call: ToolCall, context: ToolContext, parent: SubagentParent, hooks: ToolHooks | None
     ) -> ToolRun:
         """Run a subagent; every error becomes the outcome of the call."""
-        started, tokens = self.clock.now(), 0
+        started, besides = self.clock.now(), NOTHING_BESIDES
         outcome = await spawn_child(self.definition.tools, call, context)
         if isinstance(outcome, Spawn):
             try:
-                end, tokens = await parent.run_child(outcome)
+                end, besides = await parent.run_child(outcome)
                 outcome = await report_child(self.definition.tools, call, end)
             except ListenerFailed:
                 raise
             except Exception as error:  # noqa: BLE001 -- the model reads the error
                 outcome = Outcome(error=StepError.of(error, call.name))
-        besides = Besides(child_tokens=tokens)
         if hooks:
             await hooks.charge(besides)
         execution = outcome.execution(call, started, self.clock.now())

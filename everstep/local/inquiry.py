@@ -5,9 +5,9 @@ from functools import partial
 
 from everstep.agent_domain.agents.drivers import CanUseTools, Model, StepDriver, ignore_text
 from everstep.agent_domain.agents.plan import ExecutionPlan
-from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput, ModelError
 from everstep.agent_domain.loop.retries import LOCAL_SECONDS
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import Usage, take_usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.inquiry import ModelChoice
@@ -40,6 +40,9 @@ class LocalInquiry:
             response = await self.model_retry.retry(
                 own, lambda: asked_model.respond(request, ignore_text), self.on_pause
             )
+        except ModelError as error:
+            self.usage += take_usage(error)
+            raise
         finally:
             if calls:
                 await calls.settle()

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -106,6 +107,7 @@ class EventNarrator:
                 duration_ms=record.duration * 1000,
                 completed_at=record.completed_at,
                 continuation=record.outcome,
+                cost_usd=step.cost_usd if usage.total else None,
             )
         )
         if usage.total > 0:
@@ -139,6 +141,7 @@ class EventNarrator:
                 errors=_error_messages(step) if step else (),
                 last_response=state.final_response,
                 output=state.execution.output_data,
+                cost_usd=_known_cost(state),
             )
         )
 
@@ -179,6 +182,7 @@ class EventNarrator:
                     steps_completed=state.step_count,
                     total_usage=state.usage,
                     errors=errors,
+                    cost_usd=_known_cost(state),
                 )
             )
         self.events.emit(
@@ -192,8 +196,14 @@ class EventNarrator:
                 errors=errors,
                 stop_reason=outcome.stop_reason,
                 output=state.execution.output_data,
+                cost_usd=_known_cost(state),
             )
         )
+
+
+def _known_cost(state: AgentState) -> Decimal | None:
+    """What the run cost so far; None without model calls."""
+    return state.cost_usd if state.usage.total else None
 
 
 class TextEmitter:

@@ -39,6 +39,7 @@ from everstep.agent_domain.loop.loop import (
     Stop,
     decide,
 )
+from everstep.agent_domain.loop.usage import take_usage
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
@@ -295,7 +296,8 @@ class LocalRunner:
                 seconds -= state.execution.step_executions[-1].processing_seconds
                 complete.append(state)
                 self.narrator.emit_step_start(state)
-            state = state.failed(failure_of(error), self.clock.now(), max(0.0, seconds))
+            failure = failure_of(error)
+            state = state.failed(failure, self.clock.now(), max(0.0, seconds), take_usage(error))
         decision = decision or self._decide(state)
         outcome = decision.outcome if isinstance(decision, Infer | Stop) else None
         return [*complete, self._record(state, outcome)], decision
@@ -385,7 +387,8 @@ class LocalRunner:
             await call.ask(self.definition, driver, infer, compactor=self._compactor(step.state, ask))
         finally:
             # A compaction, and what it cost, is kept if the model fails after it.
-            step.state = call.state.spent(ask.usage) if ask.usage.total else call.state
+            # A compaction is no part of the step.
+            step.state = call.state.with_facts(call.state.facts.spent(ask.usage))
         text.close()
 
     def _compactor(self, state: AgentState, ask: LocalInquiry) -> Compactor | None:

@@ -1,6 +1,7 @@
 """The models of a process: from its environment and `everstep.toml`, wherever agents run."""
 
 import os
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -9,10 +10,11 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.agents.token_counting import ContextWindow, window_of
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.loop.usage import usd_number
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.inference.context_windows import preset_window
 from everstep.inference.models import Models
-from everstep.inference.presets import MODEL_FACTS, Driver, Preset, Presets
+from everstep.inference.presets import Driver, Preset, Presets, table_prices
 from everstep.runtime.local_model.model_server import find_endpoint, missing_part
 from everstep.runtime.settings import Settings
 
@@ -76,8 +78,19 @@ def _description(preset: Preset) -> dict[str, Any]:
         "api_key_env": preset.api_key_env,
         "has_key": _has_key(preset),
         "fallback": preset.fallback,
-        **{fact: getattr(preset, fact) for fact in MODEL_FACTS},
+        **_prices(preset),
         "context_window": window.tokens if (window := preset_window(preset)) else None,
+    }
+
+
+def _prices(preset: Preset) -> dict[str, Any]:
+    """Return the prices that apply, and where those come from that the preset does not set."""
+    listed, known = preset.prices, table_prices(preset)
+    prices = {field.name: getattr(listed.prices, field.name) for field in fields(listed.prices)}
+    return {
+        **{f"{name}_price": usd_number(price) for name, price in prices.items()},
+        "prices_source": known and known.source,
+        "prices_read_on": known and known.read_on.isoformat(),
     }
 
 

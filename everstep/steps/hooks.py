@@ -151,7 +151,8 @@ class ToolHooks:
     async def charge(self, besides: Besides) -> None:
         """Add what a call used to the state that the next hooks receive."""
         async with self._turn:
-            self.state = self.state.spent(besides.usage).charged(besides.child_tokens)
+            state = self.state.spent(besides.usage)
+            self.state = state.charged(besides.child_tokens, besides.child_cost_usd)
 
     def notes(self, call_id: str) -> MetadataChanges:
         """The changes that the hooks of a call made to the metadata."""

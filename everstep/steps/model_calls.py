@@ -13,6 +13,7 @@ from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import ContextTooLong
 from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.repeated_calls import LoopReminder
+from everstep.agent_domain.loop.usage import Usage, take_usage
 from everstep.agent_domain.messages.messages import Messages, user
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.steps import NO_ADDITIONS, HookAdditions
@@ -40,6 +41,8 @@ class ModelCall:
         """The messages and metadata that the hooks added."""
         self.is_waiting = False
         """Whether the model was asked and has not replied, also if it failed."""
+        self.charged = Usage()
+        """What earlier attempts at the call used."""
         self._began = seconds()
 
     def prepare_turn(self, reminder: LoopReminder | None, *, is_last: bool = False) -> None:
@@ -97,6 +100,7 @@ class ModelCall:
             if compactor is None:
                 raise
             self.is_waiting = False
+            self.charged += take_usage(error)
             self.state = await compactor.fit_after(error, self.state, driver)
             reply = await self._infer(infer, is_compacting=True)
         if self.state.execution.is_last_turn:
@@ -111,11 +115,12 @@ class ModelCall:
             # An agent without compaction reads a conversation that another one compacted as a whole.
             reply = await infer(state_for_model(self.state) if is_compacting else self.state)
         self.is_waiting = False
-        return reply
+        return reply.charged(self.charged)
 
     def fail(self, error: Exception, at: datetime) -> None:
         """Turn an exception into a failure step."""
-        self.state = self.state.failed(failure_of(error), at, self.elapsed)
+        usage = self.charged + take_usage(error)
+        self.state = self.state.failed(failure_of(error), at, self.elapsed, usage)
 
     @property
     def elapsed(self) -> float:

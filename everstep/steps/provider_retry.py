@@ -5,11 +5,12 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from typing import Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.errors import RETRYABLE
 from everstep.agent_domain.loop.retries import GiveUp, IsScripted, RetryBudget, budget_of, delay_text
+from everstep.agent_domain.loop.usage import Usage, take_usage
 
 T = TypeVar("T")
 
@@ -18,6 +19,15 @@ LOGGER = logging.getLogger(__name__)
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 OnPause: TypeAlias = Callable[[str, Exception, float], object]
 """Called with the sentence to show during the pause, the error, and the seconds."""
+
+
+@runtime_checkable
+class CanBeCharged(Protocol):
+    """A result of a model call that can count what failed attempts used."""
+
+    def charged(self, usage: Usage) -> Self:
+        """A copy that also counts this usage."""
+        ...
 
 
 def log_pause(sentence: str, error: Exception, seconds: float) -> None:
@@ -52,22 +62,24 @@ async def retry_within(
         may_repeat: Whether the call may be repeated; False once a listener has received a part of the reply.
 
     Returns:
-        The result of `ask`.
+        The result of `ask`. It counts what failed attempts used; if all fail, the error does.
     """
-    failures, since, waited = 0, 0.0, 0.0
+    failures, since, waited, used = 0, 0.0, 0.0, Usage()
     while True:
         try:
-            return await ask()
+            result = await ask()
+            return result.charged(used) if failures and isinstance(result, CanBeCharged) else result
         except RETRYABLE as error:
             failures += 1
+            used += take_usage(error)
             since = since if failures > 1 else clock()
             # A sleep that returns at once uses up the budget as well.
             spent = max(clock() - since, waited)
             next_try = budget.after(error, failures, spent, random.random())  # noqa: S311 -- jitter
             if isinstance(next_try, GiveUp):
                 add_reason(error, next_try.reason)
-                raise
-            if not may_repeat():
+            if isinstance(next_try, GiveUp) or not may_repeat():
+                error.usage = used
                 raise
             seconds = next_try.seconds
             on_pause(delay_text(error, seconds), error, seconds)

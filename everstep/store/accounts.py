@@ -1,45 +1,109 @@
 """Usage totals of executions, computed by PostgreSQL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Integer, Select, case, cast, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.storage.usage_report import TimeRange, UsageAccount
+from everstep.agent_domain.loop.usage import NO_COST
+from everstep.agent_domain.storage.usage_report import TimeRange, UsageAccount, UsageGroup, total_cost
+from everstep.store.cost_tables import model_usage
 from everstep.store.errors import error_translation
 from everstep.store.tables import executions
 
+_NAMES: Mapping[UsageGroup, ColumnElement[Any]] = {
+    UsageGroup.AGENT: executions.c.agent_type,
+    UsageGroup.USER: executions.c.user_id,
+    UsageGroup.DAY: func.to_char(func.timezone("UTC", executions.c.created_at), "YYYY-MM-DD"),
+    UsageGroup.MODEL: func.nullif(model_usage.c.model, ""),
+}
 
-def _tokens(counter: str) -> ColumnElement[int]:
-    counted = cast(executions.c.token_breakdown[counter].as_string(), BigInteger)
+
+def _sum(counted: ColumnElement[Any]) -> ColumnElement[int]:
     return cast(func.coalesce(func.sum(counted), 0), BigInteger)
 
 
-_COUNTED = (
-    executions.c.agent_type,
+def _tokens(counter: str) -> ColumnElement[int]:
+    return _sum(cast(executions.c.token_breakdown[counter].as_string(), BigInteger))
+
+
+def _costs(own: Any) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """Return the sum of the costs, null if one of them is, and that of the known ones."""
+    is_known = func.count() == func.count(own.cost_usd)
+    return case((is_known, func.coalesce(func.sum(own.cost_usd), 0))), func.coalesce(
+        func.sum(own.known_cost_usd), 0
+    )
+
+
+_EXECUTIONS = (
     func.count(),
     func.count().filter(executions.c.status == str(ExecutionStatus.FAILED)),
+)
+_COUNTED = (
+    *_EXECUTIONS,
     cast(func.sum(executions.c.step_count), Integer),
     *map(_tokens, ("input", "output", "cached", "reasoning", "total")),
+    *_costs(executions.c),
+)
+_USED = model_usage.c
+_CACHED = _USED.cache_write + _USED.cache_read
+_COUNTED_BY_MODEL = (
+    *_EXECUTIONS,
+    cast(literal(None), Integer),
+    *map(_sum, (_USED.input, _USED.output, _CACHED, _USED.reasoning)),
+    _sum(_USED.input + _USED.output + _CACHED + _USED.reasoning),
+    *_costs(_USED),
 )
 
 
 class PostgresAccounts:
-    """Computes usage reports from the execution table."""
+    """Computes usage reports from the tables of executions and of the usage of models."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
 
-    async def accounts(self, scope: Scope, time_range: TimeRange) -> Sequence[UsageAccount]:
-        """Return the usage of each agent within a time time_range."""
-        created = executions.c.created_at
-        wanted = select(*_COUNTED).where(executions.c.tenant_id == scope.tenant_id)
-        if scope.user_id is not None:
-            wanted = wanted.where(executions.c.user_id == scope.user_id)
-        within = wanted.where(created >= time_range.since, created < time_range.until)
-        by_agent = within.group_by(executions.c.agent_type).order_by(executions.c.agent_type)
+    async def accounts(
+        self, scope: Scope, time_range: TimeRange, group: UsageGroup = UsageGroup.AGENT
+    ) -> Sequence[UsageAccount]:
+        """Return the usage of each group within a time range."""
+        if group is not UsageGroup.MODEL:
+            return await self._fetch(_grouped(scope, time_range, group))
+        by_model = _grouped(scope, time_range, group).join_from(
+            executions, model_usage, model_usage.c.execution_id == executions.c.id
+        )
+        by_agent = _grouped(scope, time_range, UsageGroup.AGENT)
+        return _with_remainder(await self._fetch(by_model), await self._fetch(by_agent))
+
+    async def _fetch(self, wanted: Select[Any]) -> list[UsageAccount]:
         with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
-                return [UsageAccount(*row) for row in await connection.execute(by_agent)]
+                return [UsageAccount(*row) for row in await connection.execute(wanted)]
+
+
+def _grouped(scope: Scope, time_range: TimeRange, group: UsageGroup) -> Select[Any]:
+    name, created = _NAMES[group], executions.c.created_at
+    counted = _COUNTED_BY_MODEL if group is UsageGroup.MODEL else _COUNTED
+    wanted = select(name, *counted).where(executions.c.tenant_id == scope.tenant_id)
+    if scope.user_id is not None:
+        wanted = wanted.where(executions.c.user_id == scope.user_id)
+    within = wanted.where(created >= time_range.since, created < time_range.until)
+    return within.group_by(name).order_by(name)
+
+
+def _with_remainder(models: list[UsageAccount], agents: list[UsageAccount]) -> list[UsageAccount]:
+    """Add what belongs to no known model, such as the usage of older releases, to the row without a name."""
+    named = [account for account in models if account.name is not None]
+    others = next((account for account in models if account.name is None), None)
+    counters = ("input", "output", "cached", "reasoning", "total", "known_cost_usd")
+    missing = {
+        key: max(0, sum(getattr(each, key) for each in agents) - sum(getattr(each, key) for each in models))
+        for key in counters
+    }
+    if not any(missing.values()):
+        return models
+    rest = others or UsageAccount(None, 0, 0, None, 0, 0, 0, 0, 0, total_cost(agents), NO_COST)
+    return [*named, replace(rest, **{key: getattr(rest, key) + missing[key] for key in counters})]

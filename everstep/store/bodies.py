@@ -117,7 +117,8 @@ def parse_attachments(data: Any) -> tuple[Attachment, ...]:
 
 def dump_side_results(side_results: Besides) -> str | None:
     """Return a call's side results as JSON text, or None if there are none, which is the usual case."""
-    return None if side_results == NOTHING_BESIDES else _SIDE_RESULTS.dump_json(side_results).decode()
+    is_empty = side_results == NOTHING_BESIDES and not side_results.usage.uncounted_calls
+    return None if is_empty else _SIDE_RESULTS.dump_json(side_results).decode()
 
 
 def parse_side_results(data: Any) -> Besides:
@@ -219,6 +220,11 @@ def parse_rules(data: Any) -> tuple[ApprovalRule, ...]:
 def add_usage(breakdown: Mapping[str, Any], usage: Usage) -> dict[str, int]:
     """Return the token counts of a breakdown plus a usage, by kind."""
     return {kind: breakdown.get(kind, 0) + count for kind, count in usage.to_breakdown().items()}
+
+
+def sum_usage(stored: Iterable[Mapping[str, Any]]) -> Usage:
+    """Return the sum of stored usages."""
+    return sum(map(Usage.from_dict, stored), Usage())
 
 
 def first_agent_id(execution_id: UUID) -> UUID:

@@ -4,7 +4,7 @@ from sqlalchemy import text
 
 from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.execution_statements import ALLOWED
-from everstep.store.step_statements import ADD_USAGE
+from everstep.store.step_statements import ADD_MODEL_USAGE, ADD_USAGE
 from everstep.store.stream_statements import ITS_STREAM, POSITIONS, append_sql
 from everstep.store.transcript_statements import IN_LAST_STEPS
 
@@ -115,6 +115,7 @@ RECORD_INNER_REPLY = text(f"""
           FROM fresh
             ON CONFLICT (execution_id, key) DO UPDATE
            SET digest = excluded.digest, response = excluded.response
+    ), used AS ({ADD_MODEL_USAGE}
     ), execution AS (
         UPDATE agent_executions
            SET {ADD_USAGE}, updated_at = clock_timestamp()

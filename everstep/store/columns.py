@@ -3,7 +3,19 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, Column, DateTime, Double, ForeignKey, Index, Text, Uuid, text
+from sqlalchemy import (
+    JSON,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    Numeric,
+    Text,
+    Uuid,
+    text,
+)
 
 from everstep.agent_domain.loop.status import ExecutionStatus
 
@@ -80,3 +92,14 @@ def reference_index(name: str, column: str) -> Index:
 def seconds_column(name: str) -> Column[Any]:
     """Return a column for a duration, 0 by default."""
     return Column(name, Double, nullable=False, server_default=text("0"))
+
+
+def cost_columns() -> tuple[Column[Any], Column[Any]]:
+    """Return the columns of a cost in US dollars.
+
+    The first is null if the cost of a model call is unknown; the second is the sum of the known costs.
+    """
+    return (
+        Column("cost_usd", Numeric, server_default=text("0")),
+        Column("known_cost_usd", Numeric, nullable=False, server_default=text("0")),
+    )

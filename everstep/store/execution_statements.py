@@ -38,7 +38,8 @@ ACCEPT = text("""
                                    (SELECT coalesce(session_began_at, started_at)
                                       FROM agent_executions WHERE id = :continues)) END)
             ON CONFLICT (id) DO NOTHING
-     RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, stop_reason,
+     RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, cost_usd,
+               stop_reason,
                output, error_message, error_told, metadata, agent_metadata, created_at, started_at,
                completed_at, parent_execution_id, user_id, last_snapshot_id, session_seconds, session_began_at
     ), made AS (

@@ -5,12 +5,14 @@ its writes, so each is atomic. Everything that can be refused is validated befor
 """
 
 from dataclasses import replace
+from decimal import Decimal
 from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.usage import sum_costs
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.storage.steps import StepInput
@@ -90,7 +92,19 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
         execution = self._find(ref)
         if execution is None:
             return None
-        return replace(execution.row, definition_hash=execution.spec.definition_hash or None)
+        return replace(
+            execution.row,
+            definition_hash=execution.spec.definition_hash or None,
+            tree_cost_usd=self._tree_cost(execution),
+        )
+
+    def _tree_cost(self, execution: MemoryExecution) -> Decimal | None:
+        """Return what an execution and its child executions cost."""
+        own, cost = execution.ref.execution_id, execution.cost_usd
+        for other in self._executions.values():
+            if other.parent_execution_id == own:
+                cost = sum_costs(cost, self._tree_cost(other))
+        return cost
 
     async def executions(
         self,

@@ -24,6 +24,7 @@ from everstep.store.memory_records import (
     MemoryCall,
     MemoryExecution,
     MemoryStream,
+    processing_usage,
     require_active,
 )
 
@@ -179,4 +180,6 @@ def _step_before(execution: MemoryExecution, number: int | None, now: datetime) 
         return None
     calls = [call for call in execution.calls.values() if call.step == step.facts.number]
     failed = sum(call.record is not None and call.record.error is not None for call in calls)
-    return PreviousStep(step.facts, failed, ((step.completed_at or now) - step.started_at) / _MILLISECOND)
+    inner = sum((call.record.besides.usage for call in calls if call.record), processing_usage(step))
+    milliseconds = ((step.completed_at or now) - step.started_at) / _MILLISECOND
+    return PreviousStep(step.facts, failed, milliseconds, inner)

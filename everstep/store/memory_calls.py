@@ -9,7 +9,7 @@ from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTerms
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
 from everstep.agent_domain.stream.records import EventRecord, no_event_records
-from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import encode
 from everstep.store.memory_base import remembered_rules
@@ -119,7 +119,7 @@ class MemoryCalls(MemoryBudgets):
         kept = replace(reply, response=as_stored(reply.response, "the response"))
 
         execution.inner_replies[reply.key] = kept
-        execution.usage = frozen_map(bodies.add_usage(execution.usage, usage))
+        execution.add_usage(usage)
         if spending:
             self._settle_budgets(ref, spending)
         return reply

@@ -1,7 +1,7 @@
 """Records of the memory store, and the values that they hold."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
@@ -16,7 +16,7 @@ from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import NO_COST, Usage, sum_costs
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.budget_ledger import BudgetAccount
@@ -51,6 +51,12 @@ class MemoryStep:
     completed_at: datetime | None = None
     processed: FrozenDict | None = None
     wait: RetryWait | None = None
+
+
+def processing_usage(step: MemoryStep) -> Usage:
+    """Return the usage of the model calls of a step's processors."""
+    facts: Mapping[str, Any] = (step.processed or EMPTY).get("facts", EMPTY)
+    return Usage.from_dict(facts.get("besides", EMPTY).get("usage"))
 
 
 @dataclass(slots=True)
@@ -148,6 +154,8 @@ class MemoryExecution:
     status: ExecutionStatus = ExecutionStatus.PENDING
     step_count: int = 0
     usage: FrozenDict = field(default_factory=lambda: frozen_map(Usage().to_breakdown()))
+    cost_usd: Decimal | None = NO_COST
+    """What its model calls cost; None if the cost of one is unknown."""
     stop_reason: StopReason | None = None
     output: FrozenDict | None = None
     error_message: str | None = None
@@ -183,6 +191,12 @@ class MemoryExecution:
         """Whether a cancel is stored, delivered or not."""
         return any(command.kind is CommandKind.CANCEL for command in self.commands.values())
 
+    def add_usage(self, usage: Usage, *, has_answer: bool = True) -> None:
+        """Add what a model call used, also if its provider counted no tokens."""
+        self.usage = frozen_map(bodies.add_usage(self.usage, usage))
+        if has_answer:
+            self.cost_usd = sum_costs(self.cost_usd, usage.cost_usd if usage.total else None)
+
     def add_lines(self, step: int, lines: Iterable[TranscriptLine]) -> None:
         """Append messages and notes to the transcript of a step."""
         for line in lines:
@@ -213,6 +227,7 @@ class MemoryExecution:
             status=self.status,
             step_count=self.step_count,
             usage=self.usage,
+            cost_usd=self.cost_usd,
             stop_reason=self.stop_reason,
             output=self.output,
             error_message=self.error_message,

@@ -8,6 +8,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import Messages, tool_message
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.calls import CallRecord
@@ -60,9 +61,8 @@ class MemoryStatus(MemoryBudgets):
         execution.completed_at = now if ends else None
         if settlement.step_count is not None:
             execution.step_count = settlement.step_count
-        if settlement.usage is not None and settlement.usage.total >= execution.usage.get("total", 0):
-            # Usage never decreases, even if its step is incomplete or was abandoned.
-            execution.usage = frozen_map(settlement.usage.to_breakdown())
+        if settlement.usage is not None:
+            _raise_usage(execution, settlement.usage)
         if settlement.stop_reason:
             execution.stop_reason = settlement.stop_reason
             execution.metadata = execution.metadata.merged({"stop_reason": settlement.stop_reason})
@@ -122,6 +122,15 @@ def _calls_to_close(
         and (ends or call.call.id in messages_by_call or (step and step.number == call.step))
     ]
     return [(call, *_cancellation(call, messages_by_call.get(call.call.id, ()))) for call in closing]
+
+
+def _raise_usage(execution: MemoryExecution, usage: Usage) -> None:
+    """Set the usage unless it is lower: it never decreases, even if a step was abandoned."""
+    before = execution.usage.get("total", 0)
+    if usage.total > before:
+        execution.cost_usd = usage.cost_usd
+    if usage.total >= before:
+        execution.usage = frozen_map(usage.to_breakdown())
 
 
 def _confirm_all(execution: MemoryExecution, *, ends: bool) -> None:

@@ -25,7 +25,7 @@ from everstep.agent_domain.storage.steps import (
     StepRow,
 )
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import HUMAN_NEEDS, encode
 from everstep.store.cursors import page_size
@@ -39,6 +39,7 @@ from everstep.store.memory_records import (
     as_stored,
     as_stored_document,
     message_from,
+    processing_usage,
     require_active,
 )
 from everstep.store.transcripts import STEERING_END
@@ -179,7 +180,7 @@ class MemorySteps(MemoryBudgets):
             execution.add_lines(number, [line])
         execution.calls |= {call.call.id: call for call in calls}
         execution.requests |= {request.id: request for request in asked if request.call.need in HUMAN_NEEDS}
-        execution.usage = frozen_map(bodies.add_usage(execution.usage, facts.usage))
+        execution.add_usage(facts.usage, has_answer=not facts.is_failure or facts.usage.total > 0)
         completed = reply.number if facts.is_complete else reply.number - 1
         execution.step_count = max(execution.step_count, completed)
         if reply.spending:
@@ -325,6 +326,7 @@ def _step_row(execution: MemoryExecution, number: int) -> StepRow:
             for place, compaction in sorted(execution.compactions.items(), key=itemgetter(0))
             if place[0] == number
         ),
+        processing_usage=processing_usage(step),
     )
 
 

@@ -1,6 +1,7 @@
 """Statement parameters, built from the domain values of the storage port."""
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from everstep.agent_domain.storage.steps import BeginStep, CallToRecord, RecordP
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import HUMAN_NEEDS, NewEnvelope, encode, encode_optional
+from everstep.store.cost_tables import COUNTERS
 from everstep.store.transcripts import TranscriptLine
 
 
@@ -86,7 +88,7 @@ def reply_values(reply: RecordReply) -> dict[str, Any]:
         "response": encode(reply.response, "the response"),
         "errors": bodies.dump_errors(reply.errors),
         "settled": settled,
-        **usage_values(reply.facts.usage),
+        **usage_values(reply.facts.usage, _answering_model(reply)),
         "step_count": reply.number if reply.facts.is_complete else reply.number - 1,
         **step_line_values(
             *transcripts.hook_lines(reply.number, reply.added),
@@ -219,6 +221,7 @@ def status_values(
         "step_count": settlement.step_count,
         "tokens": usage and usage.total,
         "breakdown": encode_optional(usage and usage.to_breakdown()),
+        **cost_values(usage),
         "stop_reason": reason and str(reason),
         "metadata": encode(merged),
         "output": encode_optional(settlement.output, "the output"),
@@ -247,12 +250,38 @@ def compaction_values(record: RecordCompaction) -> dict[str, Any]:
 def inner_reply_values(reply: InnerReply, usage: Usage) -> dict[str, Any]:
     """Return the parameters of a reply to an inner model call."""
     response = encode(reply.response, "the response")
-    return {"key": reply.key, "digest": reply.digest, "response": response, **usage_values(usage)}
+    used = usage_values(usage, reply.response.get("model") or "")
+    return {"key": reply.key, "digest": reply.digest, "response": response, **used}
 
 
-def usage_values(usage: Usage) -> dict[str, Any]:
-    """Return the parameters of tokens that are added to the execution's usage."""
-    return {"tokens": usage.total, "breakdown": encode(usage.to_breakdown())}
+def usage_values(usage: Usage, model: str | None) -> dict[str, Any]:
+    """Return the parameters of tokens that are added to the usage of an execution and of a model.
+
+    Without a model there was no answer, and nothing is added.
+    """
+    # Each answer was paid for, also if its provider counts no tokens.
+    counted = usage if model is None or usage.total else usage.with_cost(None)
+    return {
+        "tokens": usage.total,
+        "breakdown": encode(usage.to_breakdown()),
+        "model": model,
+        **{f"{counter}_tokens": getattr(usage, counter) for counter in COUNTERS},
+        **cost_values(counted),
+    }
+
+
+def cost_values(usage: Usage | None) -> dict[str, Any]:
+    """Return the parameters of a cost."""
+    return {
+        "cost_usd": None if usage is None else usage.cost_usd,
+        "known_cost_usd": Decimal(0) if usage is None else usage.known_cost_usd,
+    }
+
+
+def _answering_model(reply: RecordReply) -> str | None:
+    """Return the name of the model that answered, or None if none did and nothing was charged."""
+    model: str = reply.response.get("model") or ""
+    return None if reply.facts.is_failure and not reply.facts.usage.total else model
 
 
 def step_line_values(*placed: tuple[int, TranscriptLine]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from everstep.store import (
     step_statements,
     transcript_statements,
 )
+from everstep.store.cost_statements import TREE_COST
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import error_translation
 from everstep.store.parameters import execution_key
@@ -161,7 +162,7 @@ class PostgresReader:
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """Return one execution."""
         found = await self._fetch_all(
-            _filter_by_execution(select(*ROW).add_columns(DEFINITION_HASH, CANCELLED_BY), ref)
+            _filter_by_execution(select(*ROW).add_columns(DEFINITION_HASH, CANCELLED_BY, TREE_COST), ref)
         )
         return rows.single_execution_row(found[0]) if found else None
 

@@ -39,6 +39,7 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
         status=ExecutionStatus(row.status),
         step_count=row.step_count,
         usage=frozen_map(row.token_breakdown),
+        cost_usd=row.cost_usd,
         stop_reason=StopReason(row.stop_reason) if row.stop_reason else None,
         output=bodies.document(row.output, "the output") or None,
         error_message=row.error_message,
@@ -62,7 +63,12 @@ def clocks(row: Row[Any]) -> StateInfo:
 def single_execution_row(row: Row[Any]) -> ExecutionRow:
     """Return an execution with its definition hash and its canceller, which lists omit."""
     by = None if row.cancelled_by is None else Decider.from_dict(row.cancelled_by)
-    return replace(execution_row(row), definition_hash=row.definition_hash or None, cancelled_by=by)
+    return replace(
+        execution_row(row),
+        definition_hash=row.definition_hash or None,
+        cancelled_by=by,
+        tree_cost_usd=row.tree_cost_usd,
+    )
 
 
 def messages(said: Iterable[Row[Any]]) -> Messages:
@@ -90,7 +96,8 @@ def material(
     step = None
     if before is not None and before.facts_before is not None:
         facts = bodies.parse_facts(before.facts_before)
-        step = PreviousStep(facts, before.failed_calls, float(before.milliseconds))
+        inner_usage = bodies.sum_usage(before.inner_usage or ())
+        step = PreviousStep(facts, before.failed_calls, float(before.milliseconds), inner_usage)
     return StepInput(
         spec(row),
         messages,
@@ -236,6 +243,7 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
         after_seq=row.after_seq,
         processing_seconds=row.processing_seconds or 0.0,
         wait=bodies.parse_wait(row.wait),
+        processing_usage=bodies.sum_usage([row.processing_usage] if row.processing_usage else ()),
     )
 
 

@@ -45,6 +45,7 @@ from everstep.agent_domain.storage.sessions import (
 from everstep.agent_domain.values import frozen_map
 from everstep.store import command_statements, rows, session_statements, transcripts
 from everstep.store.bodies import encode
+from everstep.store.cost_statements import SESSION_COST
 from everstep.store.cursors import Cursor, page_size, parse_place, place_text
 from everstep.store.message_feedback import MessageFeedback, select_messages
 from everstep.store.parameters import execution_key
@@ -80,9 +81,9 @@ class PostgresSessions(MessageFeedback):
     async def session(self, scope: Scope, session_id: UUID) -> SessionRow | None:
         """Return one session if the scope covers it."""
         found = await self._fetch_all(
-            _filter_by_scope(select(sessions), scope).where(sessions.c.id == session_id)
+            _filter_by_scope(select(sessions, SESSION_COST), scope).where(sessions.c.id == session_id)
         )
-        return session_row(found[0]) if found else None
+        return replace(session_row(found[0]), cost_usd=found[0].cost_usd) if found else None
 
     async def sessions(
         self,

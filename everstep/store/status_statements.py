@@ -140,6 +140,11 @@ SETTLE_EXECUTION = text(f"""
            token_usage = greatest(CAST(:tokens AS bigint), token_usage),
            token_breakdown = CASE WHEN CAST(:tokens AS bigint) >= token_usage THEN CAST(:breakdown AS json)
                                   ELSE token_breakdown END,
+           -- What is recorded is exact, except for calls that failed outside of a recorded reply.
+           cost_usd = CASE WHEN CAST(:tokens AS bigint) > token_usage THEN CAST(:cost_usd AS numeric)
+                           ELSE cost_usd END,
+           known_cost_usd = CASE WHEN CAST(:tokens AS bigint) > token_usage
+                                 THEN CAST(:known_cost_usd AS numeric) ELSE known_cost_usd END,
            stop_reason = coalesce(CAST(:stop_reason AS text), stop_reason),
            metadata = CAST(:metadata AS json),
            output = coalesce(CAST(:output AS json), output),

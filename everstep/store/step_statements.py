@@ -13,9 +13,19 @@ _KNOWN_STEP = """
          WHERE execution_id = :execution_id AND number = :number
     )"""
 
-_STEP_AND_BEFORE = """
+_INNER_USAGE = """(
+                SELECT json_agg(usage)
+                  FROM (SELECT call.besides -> 'usage'
+                          FROM agent_tool_calls call
+                         WHERE call.execution_id = step.execution_id AND call.step = step.number
+                           AND call.besides IS NOT NULL
+                         UNION ALL
+                        SELECT step.processed -> 'facts' -> 'besides' -> 'usage') AS inner_calls (usage)
+                 WHERE usage IS NOT NULL) AS inner_usage"""
+
+_STEP_AND_BEFORE = f"""
     SELECT known.attempt, known.facts, known.wait, known.was_silent, before.facts AS facts_before,
-           before.failed_calls, before.milliseconds
+           before.failed_calls, before.milliseconds, before.inner_usage
       FROM (VALUES (1)) AS one
       LEFT JOIN known ON true
       LEFT JOIN (SELECT facts,
@@ -24,10 +34,11 @@ _STEP_AND_BEFORE = """
                         (SELECT count(*)
                            FROM agent_tool_calls
                           WHERE execution_id = :execution_id AND step = :number - 1 AND error IS NOT NULL)
-                        AS failed_calls
-                   FROM agent_steps
+                        AS failed_calls,
+                        {_INNER_USAGE}
+                   FROM agent_steps step
                   WHERE execution_id = :execution_id AND number = :number - 1) AS before ON true
-"""
+"""  # noqa: S608 -- constants only
 
 PREVIEW_STEP = text(_KNOWN_STEP + _STEP_AND_BEFORE)
 
@@ -84,18 +95,19 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
 """Under the execution's lock. Returns the step as an earlier attempt left it, and the step before. Writes
 nothing if the execution has ended."""
 
-STEP_BEFORE = text("""
+STEP_BEFORE = text(f"""
     SELECT facts AS facts_before,
            extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000 AS milliseconds,
            (SELECT count(*)
               FROM agent_tool_calls call
              WHERE call.execution_id = :execution_id AND call.step = step.number
-               AND call.error IS NOT NULL) AS failed_calls
+               AND call.error IS NOT NULL) AS failed_calls,
+           {_INNER_USAGE}
       FROM agent_steps step
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND facts IS NOT NULL
      ORDER BY number DESC
      LIMIT 1
-""")
+""")  # noqa: S608 -- constants only
 
 ADD_USAGE = """token_usage = token_usage + :tokens,
                token_breakdown = (
@@ -103,7 +115,26 @@ ADD_USAGE = """token_usage = token_usage + :tokens,
                               more.kind,
                               coalesce(CAST(token_breakdown ->> more.kind AS bigint), 0)
                               + CAST(more.count AS bigint))
-                     FROM json_each_text(CAST(:breakdown AS json)) AS more(kind, count))"""
+                     FROM json_each_text(CAST(:breakdown AS json)) AS more(kind, count)),
+               -- Null plus a known cost is null: one call of unknown cost makes the sum unknown.
+               cost_usd = cost_usd + CAST(:cost_usd AS numeric),
+               known_cost_usd = known_cost_usd + CAST(:known_cost_usd AS numeric)"""
+
+ADD_MODEL_USAGE = """
+        INSERT INTO agent_model_usage AS used (execution_id, tenant_id, model, input, output, cache_write,
+                                               cache_read, reasoning, cost_usd, known_cost_usd)
+        SELECT :execution_id, :tenant_id, :model, :input_tokens, :output_tokens, :cache_write_tokens,
+               :cache_read_tokens, :reasoning_tokens, CAST(:cost_usd AS numeric),
+               CAST(:known_cost_usd AS numeric)
+          FROM fresh
+         WHERE CAST(:model AS text) IS NOT NULL
+            ON CONFLICT (execution_id, model) DO UPDATE
+           SET input = used.input + excluded.input, output = used.output + excluded.output,
+               cache_write = used.cache_write + excluded.cache_write,
+               cache_read = used.cache_read + excluded.cache_read,
+               reasoning = used.reasoning + excluded.reasoning,
+               cost_usd = used.cost_usd + excluded.cost_usd,
+               known_cost_usd = used.known_cost_usd + excluded.known_cost_usd"""
 
 RECORD_REPLY = text(f"""
     WITH known AS (
@@ -144,6 +175,7 @@ RECORD_REPLY = text(f"""
                unnest(CAST(:request_ids AS uuid[]), CAST(:asking AS text[]), CAST(:kinds AS text[]),
                       CAST(:requests AS text[]), CAST(:policies AS text[]))
                    AS asked(id, call_id, kind, request, policy)
+    ), used AS ({ADD_MODEL_USAGE}
     ), execution AS (
         UPDATE agent_executions
            SET {ADD_USAGE},
@@ -266,6 +298,7 @@ _STEPS = """
            -- The time of a processor that raised is counted in the failure step.
            CASE WHEN processed -> 'raised' IS NULL
                 THEN CAST(processed -> 'facts' ->> 'seconds' AS double precision) END AS processing_seconds,
+           processed -> 'facts' -> 'besides' -> 'usage' AS processing_usage,
            CASE WHEN :with_responses THEN response END AS response
       FROM agent_steps
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id"""

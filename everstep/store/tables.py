@@ -7,8 +7,7 @@ Four of them are public, for joins and reports: `agent_sessions`, `agent_session
 - JSON columns are `json`, not `jsonb`: the order of keys, and whether a number was sent as 1e22 or
   10000000000, are part of the text shown to a model. `jsonb` keeps neither.
 - Rows of an execution are deleted with it (`ON DELETE CASCADE`). An execution that another one continues can
-  only be deleted after that one, or in the same statement. Other references become null (`ON DELETE SET
-  NULL`).
+  only be deleted after it, or in the same statement. Other references become null (`ON DELETE SET NULL`).
 - A foreign key takes a `FOR KEY SHARE` lock on the referenced row, which is compatible with `FOR NO KEY
   UPDATE`. So only deletion takes `FOR UPDATE` on a session or an execution.
 - A change here needs a revision in `migrations/versions`; a test compares the two.
@@ -40,6 +39,7 @@ from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.requests import RequestState
 from everstep.store.columns import (
     IS_UNDER_WAY,
+    cost_columns,
     execution_column,
     id_column,
     json_column,
@@ -146,6 +146,7 @@ executions = Table(
     Column("step_count", Integer, nullable=False, server_default=text("0")),
     Column("token_usage", BigInteger, nullable=False, server_default=text("0")),
     json_column("token_breakdown", "{}"),
+    *cost_columns(),
     # Everstep's own metadata of the execution, such as its stop reason and its parent.
     json_column("metadata", "{}"),
     Column("error_message", Text),

@@ -1,15 +1,15 @@
-"""The route that reports token usage."""
+"""The route that reports usage and costs."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import Query
 
-from everstep.agent_domain.storage.usage_report import TimeRange
+from everstep.agent_domain.storage.usage_report import TimeRange, UsageGroup
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.routes.router import ApiDep, router
-from everstep.http_api.schemas.responses import UsageResponse
 from everstep.http_api.schemas.text import Instant
+from everstep.http_api.schemas.usage_responses import UsageResponse
 
 routes = router("usage")
 
@@ -22,8 +22,10 @@ async def read_usage(
     caller: CallerDep,
     since: Annotated[Instant | None, Query(description="Default: 30 days before `until`.")] = None,
     until: Annotated[Instant | None, Query(description="Default: now.")] = None,
+    group_by: Annotated[UsageGroup, Query(description="By what to sum up.")] = UsageGroup.AGENT,
 ) -> UsageResponse:
-    """Report the usage of executions that started in a time span, by agent."""
+    """Report the usage and the cost of executions that started in a time span."""
     end = until or datetime.now(UTC)
     span = TimeRange(since or end - DEFAULT_SPAN, end)
-    return UsageResponse.of(span, await api.accounts.accounts(caller.scope, span))
+    accounts = await api.accounts.accounts(caller.scope, span, group_by)
+    return UsageResponse.of(span, group_by, accounts)

@@ -26,7 +26,7 @@ from everstep.http_api import samples
 from everstep.http_api.callers import Grant
 from everstep.http_api.samples import example
 from everstep.http_api.schemas.attachment_responses import AttachmentResponse
-from everstep.http_api.schemas.text import Moment, ResponseModel
+from everstep.http_api.schemas.text import Moment, ResponseModel, Usd
 
 
 class DecidedBy(ResponseModel):
@@ -175,6 +175,15 @@ class ExecutionResponse(ResponseModel):
     stop_reason: StopReason | None
     step_count: int
     usage: Mapping[str, Any]
+    cost_usd: Usd | None = Field(
+        default=None,
+        description="What its model calls cost so far, in US dollars, without subagents; null if the cost of "
+        "a call is unknown.",
+    )
+    tree_cost_usd: Usd | None = Field(
+        default=None,
+        description="The same with its subagents; null if that is unknown, and in lists.",
+    )
     output: Mapping[str, Any] | None = Field(
         description="`response` and `stop_reason` of an ended execution, and `data` if a structured result "
         "was asked for: null if it ended without one."
@@ -224,6 +233,8 @@ class ExecutionResponse(ResponseModel):
             stop_reason=row.stop_reason,
             step_count=row.step_count,
             usage=row.usage,
+            cost_usd=row.cost_usd,
+            tree_cost_usd=row.tree_cost_usd,
             output=row.output,
             error_message=row.error_message if in_full else public_message,
             last_snapshot_id=row.last_snapshot_id,
@@ -346,6 +357,7 @@ class CompactionDone(ResponseModel):
     tokens_before: int
     tokens_after: int
     usage: Mapping[str, int]
+    cost_usd: Usd | None = Field(default=None, description="What it cost; null if that is unknown.")
     seconds: float
 
     @classmethod
@@ -361,6 +373,7 @@ class CompactionDone(ResponseModel):
             tokens_before=compaction.tokens_before,
             tokens_after=compaction.tokens_after,
             usage=compaction.usage.to_wire(),
+            cost_usd=compaction.usage.cost_usd,
             seconds=compaction.seconds,
         )
 
@@ -373,6 +386,11 @@ class Step(ResponseModel):
     type: str | None = Field(description="Null until the model has answered.")
     finish_reason: str | None
     usage: Mapping[str, int] | None
+    cost_usd: Usd | None = Field(
+        default=None,
+        description="What all model calls of the step cost, those of its tools and hooks included; null if "
+        "that is unknown.",
+    )
     errors: list[ErrorInfo]
     messages: list[dict[str, Any]]
     calls: list[Call]
@@ -398,6 +416,7 @@ class Step(ResponseModel):
             type=facts.step_type if facts else None,
             finish_reason=facts.finish_reason if facts else None,
             usage=facts.usage.to_wire() if facts else None,
+            cost_usd=row.cost_usd,
             errors=[ErrorInfo.of(error, in_full=in_full) for error in row.errors],
             messages=messages if in_full else public_document(messages),
             calls=[Call.of(call, in_full=in_full) for call in row.calls],
@@ -414,6 +433,9 @@ class Decision(ResponseModel):
     """The decision after a step: all votes, and the outcome."""
 
     number: int
+    cost_usd: Usd | None = Field(
+        default=None, description="What all model calls of the step cost; null if that is unknown."
+    )
     outcome: Mapping[str, Any] | None = Field(description="Null until the step is complete.")
     compactions: list[CompactionDone] = Field(
         default_factory=list[CompactionDone], description="The compactions before its model call."
@@ -424,6 +446,7 @@ class Decision(ResponseModel):
         """Convert a stored row; `in_full` includes the texts of errors."""
         return cls(
             number=row.number,
+            cost_usd=row.cost_usd,
             outcome=row.outcome if in_full else public_document(row.outcome),
             compactions=list(map(CompactionDone.of, row.compactions)),
         )

@@ -1,7 +1,6 @@
 """Response models, except those about executions."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
 
@@ -16,14 +15,13 @@ from everstep.agent_domain.storage.sessions import (
     SessionRow,
     SessionStatus,
 )
-from everstep.agent_domain.storage.usage_report import TimeRange, UsageAccount
 from everstep.agent_domain.stream.session_messages import MessageRole
 from everstep.client.sessions import AGENT_KEY, SendResult as Accepted
 from everstep.http_api import samples
 from everstep.http_api.samples import example
 from everstep.http_api.schemas.attachment_responses import AttachmentResponse
 from everstep.http_api.schemas.execution_responses import ExecutionResponse, ExecutionSteered, Request
-from everstep.http_api.schemas.text import Moment, ResponseModel
+from everstep.http_api.schemas.text import Moment, ResponseModel, Usd
 
 T = TypeVar("T")
 RowT = TypeVar("RowT")
@@ -60,6 +58,11 @@ class Session(ResponseModel):
     metadata: Mapping[str, Any]
     last_execution_id: UUID | None
     last_snapshot_id: UUID | None
+    cost_usd: Usd | None = Field(
+        default=None,
+        description="What its executions cost so far, in US dollars, their subagents included; null if that "
+        "is unknown, and in lists.",
+    )
     created_at: Moment
     updated_at: Moment
 
@@ -80,6 +83,7 @@ class Session(ResponseModel):
             metadata=row.metadata,
             last_execution_id=row.last_execution_id,
             last_snapshot_id=row.last_snapshot_id,
+            cost_usd=row.cost_usd,
             created_at=row.created_at,
             updated_at=row.updated_at,
         )
@@ -237,39 +241,6 @@ class Agents(ResponseModel):
 
     items: list[AgentResponse]
     default: str = Field(description="The agent for messages that name none.")
-
-
-class AgentUsage(ResponseModel):
-    """The usage of one agent's executions; each token is counted once."""
-
-    agent: str
-    executions: int
-    failed: int
-    steps: int
-    input: int
-    output: int
-    cached: int
-    reasoning: int
-    total: int
-
-
-class UsageResponse(ResponseModel):
-    """The usage in a time span."""
-
-    since: Moment
-    until: Moment
-    total_tokens: int
-    agents: list[AgentUsage]
-
-    @classmethod
-    def of(cls, span: TimeRange, accounts: Sequence[UsageAccount]) -> Self:
-        """Sum up the accounts of a time span."""
-        return cls(
-            since=span.since,
-            until=span.until,
-            total_tokens=sum(account.total for account in accounts),
-            agents=[AgentUsage(**asdict(account)) for account in accounts],
-        )
 
 
 class ChannelAuth(ResponseModel):

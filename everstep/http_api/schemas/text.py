@@ -1,6 +1,7 @@
 """Field types and base classes of request and response models."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -22,6 +23,13 @@ Moment: TypeAlias = Annotated[
 
 Instant: TypeAlias = Annotated[AwareDatetime, AfterValidator(lambda at: max(EARLIEST, min(at, LATEST)))]
 """A time in a request; it needs a time zone."""
+
+Usd: TypeAlias = Annotated[
+    Decimal,
+    PlainSerializer(float, return_type=float),
+    WithJsonSchema({"type": "number", "examples": [0.0042]}),
+]
+"""An amount in US dollars."""
 
 Text: TypeAlias = Annotated[str, AfterValidator(partial(valid_text, where="the text"))]
 """Text that every store can hold."""

@@ -2,13 +2,13 @@
 
 from alembic import context
 
-from everstep.store import attachment_tables, feedback_tables
+from everstep.store import attachment_tables, cost_tables, feedback_tables
 from everstep.store.budget_tables import metadata
 from everstep.store.migrate import OPTIONS, HowToMigrate
 
 # Importing a module of tables adds them to the metadata.
-assert attachment_tables.attachments.metadata is metadata  # noqa: S101
-assert feedback_tables.feedback.metadata is metadata  # noqa: S101
+for table in (attachment_tables.attachments, feedback_tables.feedback, cost_tables.model_usage):
+    assert table.metadata is metadata  # noqa: S101
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -1,5 +1,6 @@
 """Token usage: counted once, and written in three forms."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, strategies as st
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.errors import InvalidInput, ModelError
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
-from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.loop.usage import Usage, parse_usd
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import MockTool
 from tests.agent_domain.scripted_model import ScriptedModel, a_call, run
@@ -146,3 +147,38 @@ async def test_usage_grows_once_for_each_step_failed_ones_too() -> None:
     assert [step.usage for step in state.steps] == [Usage(10, 1), Usage(), Usage(20, 2)]
     assert [step.has_errors for step in state.steps] == [True, True, False]
     assert state.usage == Usage(30, 3)
+
+
+def test_the_cost_of_several_calls_is_their_sum() -> None:
+    """4.7.4"""
+    one = Usage(input=10).with_cost(Decimal("0.1"))
+    free = Usage(output=5).with_cost(Decimal(0))
+
+    assert (one + free).cost_usd == Decimal("0.1")
+    assert (one + Usage()).cost_usd == Decimal("0.1")
+    assert Usage().cost_usd == 0
+
+
+@pytest.mark.parametrize("unknown", [Usage(input=1), Usage(input=1).with_cost(None), Usage().with_cost(None)])
+def test_one_unknown_cost_makes_the_sum_unknown(unknown: Usage) -> None:
+    """4.7.4"""
+    one = Usage(input=10).with_cost(Decimal("0.1"))
+
+    assert (one + unknown).cost_usd is None
+    assert (unknown + one).cost_usd is None
+    assert (one + unknown).known_cost_usd == Decimal("0.1")
+    assert Usage.from_dict((one + unknown).to_dict()).cost_usd is None
+
+
+def test_a_cost_is_read_as_it_was_written() -> None:
+    """4.7.4"""
+    usage = Usage(input=10, output=3).with_cost(Decimal("0.000000000001"))
+
+    assert Usage.from_dict(usage.to_dict()).cost_usd == Decimal("0.000000000001")
+    assert Usage(input=10).to_dict().keys() == Usage().to_dict().keys()
+
+
+@pytest.mark.parametrize("cost", [-1, "much", "nan", "inf", True, None, [1]])
+def test_a_cost_is_an_amount(cost: Any) -> None:
+    with pytest.raises(InvalidInput, match="a cost is an amount of US dollars"):
+        parse_usd(cost)

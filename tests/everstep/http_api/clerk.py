@@ -2,10 +2,12 @@
 
 `ask` asks for a day, `wonder` asks why, `form` asks for a form, `fail` is an error. `book` makes a booking
 that its owner approves, `refund` pays back what an approver allows, `wire` what another person allows.
-`look` describes all attached files, `export NAME` returns one. It answers any other message at once. The
-chief does the same, and `send A & B` starts subagents for A and B.
+`look` describes all attached files, `export NAME` returns one. It answers any other message at once;
+`spend 0.25` costs that much in dollars, and `spend` an unknown amount. The chief does the same, and
+`send A & B` starts subagents for A and B.
 """
 
+from decimal import Decimal
 from typing import Any
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
@@ -13,6 +15,7 @@ from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
 from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import calls, says
@@ -45,6 +48,10 @@ class ClerkModel:
             raise ModelError("the model is broken")
         if wanted := _calls_in(last.text):
             return calls(*wanted)
+        if last.text.startswith("spend"):
+            _, _, dollars = last.text.partition(" ")
+            usage = Usage(input=100, output=20).with_cost(Decimal(dollars) if dollars else None)
+            return InferenceResponse("Spent", finish_reason="stop", usage=usage, model="m-1")
         on_text(last.text)
         return says(f"You said: {last.text}")
 

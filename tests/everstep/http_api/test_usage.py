@@ -1,5 +1,7 @@
 """Usage reports."""
 
+from typing import Any
+
 import pytest
 
 from everstep.http_api.metrics import Metrics
@@ -19,6 +21,40 @@ async def test_usage_is_summed_by_agent(sign_in: MakeCaller, work: None) -> None
     assert await read_usage(ann) == [("clerk", 2, 2), ("other", 1, 1)]
     assert await read_usage(ben) == [("other", 1, 1)]
     assert await read_usage(service) == [("clerk", 2, 2), ("other", 2, 2)]
+    del work
+
+
+async def test_costs_are_summed_and_unknown_ones_are_not_nothing(sign_in: MakeCaller, work: None) -> None:
+    """4.7.4, 4.7.5: of executions, sessions, users, agents, models and days."""
+    ann, ben, service = await sign_in("ann"), await sign_in("ben"), await sign_in("robot", "sessions:all")
+    session = await ann.create_session()
+    sent = [
+        (await ann.post_message(session, f"spend {usd}"))["execution_id"] for usd in ("0.25", "0.0000015")
+    ]
+    for execution in sent:
+        await ann.wait_for_status(execution, "completed")
+    unknown = (await ben.post("/agent/messages", {"content": "spend", "agent": "other"}))["execution_id"]
+    await ben.wait_for_status(unknown, "completed")
+    day = (await ann.get(f"/agent/executions/{sent[0]}"))["created_at"][:10]
+
+    async def read_costs(person: ApiCaller, group: str) -> dict[str, Any]:
+        usage = await person.get("/agent/usage", group_by=group)
+        costs = {told["name"]: (told["cost_usd"], told["known_cost_usd"]) for told in usage["groups"]}
+        return costs | {"all": (usage["cost_usd"], usage["known_cost_usd"])}
+
+    own, both = (0.2500015, 0.2500015), (None, 0.2500015)
+    assert await read_costs(ann, "agent") == {"clerk": own, "all": own}
+    assert await read_costs(service, "user") == {"ann": own, "ben": (None, 0), "all": both}
+    assert await read_costs(service, "model") == {"m-1": both, "all": both}
+    assert await read_costs(service, "day") == {day: both, "all": both}
+    told = [await ann.get(f"/agent/executions/{execution}") for execution in sent]
+    assert [(each["cost_usd"], each["tree_cost_usd"]) for each in told] == [(0.25, 0.25), (1.5e-06, 1.5e-06)]
+    assert (await ann.get(f"/agent/sessions/{session}"))["cost_usd"] == 0.2500015
+    assert (await ben.get(f"/agent/executions/{unknown}"))["cost_usd"] is None
+    (step,) = (await ann.get(f"/agent/executions/{sent[0]}/steps"))["items"]
+    (vote,) = (await ann.get(f"/agent/executions/{sent[0]}/trace"))["items"]
+    assert (step["cost_usd"], vote["cost_usd"]) == (0.25, 0.25)
+    assert_problem(await ann.http.get("/agent/usage?group_by=modell"), 422, "group_by")
     del work
 
 

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from everstep.agent_domain.errors import ModelError, ModelTimeout, ModelUnavailable, UnreadableAnswer
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference.loop_clients import LoopClients
@@ -58,7 +59,8 @@ class FakeReader:
 
     def __init__(self) -> None:
         self.spoken = AnswerText()
-        self.is_complete = False
+        self.is_complete = self.has_output = self.is_counted = False
+        self.usage = Usage()
 
     def feed(self, event: Any) -> None:
         if event["text"] == "end":

@@ -82,6 +82,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0012_budgets",
         "0013_attachments",
         "0014_feedback",
+        "0015_costs",
     ]
 
 
@@ -224,6 +225,8 @@ BEFORE_BUDGETS = """
 """
 
 BEFORE_CALL_TEXTS = """
+    DROP TABLE agent_model_usage;
+    ALTER TABLE agent_executions DROP COLUMN cost_usd, DROP COLUMN known_cost_usd;
     ALTER TABLE agent_requests DROP COLUMN policy;
     ALTER TABLE agent_commands DROP COLUMN sent_by;
     ALTER TABLE agent_tool_calls DROP COLUMN note, DROP COLUMN own_text;

@@ -36,8 +36,8 @@ PUBLIC = {
     "agent_executions": (
         "id uuid, session_id? uuid, user_id?, agent_type, agent_config json, status, input json, "
         "output json, last_snapshot_id? uuid, step_count number, token_usage number, token_breakdown json, "
-        "metadata json, error_message?, started_at? time, completed_at? time, created_at time, "
-        "updated_at time"
+        "cost_usd? number, known_cost_usd number, metadata json, error_message?, started_at? time, "
+        "completed_at? time, created_at time, updated_at time"
     ),
     "agent_state_snapshots": (
         "id uuid, agent_execution_id uuid, parent_snapshot_id? uuid, agent_id? uuid, agent_name?, "
@@ -52,6 +52,7 @@ KINDS = {
     "bigint": " number",
     "timestamp with time zone": " time",
     "double precision": " number",
+    "numeric": " number",
     "boolean": " flag",
     "uuid": " uuid",
     "json": " json",

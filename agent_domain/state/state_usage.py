@@ -1,0 +1,46 @@
+"""What the model calls of a state used, and what they cost."""
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from everstep.agent_domain.loop.usage import Usage, sum_costs
+
+if TYPE_CHECKING:
+    from everstep.agent_domain.loop.facts import ExecutionFacts
+    from everstep.agent_domain.state.steps import AgentStep
+
+
+class StateUsage:
+    """The usage of a state. A cost is in US dollars, and None if the cost of a model call is unknown."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        facts: ExecutionFacts
+
+        @property
+        def steps(self) -> tuple[AgentStep, ...]:
+            """The completed steps."""
+            ...
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens used, including those of the latest step."""
+        return self.facts.usage
+
+    @property
+    def tokens(self) -> int:
+        """All tokens used, including those of child executions."""
+        return self.facts.tokens
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """What the execution cost, without its child executions."""
+        if not self.usage.total and any(step.inference_response for step in self.steps):
+            return None
+        return self.usage.cost_usd
+
+    @property
+    def tree_cost_usd(self) -> Decimal | None:
+        """What the execution and its child executions cost."""
+        return sum_costs(self.cost_usd, self.facts.child_cost_usd)

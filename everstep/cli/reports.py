@@ -1,0 +1,68 @@
+"""The command that shows usage and costs. It uses only the public HTTP API."""
+
+from datetime import datetime
+
+import click
+
+from everstep.agent_domain.storage.usage_report import UsageGroup
+from everstep.cli.command import command, print_line
+from everstep.cli.output import usd_text
+from everstep.cli.printing import echo
+from everstep.cli.remote import api_options, open_remote
+from everstep.http_api.schemas.usage_responses import UsageCounts, UsageResponse
+from everstep.runtime.settings import Settings
+
+TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ")
+
+
+@click.command()
+@click.option(
+    "--by", "group", type=click.Choice(list(UsageGroup)), default=UsageGroup.AGENT, show_default=True
+)
+@click.option("--since", type=click.DateTime(TIMES), help="In UTC; default: 30 days before --until.")
+@click.option("--until", type=click.DateTime(TIMES), help="In UTC; default: now.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
+@api_options
+@click.pass_obj
+@command
+async def usage(
+    settings: Settings,
+    *,
+    group: UsageGroup,
+    since: datetime | None,
+    until: datetime | None,
+    as_json: bool,
+    url: str | None,
+    token: str | None,
+) -> None:
+    """Show tokens and costs by agent, user, model or day."""
+    wanted = {"group_by": str(group), "since": _text(since), "until": _text(until)}
+    async with open_remote(settings, url, token) as remote:
+        report = await remote.get(UsageResponse, "/agent/usage", **wanted)
+    if as_json:
+        print_line(report.model_dump_json())
+        return
+    if not report.groups:
+        echo("There are no executions in this time.", err=True)
+        return
+    names = [each.name or "(none)" for each in report.groups]
+    width = max(map(len, [*names, "total"]))
+    for name, counts in zip(names, report.groups, strict=True):
+        print_line(f"{name:<{width}}  {_counts(counts)}")
+    print_line(f"{'total':<{width}}  {report.total_tokens} tokens, {_cost(report)}")
+
+
+def _text(at: datetime | None) -> str | None:
+    return None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _counts(counts: UsageCounts) -> str:
+    steps = "" if counts.steps is None else f"{counts.steps} steps, "
+    return f"{counts.executions} executions, {steps}{counts.total} tokens, {_cost(counts)}"
+
+
+def _cost(counts: UsageCounts | UsageResponse) -> str:
+    if counts.cost_usd is None:
+        known = f", {usd_text(counts.known_cost_usd)} of it known" if counts.known_cost_usd else ""
+        return f"cost unknown{known}"
+    return usd_text(counts.cost_usd)

@@ -1,0 +1,20 @@
+"""The table of what executions used of each model."""
+
+from sqlalchemy import BigInteger, Column, PrimaryKeyConstraint, Table, Text, text
+
+from everstep.store.columns import cost_columns, execution_column, tenant_column
+from everstep.store.tables import metadata
+
+COUNTERS = ("input", "output", "cache_write", "cache_read", "reasoning")
+
+model_usage = Table(
+    "agent_model_usage",
+    metadata,
+    execution_column(),
+    tenant_column(),
+    # Empty for a model without a name.
+    Column("model", Text, nullable=False),
+    *(Column(counter, BigInteger, nullable=False, server_default=text("0")) for counter in COUNTERS),
+    *cost_columns(),
+    PrimaryKeyConstraint("execution_id", "model"),
+)
