@@ -38,7 +38,7 @@ LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """Seconds between two tries while other calls have reserved the rest of a budget."""
 
-PATIENCE: Final = 5.0
+PATIENCE: Final = 30.0
 """Seconds after which a step lets other work of its worker go first."""
 
 

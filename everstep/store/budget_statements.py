@@ -217,13 +217,6 @@ REMOVE_OPERATORS = text(f"""
 _EFFECTIVE = """id, tenant_id, scope, subject, agent, unit, greatest(limit_amount, raised_to) AS limit_amount,
            spent, reserved, on_exhausted, degrade_to"""
 
-OPERATORS = text(f"""
-    SELECT {_EFFECTIVE}
-      FROM agent_budgets
-     WHERE tenant_id = :tenant_id AND agent = ''
-     ORDER BY scope DESC, subject, unit
-""")  # noqa: S608 -- constants only
-
 _TERMS = f"""id, agent_executions.tenant_id, session_id, user_id, plan -> 'budgets' AS budgets,
            {OPERATOR_UNITS}"""
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from sqlalchemy import func, select
+
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.budget_ledger import (
@@ -18,6 +20,7 @@ from everstep.agent_domain.storage.budget_ledger import (
 )
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.store import budget_statements, budget_values
+from everstep.store.budget_tables import budgets
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.transaction import QueryResult
@@ -114,8 +117,11 @@ class PostgresBudgets(PostgresWriter):
 
     async def operator_budgets(self, tenant_id: str) -> tuple[BudgetAccount, ...]:
         """Return the budgets that the operator has set for a tenant and its users."""
-        found = await self._fetch_all(budget_statements.OPERATORS, {"tenant_id": tenant_id})
-        return tuple(map(budget_values.account_row, found))
+        limit = func.greatest(budgets.c.limit_amount, budgets.c.raised_to).label("limit_amount")
+        others = (column for column in budgets.c if column is not budgets.c.limit_amount)
+        wanted = select(limit, *others).where(budgets.c.tenant_id == tenant_id, budgets.c.agent == "")
+        in_order = wanted.order_by(budgets.c.scope.desc(), budgets.c.subject, budgets.c.unit)
+        return tuple(map(budget_values.account_row, await self._fetch_all(in_order)))
 
     async def remove_operator_budget(self, tenant_id: str, budget_id: UUID) -> RaisedBudget | None:
         """Remove a budget that the operator has set; None if there is none."""
