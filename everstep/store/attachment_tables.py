@@ -20,11 +20,11 @@ from sqlalchemy import (
 from everstep.store.columns import (
     execution_column,
     id_column,
+    metadata,
     optional_time_column,
     tenant_column,
     time_column,
 )
-from everstep.store.tables import metadata
 
 attachments = Table(
     "agent_attachments",

@@ -6,13 +6,13 @@ from everstep.agent_domain.loop.budget import BudgetScope, BudgetUnit, OnExhaust
 from everstep.store.columns import (
     execution_column,
     id_column,
+    metadata,
     one_of,
     optional_json_column,
     reference_index,
     tenant_column,
     time_column,
 )
-from everstep.store.tables import metadata
 
 budgets = Table(
     "agent_budgets",

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     Index,
+    MetaData,
     Numeric,
     Text,
     Uuid,
@@ -18,6 +19,16 @@ from sqlalchemy import (
 )
 
 from everstep.agent_domain.loop.status import ExecutionStatus
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "fk": "%(table_name)s_%(column_0_name)s_fkey",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+    }
+)
+"""All tables, once `everstep.store.tables` is imported."""
 
 _NOW = text("clock_timestamp()")
 

@@ -2,8 +2,7 @@
 
 from sqlalchemy import BigInteger, Column, PrimaryKeyConstraint, Table, Text, text
 
-from everstep.store.columns import cost_columns, execution_column, tenant_column
-from everstep.store.tables import metadata
+from everstep.store.columns import cost_columns, execution_column, metadata, tenant_column
 
 COUNTERS = ("input", "output", "cache_write", "cache_read", "reasoning")
 

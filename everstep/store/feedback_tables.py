@@ -3,8 +3,7 @@
 from sqlalchemy import Column, ForeignKey, Index, PrimaryKeyConstraint, Table, Text, Uuid
 
 from everstep.agent_domain.storage.feedback import Rating
-from everstep.store.budget_tables import metadata
-from everstep.store.columns import one_of, tenant_column, time_column
+from everstep.store.columns import metadata, one_of, tenant_column, time_column
 
 feedback = Table(
     "agent_feedback",

@@ -24,7 +24,6 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
-    MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
@@ -37,6 +36,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.requests import RequestState
+from everstep.store import attachment_tables, budget_tables, cost_tables, feedback_tables
 from everstep.store.columns import (
     IS_UNDER_WAY,
     cost_columns,
@@ -44,6 +44,7 @@ from everstep.store.columns import (
     id_column,
     json_column,
     later_reference,
+    metadata,
     one_of,
     optional_json_column,
     optional_time_column,
@@ -53,14 +54,8 @@ from everstep.store.columns import (
     time_column,
 )
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "%(table_name)s_pkey",
-        "fk": "%(table_name)s_%(column_0_name)s_fkey",
-        "uq": "%(table_name)s_%(column_0_N_name)s_key",
-        "ck": "%(table_name)s_%(constraint_name)s_check",
-    }
-)
+OTHERS = (attachment_tables, budget_tables, cost_tables, feedback_tables)
+"""Modules with more tables: importing them adds these to the metadata."""
 
 _NEWEST_FIRST = (text("created_at DESC"), text("id DESC"))
 _UNDER_WAY = f"status {IS_UNDER_WAY}"

@@ -2,13 +2,8 @@
 
 from alembic import context
 
-from everstep.store import attachment_tables, cost_tables, feedback_tables
-from everstep.store.budget_tables import metadata
 from everstep.store.migrate import OPTIONS, HowToMigrate
-
-# Importing a module of tables adds them to the metadata.
-for table in (attachment_tables.attachments, feedback_tables.feedback, cost_tables.model_usage):
-    assert table.metadata is metadata  # noqa: S101
+from everstep.store.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:
