@@ -29,6 +29,7 @@ from everstep.client.sessions import Sessions
 from everstep.http_api.tokens import sign_token
 from everstep.runtime.agents import load_agents
 from everstep.runtime.api import URL_FILE
+from everstep.runtime.file_store import build_attachments
 from everstep.runtime.local_secret import make_local_secret
 from everstep.runtime.serving import serve_app
 from everstep.runtime.settings import Settings
@@ -131,7 +132,8 @@ async def room(installation: Installation, tmp_path: Path) -> AsyncGenerator[Cha
     store, settings = PostgresSessions(engine), Settings(task_queue=f"chat-{uuid4().hex}")
     settings = settings.model_copy(update={"graceful_shutdown_seconds": 0.2})
     known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
-    client = Client(installation.temporal, store, known, settings.task_queue)
+    files = build_attachments(settings, engine)
+    client = Client(installation.temporal, store, known, settings.task_queue, attachments=files)
     house = ApiSetup(Sessions(client, store, "clerk"), PostgresKeys(engine), settings)
     room = ChatSetup(house, tmp_path)
     async with house.open_worker():
@@ -199,6 +201,21 @@ async def test_lines_are_answered_one_after_the_other(room: ChatSetup, http: htt
         "Hello!",
     ]
     assert await stored_texts(http, session) == ["hello", "hello again"]
+
+
+async def test_the_first_line_takes_files_along(
+    room: ChatSetup, http: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    """5.6.1"""
+    (tmp_path / "notes.md").write_text("# Notes")
+    shown = await room.output_of("chat", "--attach", tmp_path / "notes.md", typed="hello\nagain\n")
+
+    session = session_id_in(shown)
+    listed = (await http.get(f"/agent/sessions/{session}/messages", params={"limit": 200})).json()
+    sent = [message for message in listed["items"][::-1] if message["role"] == "user"]
+    assert [[file["name"] for file in message["attachments"]] for message in sent] == [["notes.md"], []]
+    resumed = await room.output_of("chat", session, typed="bye\n")
+    assert "> hello [notes.md]" in resumed
 
 
 async def test_the_next_line_answers_a_question(room: ChatSetup, http: httpx2.AsyncClient) -> None:

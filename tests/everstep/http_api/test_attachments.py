@@ -8,11 +8,12 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from everstep.agent_domain.attachments import AttachmentLimits
+from everstep.agent_domain.attachments import Attachment, AttachmentLimits
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.client.sessions import UserMessage
 from everstep.http_api.app import create_app
 from everstep.runtime.retention import open_retention
+from everstep.steps.attachments import Attachments
 from tests.agent_domain.test_media_types import HTML, PNG, SVG
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, assert_problem, http_client
 
@@ -276,6 +277,41 @@ async def test_a_user_fetches_what_a_tool_returns(ann: ApiCaller, sign_in: MakeC
     await ann.http.delete(f"/agent/sessions/{session}")
     assert_problem(await ann.http.get(f"/agent/attachments/{file['id']}"), 404)
     del work
+
+
+class LostOnce(Attachments):
+    """Loses the worker after it has stored a file, and before the result of the call is recorded."""
+
+    lost = 0
+
+    async def keep_artifacts(
+        self, ref: ExecutionRef, call_id: str, user_id: str | None, artifacts: Sequence[Attachment]
+    ) -> tuple[Attachment, ...]:
+        kept = await super().keep_artifacts(ref, call_id, user_id, artifacts)
+        if not LostOnce.lost:
+            LostOnce.lost = 1
+            raise ConnectionError("the worker is lost")
+        return kept
+
+
+async def test_a_repeated_attempt_of_a_call_returns_one_file(ann: ApiCaller, api_setup: ApiSetup) -> None:
+    """5.6.6"""
+    client = api_setup.sessions.client
+    assert client.attachments
+    losing = LostOnce(client.attachments.index, client.attachments.store)
+    setup = replace(
+        api_setup,
+        sessions=replace(api_setup.sessions, client=replace(client, attachments=losing)),
+    )
+    async with setup.open_worker():
+        execution = await ann.start_execution("export trips.csv")
+        await ann.wait_for_status(execution, "completed")
+
+    assert LostOnce.lost == 1
+    (listed,) = (await ann.get(f"/agent/executions/{execution}/attachments"))["items"]
+    call = (await ann.get(f"/agent/executions/{execution}/steps"))["items"][0]["calls"][0]
+    assert (call["attempts"], call["attachments"][0]["id"]) == (2, listed["id"])
+    assert await files_of(api_setup) == 1
 
 
 async def test_programs_send_and_read_files(api_setup: ApiSetup, work: None, tmp_path: Any) -> None:
