@@ -23,7 +23,7 @@ from everstep.runtime.retention import TableRetention
 
 WIDTH = 200
 MODEL_PREFIX = "  model   "
-UNKNOWN_COST = "unknown: set the prices of the model in its preset"
+UNKNOWN_COST = "unknown: a model has no prices, or its provider counted no tokens"
 NO_WORKER = "no worker has picked it up; `everstep doctor` checks whether one runs"
 
 

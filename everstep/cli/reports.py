@@ -12,13 +12,12 @@ from everstep.cli.remote import api_options, open_remote
 from everstep.http_api.schemas.usage_responses import UsageCounts, UsageResponse
 from everstep.runtime.settings import Settings
 
+GROUPS = click.Choice([group.value for group in UsageGroup])
 TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ")
 
 
 @click.command()
-@click.option(
-    "--by", "group", type=click.Choice(list(UsageGroup)), default=UsageGroup.AGENT, show_default=True
-)
+@click.option("--by", "group", type=GROUPS, default=UsageGroup.AGENT.value, show_default=True)
 @click.option("--since", type=click.DateTime(TIMES), help="In UTC; default: 30 days before --until.")
 @click.option("--until", type=click.DateTime(TIMES), help="In UTC; default: now.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
@@ -28,7 +27,7 @@ TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ")
 async def usage(
     settings: Settings,
     *,
-    group: UsageGroup,
+    group: str,
     since: datetime | None,
     until: datetime | None,
     as_json: bool,
@@ -36,7 +35,7 @@ async def usage(
     token: str | None,
 ) -> None:
     """Show tokens and costs by agent, user, model or day."""
-    wanted = {"group_by": str(group), "since": _text(since), "until": _text(until)}
+    wanted = {"group_by": group, "since": _text(since), "until": _text(until)}
     async with open_remote(settings, url, token) as remote:
         report = await remote.get(UsageResponse, "/agent/usage", **wanted)
     if as_json:
@@ -57,8 +56,12 @@ def _text(at: datetime | None) -> str | None:
 
 
 def _counts(counts: UsageCounts) -> str:
-    steps = "" if counts.steps is None else f"{counts.steps} steps, "
-    return f"{counts.executions} executions, {steps}{counts.total} tokens, {_cost(counts)}"
+    steps = "" if counts.steps is None else f"{_count(counts.steps, 'step')}, "
+    return f"{_count(counts.executions, 'execution')}, {steps}{counts.total} tokens, {_cost(counts)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _cost(counts: UsageCounts | UsageResponse) -> str:

@@ -1,6 +1,7 @@
 """The commands about sessions, over a real API: a line is sent once, and its results are shown."""
 
 import asyncio
+import json
 import os
 import pty
 import re
@@ -10,6 +11,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,6 +23,7 @@ from click.testing import CliRunner, Result
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everstep.agent_domain.loop.status import WireStatus
+from everstep.agent_domain.storage.usage_report import UsageGroup
 from everstep.agent_domain.values import EMPTY
 from everstep.cli import conversation, remote
 from everstep.cli.main import commands
@@ -500,6 +503,21 @@ async def test_a_permanent_outage_ends_the_command(room: ChatSetup, monkeypatch:
     )
 
 
+@pytest.mark.usefixtures("http")
+async def test_usage_is_shown_by_group(room: ChatSetup) -> None:
+    """4.7.5"""
+    await room.output_of("chat", typed="choose\nhigh\n")
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+
+    shown = {group: (await room.output_of("usage", "--by", group.value)).splitlines() for group in UsageGroup}
+
+    assert [lines[0].split()[0] for lines in shown.values()] == ["clerk", "ann", "(none)", day]
+    assert all(lines[-1].endswith(" tokens, cost unknown") for lines in shown.values())
+    report = json.loads(await room.output_of("usage", "--json"))
+    assert [group["name"] for group in report["groups"]] == ["clerk"]
+    assert "There are no executions" in (await room.run_command("usage", "--until", "2020-01-01")).stderr
+
+
 # Invalid input.
 
 NO_SESSION = str(UUID(int=7))
@@ -546,6 +564,7 @@ async def test_a_refused_token_is_reported(
         (("chat", "--url", "here"), "'here' is not the URL of an API; write it like http://127.0.0.1:8080"),
         (("sessions", "--url", "http://"), "'http://' is not the URL of an API"),
         (("sessions", "--cursor", "xx"), "the cursor cannot be read"),
+        (("usage", "--since", "2026-01-02", "--until", "2026-01-01"), "since must be earlier than until"),
     ],
 )
 async def test_invalid_input_is_refused_in_one_line(
