@@ -52,7 +52,9 @@ XML tags:
 Call a function only if you need it. When you know the answer, write it as plain text."""
 
 
-AFTER_RESULTS = "\n\nAnswer me with this result. Call another function only if something is still unknown."
+AFTER_RESULTS = (
+    "\n\nThis is the result. Tell it to me in a sentence, or call a function for what is still unknown."
+)
 """Without this, the model repeats the call whose result it has just received."""
 
 

@@ -94,7 +94,12 @@ _KEY_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-LOCAL_LIMITS: Mapping[str, Any] = {"context_window": 8192, "max_output_tokens": 1024, "temperature": 0}
+LOCAL_LIMITS: Mapping[str, Any] = {
+    "context_window": 8192,
+    "max_output_tokens": 1024,
+    "temperature": 0,
+    "accepts": (),
+}
 """Its settings, unless a preset has others: what 2 cores answer in reasonable time."""
 LOCAL_MODEL = "qwen2.5-coder-1.5b-instruct"
 """The model of the driver `local`."""
