@@ -204,6 +204,7 @@ class InferenceRunner:
             f"step/{request.number}",
             steps=1,
             find_model=lambda name: self.agents.model(agent, name),
+            used=started.wait.usage if started.wait else None,
         )
 
     async def _load_state(

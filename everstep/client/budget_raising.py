@@ -115,7 +115,11 @@ async def _raise_budget(
     """Raise a budget that applies to an execution; see `Execution.raise_budget`."""
     store = execution.client.store
     row = await execution.get()
-    account = await _find_account(execution, unit, scope)
+    account = await _find_account(execution, unit, scope, key)
+    if total == account.limit:
+        # An earlier attempt may have stored it, and crashed before it resumed the execution.
+        await resume_after_raise(execution, ())
+        return account
     if total < account.limit:
         raise InvalidInput(
             f"The {account.scope}'s budget is {unit.text(account.limit)} already; pass a larger total"
@@ -133,9 +137,9 @@ async def _raise_budget(
 
 
 async def _find_account(
-    execution: "BudgetActions", unit: BudgetUnit, scope: BudgetScope | None
+    execution: "BudgetActions", unit: BudgetUnit, scope: BudgetScope | None, key: str | None
 ) -> BudgetAccount:
-    """The budget that the execution waits for, or else the narrowest one of the unit."""
+    """The budget that was raised under this key or is waited for, or else the narrowest one of the unit."""
     store = execution.client.store
     known = await store.budgets_of(execution.ref)
     if not known:
@@ -144,11 +148,10 @@ async def _find_account(
     if not accounts:
         which = f"budget of the {scope} in {unit}" if scope else f"budget in {unit}"
         raise InvalidInput(f"The execution has no {which}; GET /agent/executions/{{id}} lists its budgets")
-    asked = {
-        UUID(request.request["budget_id"])
-        for request in await store.open_requests(execution.ref)
-        if request.kind is RequestKind.BUDGET
-    }
+    requests = list(await store.open_requests(execution.ref))
+    if key is not None and (known := await store.resolved_under(execution.ref, key)):
+        requests = [known]
+    asked = {UUID(request.request["budget_id"]) for request in requests if request.kind is RequestKind.BUDGET}
     order = list(BudgetScope)
     return min(accounts, key=lambda each: (each.id not in asked, order.index(each.scope)))
 

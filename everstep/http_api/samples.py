@@ -61,6 +61,16 @@ ACCEPTED: Final[Mapping[str, Any]] = {
     "message": MESSAGE,
 }
 
+BUDGET: Final[Mapping[str, Any]] = {
+    "unit": "usd",
+    "limit": 0.5,
+    "spent": 0.1875,
+    "reserved": 0,
+    "scope": "execution",
+    "on_exhausted": "ask",
+    "set_by": "agent",
+}
+
 EXECUTION: Final[Mapping[str, Any]] = {
     "id": EXECUTION_ID,
     "session_id": SESSION_ID,
@@ -82,16 +92,8 @@ EXECUTION: Final[Mapping[str, Any]] = {
     "started_at": AT,
     "completed_at": LATER,
     "cancelled_by": None,
-}
-
-BUDGET: Final[Mapping[str, Any]] = {
-    "unit": "usd",
-    "limit": 0.5,
-    "spent": 0.1875,
-    "reserved": 0,
-    "scope": "execution",
-    "on_exhausted": "ask",
-    "set_by": "agent",
+    "budget": BUDGET,
+    "budgets": [BUDGET],
 }
 
 REQUEST: Final[Mapping[str, Any]] = {

@@ -136,6 +136,7 @@ def _least_of_each(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
 def _spent_by(state: AgentState) -> dict[BudgetUnit, Decimal]:
     """What the run has spent so far, if another process began it."""
     return {
+        BudgetUnit.USD: state.usage.known_cost_usd + (state.facts.child_cost_usd or 0),
         BudgetUnit.TOKENS: Decimal(state.tokens),
         BudgetUnit.STEPS: Decimal(state.step_count),
     }

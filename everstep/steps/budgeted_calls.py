@@ -84,7 +84,7 @@ class BudgetedCalls:
         self.key = key
         self.steps = steps
         self.used = used or Usage()
-        self.cost = Decimal(0)
+        self.cost = self.used.known_cost_usd
         """What the calls cost, in US dollars."""
         self.find_model = find_model
         self.patience = patience
@@ -130,9 +130,8 @@ class BudgetedCalls:
         return response
 
     def _add(self, usage: Usage, model: object) -> None:
-        costs = (prices.cost(usage) for prices in call_limits_of(model).prices)
         self.used += usage
-        self.cost += max((cost for cost in costs if cost is not None), default=Decimal(0))
+        self.cost += _most_expensive(usage, model) if usage.cost_usd is None else usage.known_cost_usd
 
     async def _reserve(
         self, model: Model, request: InferenceRequest, tokens: int
@@ -227,6 +226,12 @@ class BudgetedModel:
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Reserve the call, and make it."""
         return await self.calls.respond(self.model, request, on_text)
+
+
+def _most_expensive(usage: Usage, model: object) -> Decimal:
+    """What a call cost that did not say it: the most that one of the models takes."""
+    costs = (prices.cost(usage) for prices in call_limits_of(model).prices)
+    return max((cost for cost in costs if cost is not None), default=Decimal(0))
 
 
 def _estimate(tokens: int, response: InferenceResponse) -> Usage:

@@ -11,7 +11,7 @@ from everstep.store.columns import IS_UNDER_WAY
 OPERATOR_UNITS = """(SELECT array_agg(DISTINCT budget.unit)
                   FROM agent_budgets budget
                  WHERE budget.tenant_id = agent_executions.tenant_id AND budget.agent = ''
-                   AND (budget.scope = 'tenant' OR budget.subject = agent_executions.user_id))
+                   AND budget.subject IN ('', agent_executions.user_id))
                    AS operator_units"""
 
 LOCK_BUDGETS = text("""

@@ -44,7 +44,7 @@ budgets = Table(
     one_of("scope", *BudgetScope),
     one_of("unit", *BudgetUnit),
     one_of("on_exhausted", *OnExhausted),
-    Index("agent_budgets_of_operators", "tenant_id", postgresql_where=text("agent = ''")),
+    Index("agent_budgets_of_operators", "tenant_id", "subject", postgresql_where=text("agent = ''")),
     reference_index("agent_budgets_by_execution", "execution_id"),
     reference_index("agent_budgets_by_session", "session_id"),
     # Each model call changes its budgets twice; space in the page keeps the versions of a row together.

@@ -11,7 +11,7 @@ from everstep.activities.failpoints import Failpoint
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.call_limits import CallLimits
 from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, APPROVE, Actor
-from everstep.agent_domain.errors import InvalidInput, NotPermitted
+from everstep.agent_domain.errors import InvalidInput, ModelUnavailable, NotPermitted
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
@@ -207,6 +207,19 @@ async def test_a_failed_step_and_a_killed_worker_reserve_once(temporal: Temporal
 
     assert result.stop_reason is StopReason.COMPLETED
     assert (account.reserved, account.spent > 0) == (0, True)
+
+
+async def test_a_failed_attempt_that_was_charged_is_spent(temporal: TemporalClient) -> None:
+    """4.8.3: the next attempt reserves in addition to it."""
+    error = ModelUnavailable("broke off")
+    error.usage = Usage(100, 10)
+    agent = an_agent(error, says("Done", usage=USED)).with_budget(tokens=200_000)
+    async with at_work(temporal, agent) as office:
+        execution, result = await office.run()
+        (account,) = await execution.budgets()
+
+    assert result.stop_reason is StopReason.COMPLETED
+    assert (account.spent, account.reserved) == (USED.total + 110, 0)
 
 
 async def test_a_question_of_a_tool_is_reserved_too(temporal: TemporalClient) -> None:

@@ -112,6 +112,13 @@ async def _cancel(ann: ApiCaller) -> Case:
     return Case(f"/agent/executions/{one}/cancel", other_path=f"/agent/executions/{two}/cancel")
 
 
+async def _budget(ann: ApiCaller) -> Case:
+    budget = {"steps": 0, "on_exhausted": "ask"}
+    execution = (await ann.post("/agent/executions", {"content": "Hello", "budget": budget}))["id"]
+    await ann.wait_for_request(execution)
+    return Case(f"/agent/executions/{execution}/budget", {"steps": 5}, other_body={"steps": 9})
+
+
 async def _fork(ann: ApiCaller) -> Case:
     execution = await ann.start_execution("Hello")
     await ann.wait_for_status(execution, "completed")
@@ -136,6 +143,7 @@ CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
     "/agent/executions/{execution_id}/pause": _pause,
     "/agent/executions/{execution_id}/resume": _resume,
     "/agent/executions/{execution_id}/cancel": _cancel,
+    "/agent/executions/{execution_id}/budget": _budget,
     "/agent/executions/{execution_id}/fork": _fork,
     "/broadcasting/auth": _channel,
 }
@@ -188,7 +196,7 @@ async def processes(api_setup: ApiSetup, sign_in: MakeCaller, work: None) -> Asy
     sessions = Sessions(client, store, ours.default_agent, ours.contexts)
     other = ApiSetup(sessions, PostgresKeys(engine), api_setup.settings, tenant=api_setup.tenant)
     async with open_callers(other) as let_in:
-        yield TwoProcesses(api_setup, await sign_in("ann"), await let_in("ann"))
+        yield TwoProcesses(api_setup, await sign_in("ann", "approve"), await let_in("ann", "approve"))
     await engine.dispose()
 
 
@@ -202,7 +210,7 @@ async def send_and_die(api_setup: ApiSetup, case: Case) -> None:
     client = replace(api_setup.sessions.client, strike=strike)
     doomed = replace(api_setup, sessions=replace(api_setup.sessions, client=client, strike=strike))
     async with open_callers(doomed) as sign_in:
-        assert_problem(await case.send(await sign_in("ann"), "k-1"), 500)
+        assert_problem(await case.send(await sign_in("ann", "approve"), "k-1"), 500)
 
 
 async def test_every_post_has_a_case(ann: ApiCaller) -> None:

@@ -177,6 +177,9 @@ MANY = """
     SELECT gen_random_uuid(), tenant_id, execution_id, call_id, 'input' FROM agent_tool_calls WHERE step = 1;
     INSERT INTO agent_commands (execution_id, tenant_id, key, kind, delivered_at)
     SELECT execution_id, tenant_id, 'cancel/' || number, 'cancel', now() FROM agent_steps;
+    INSERT INTO agent_budgets (id, tenant_id, scope, subject, agent, unit, limit_amount, on_exhausted)
+    SELECT gen_random_uuid(), 'tenant ' || i % 5, 'user', 'user ' || i, '', 'usd', 1, 'stop'
+      FROM generate_series(1, {executions}) AS i;
     INSERT INTO agent_streams (stream_id, tenant_id) SELECT session_id, tenant_id FROM agent_executions;
     INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
     SELECT session_id, seq, tenant_id, gen_random_uuid(), 'agent.status', id, '{{}}'

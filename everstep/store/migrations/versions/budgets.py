@@ -35,7 +35,7 @@ CHANGES = (
             FOREIGN KEY (session_id) REFERENCES agent_sessions (id) ON DELETE CASCADE
     ) WITH (fillfactor = 50)
     """,
-    "CREATE INDEX agent_budgets_of_operators ON agent_budgets (tenant_id) WHERE agent = ''",
+    "CREATE INDEX agent_budgets_of_operators ON agent_budgets (tenant_id, subject) WHERE agent = ''",
     "CREATE INDEX agent_budgets_by_execution ON agent_budgets (execution_id) WHERE execution_id IS NOT NULL",
     "CREATE INDEX agent_budgets_by_session ON agent_budgets (session_id) WHERE session_id IS NOT NULL",
     """
