@@ -1,5 +1,6 @@
 """The store of attached files that the settings name."""
 
+import os
 from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -10,6 +11,7 @@ from everstep.agent_domain.storage.attachments import AttachmentStore
 from everstep.runtime.settings import Settings
 from everstep.runtime.url_files import UrlFiles
 from everstep.steps.attachments import Attachments
+from everstep.store.attachment_bucket import AttachmentBucket
 from everstep.store.attachment_folder import AttachmentFolder
 from everstep.store.attachments import PostgresAttachmentIndex, PostgresAttachmentStore
 
@@ -40,10 +42,13 @@ def build_store(settings: Settings, engine: AsyncEngine) -> AttachmentStore:
     place = settings.attachments
     if place == POSTGRES:
         return PostgresAttachmentStore(engine)
+    if place.startswith("s3://"):
+        endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+        return AttachmentBucket(place, allow_http=endpoint.startswith("http://"))
     folder = Path(place).expanduser()
     if folder.is_absolute():
         return AttachmentFolder(folder)
     raise InvalidInput(
-        f"EVERSTEP_ATTACHMENTS is {place!r}; use {POSTGRES}, or the absolute path of a folder, such as "
-        "/var/lib/files"
+        f"EVERSTEP_ATTACHMENTS is {place!r}; use {POSTGRES}, the absolute path of a folder, such as "
+        "/var/lib/files, or s3://bucket/prefix"
     )

@@ -102,8 +102,8 @@ class Settings(StrictModel, BaseSettings):
     """Your check of the contexts of sessions and messages: the `module:attribute` of an object, or of a class
     without arguments, with `async def check(self, context, caller)`."""
     attachments: str = "postgres"
-    """Where the content of attached files is stored: `postgres`, or the path of a folder that all processes
-    share."""
+    """Where the content of attached files is stored: `postgres`, the path of a folder that all processes
+    share, or a bucket as `s3://bucket/prefix` (with the extra `s3`)."""
     attachment_max_bytes: int = Field(default=10_000_000, ge=1, le=100_000_000)
     """The largest size of an attached file in bytes."""
     attachment_types: CommaSeparated = UPLOAD_TYPES

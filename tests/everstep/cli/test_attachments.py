@@ -43,4 +43,4 @@ async def test_what_cannot_be_attached_is_refused(desk: CommandLine, tmp_path: P
     assert "cannot be read: No such file or directory" in missing
     (tmp_path / "a.txt").write_text("hello")
     wrong = await desk.error_of("run", "Look", "--attach", tmp_path / "a.txt", EVERSTEP_ATTACHMENTS="files")
-    assert "use postgres, or the absolute path of a folder" in wrong
+    assert "use postgres, the absolute path of a folder" in wrong
