@@ -19,21 +19,11 @@ from everstep.agent_domain.storage.requests import RequestKind, RequestRow
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.agent_domain.tools.summaries import args_summary
 from everstep.agent_domain.values import EMPTY, format_moment, json_text, truncate
-from everstep.runtime.retention import TableRetention
 
 WIDTH = 200
 MODEL_PREFIX = "  model   "
 UNKNOWN_COST = "unknown: a model has no prices, or its provider counted no tokens"
 NO_WORKER = "no worker has picked it up; `everstep doctor` checks whether one runs"
-
-
-def retention_line(retention: TableRetention, count: int, *, dry_run: bool) -> str:
-    """How many old rows of a table were removed."""
-    if retention.days is None:
-        return f"{retention.table:<17}  kept: {retention.setting} is not set"
-    done = "would be removed" if dry_run else "removed"
-    age = "a day" if retention.days == 1 else f"{retention.days:g} days"
-    return f"{retention.table:<17}  {count} {done}, older than {age}"
 
 
 def execution_line(row: ExecutionRow) -> str:

@@ -8,7 +8,6 @@ from functools import cache
 import click
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.cli import output
 from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
 from everstep.cli.printing import echo
 from everstep.runtime.agent_process import AgentReport
@@ -25,7 +24,7 @@ from everstep.runtime.installation import (
 )
 from everstep.runtime.local_model.provision import open_local_model
 from everstep.runtime.models import presets_of
-from everstep.runtime.retention import open_retention
+from everstep.runtime.retention import TableRetention, open_retention
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import build_failpoint
 
@@ -221,4 +220,13 @@ async def prune(settings: Settings, dry_run: bool) -> None:
                 async for more in retention.remove_old(dry_run=dry_run):
                     count += more
             finally:
-                echo(output.retention_line(retention, count, dry_run=dry_run))
+                echo(_retention_line(retention, count, dry_run=dry_run))
+
+
+def _retention_line(retention: TableRetention, count: int, *, dry_run: bool) -> str:
+    """How many old rows of a table were removed."""
+    if retention.days is None:
+        return f"{retention.table:<17}  kept: {retention.setting} is not set"
+    done = "would be removed" if dry_run else "removed"
+    age = "a day" if retention.days == 1 else f"{retention.days:g} days"
+    return f"{retention.table:<17}  {count} {done}, older than {age}"

@@ -16,10 +16,7 @@ from pydantic import BaseModel, ValidationError
 from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.cli.printing import echo
-from everstep.http_api.problems import ProblemDocument
-from everstep.runtime.api import local_url
-from everstep.runtime.authorization import local_token
-from everstep.runtime.data_folder import known_data_folder
+from everstep.runtime.data_folder import known_data_folder, local_url
 from everstep.runtime.local_secret import find_local_secret
 from everstep.runtime.settings import Settings
 
@@ -144,6 +141,9 @@ def _parse_response(kind: type[ModelT], response: httpx2.Response) -> ModelT:
     try:
         if response.is_success:
             return kind.model_validate_json(response.content)
+        # Only a refusal needs the API's modules, whose import takes longer than all others.
+        from everstep.http_api.problems import ProblemDocument  # noqa: PLC0415
+
         problem = ProblemDocument.model_validate_json(response.content)
     except ValidationError:
         raise InvalidInput(unexpected) from None
@@ -162,6 +162,9 @@ async def open_remote(settings: Settings, url: str | None, token: str | None) ->
     first = _validate_url(url or local)
     if is_local and not token:
         secret = settings.auth_secret or (data and find_local_secret(data))
+        # The same: a caller with a token of its own needs no module of the API.
+        from everstep.runtime.authorization import local_token  # noqa: PLC0415
+
         token = local_token(settings.model_copy(update={"auth_secret": secret}))
     # A proxy cannot reach this machine.
     http = httpx2.AsyncClient(

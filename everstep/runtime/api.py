@@ -7,14 +7,13 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from everstep.http_api.app import create_app
 from everstep.http_api.dependencies import Api, Feed
 from everstep.http_api.metrics import Metrics
 from everstep.runtime.authorization import build_authenticator, channel_signer, local_token
 from everstep.runtime.connection_limits import ConnectionLimits
-from everstep.runtime.data_folder import data_folder
+from everstep.runtime.data_folder import API_URL_FILE, data_folder
 from everstep.runtime.embedded import write_private
 from everstep.runtime.gateway import open_feeds
 from everstep.runtime.installation import Installation
@@ -26,9 +25,6 @@ from everstep.runtime.viewing import gateway_url
 from everstep.runtime.waiting import Port
 from everstep.store.accounts import PostgresAccounts
 from everstep.store.streams import PostgresStreams
-
-URL_FILE = "api-url"
-"""The file in which a local installation stores the URL of its API."""
 
 
 def build_api(installation: Installation, feed: Feed | None = None) -> Api:
@@ -106,20 +102,12 @@ def bind_local_api(settings: Settings) -> Generator[tuple[socket.socket, LocalAp
 @contextmanager
 def _announce(settings: Settings, url: str) -> Generator[LocalApi]:
     """Store the URL of the API within the block, for the commands."""
-    url_file = data_folder(settings) / URL_FILE
+    url_file = data_folder(settings) / API_URL_FILE
     write_private(url_file, url + "\n")
     try:
         yield LocalApi(url, None if settings.auth == "off" else local_token(settings))
     finally:
         url_file.unlink(missing_ok=True)
-
-
-def local_url(data: Path) -> str | None:
-    """Return the URL of a local installation's API if it is served."""
-    try:
-        return (data / URL_FILE).read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
 
 
 def log_requests() -> None:

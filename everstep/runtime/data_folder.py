@@ -28,6 +28,9 @@ from everstep.runtime.embedded import has_data, write_private
 from everstep.runtime.git_repository import Repository
 from everstep.runtime.settings import Settings
 
+API_URL_FILE: Final = "api-url"
+"""The file in which a local installation stores the URL of its API."""
+
 IN_PROJECT: Final = ".everstep"
 """The data folder inside a project, on request."""
 
@@ -94,6 +97,14 @@ def known_data_folder(settings: Settings) -> Path | None:
     try:
         return data_folder(settings)
     except InvalidInput:
+        return None
+
+
+def local_url(data: Path) -> str | None:
+    """Return the URL of a local installation's API if it is served."""
+    try:
+        return (data / API_URL_FILE).read_text(encoding="utf-8").strip()
+    except OSError:
         return None
 
 

@@ -31,7 +31,7 @@ from everstep.client.client import Client
 from everstep.client.sessions import Sessions
 from everstep.http_api.tokens import sign_token
 from everstep.runtime.agents import load_agents
-from everstep.runtime.api import URL_FILE
+from everstep.runtime.data_folder import API_URL_FILE
 from everstep.runtime.file_store import build_attachments
 from everstep.runtime.local_secret import make_local_secret
 from everstep.runtime.serving import serve_app
@@ -608,7 +608,7 @@ async def test_input_that_is_not_utf_8_is_not_sent(room: ChatSetup, http: httpx2
 
 async def test_a_local_installation_needs_neither_url_nor_token(room: ChatSetup, tmp_path: Path) -> None:
     secret = make_local_secret(tmp_path)
-    (tmp_path / URL_FILE).write_text(f"{room.url}\n")
+    (tmp_path / API_URL_FILE).write_text(f"{room.url}\n")
     given = {"EVERSTEP_API_URL": None, "EVERSTEP_API_TOKEN": None}
 
     async with room.open_api():
