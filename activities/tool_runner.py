@@ -16,6 +16,7 @@ from everstep.activities.contracts import InferInput, ToolInput, ToolOutput, ste
 from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.inner_calls import RecordedInquiry
+from everstep.activities.progress_reports import progress_reports
 from everstep.activities.state_loading import load_state_within
 from everstep.activities.store_retry import write_with_retry
 from everstep.agent_domain.agents.definition import AgentDefinition
@@ -134,16 +135,17 @@ class ToolRunner:
         context = call_records.build_context(
             request.ref, replace(reserved, call=call), ask, self.agents.resources, attempt, limits=limits
         )
-        run = await run_tool(
-            definition.tools.get(call.name),
-            call,
-            context,
-            ask=ask,
-            hooks=await self._load_hooks(request, definition),
-            redaction=self.disclosure.redaction,
-            now=now,
-            note=note,
-        )
+        async with progress_reports(self.store, request, call, attempt) as report:
+            run = await run_tool(
+                definition.tools.get(call.name),
+                call,
+                replace(context, report=report),
+                ask=ask,
+                hooks=await self._load_hooks(request, definition),
+                redaction=self.disclosure.redaction,
+                now=now,
+                note=note,
+            )
         return replace(run, is_default=request.need is CallNeed.INPUT and run.execution.error is None)
 
     async def _with_stored_files(self, ref: ExecutionRef, reserved: Reservation, run: ToolRun) -> ToolRun:

@@ -150,7 +150,11 @@ from everstep.agent_domain.loop.loop import (
     Stop as Stop,
     decide as decide,
 )
-from everstep.agent_domain.loop.repeated_calls import RepeatedCallLimit as RepeatedCallLimit
+from everstep.agent_domain.loop.repeated_calls import (
+    LoopReminder as LoopReminder,
+    RepeatedCallLimit as RepeatedCallLimit,
+    RepeatedCalls as RepeatedCalls,
+)
 from everstep.agent_domain.loop.run_context import RunContext as RunContext
 from everstep.agent_domain.loop.status import (
     AgentStatus as AgentStatus,
@@ -208,6 +212,7 @@ from everstep.agent_domain.state.events import (
     StreamEventReceived as StreamEventReceived,
     TokenUsageReported as TokenUsageReported,
     ToolCallCompleted as ToolCallCompleted,
+    ToolCallProgressed as ToolCallProgressed,
     ToolCallStarted as ToolCallStarted,
 )
 from everstep.agent_domain.state.execution_data import ExecutionData as ExecutionData
@@ -278,6 +283,7 @@ from everstep.agent_domain.tools.function_tool import (
     tool as tool,
 )
 from everstep.agent_domain.tools.inquiry import AskModel as AskModel, ModelChoice as ModelChoice
+from everstep.agent_domain.tools.progress import Progress as Progress
 from everstep.agent_domain.tools.resources import (
     Resource as Resource,
     Resources as Resources,

@@ -27,13 +27,16 @@ from everstep.agent_domain.state.events import (
     Listener,
     StreamEventReceived,
     ToolCallCompleted,
+    ToolCallProgressed,
     ToolCallStarted,
 )
 from everstep.agent_domain.storage.executions import execution_output
 from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope, channel_name
+from everstep.agent_domain.stream.progress_records import call_progress_record
 from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.progress import PROGRESS_SECONDS, Progress
 from everstep.agent_domain.values import FrozenDict, uuid_or_text
 
 
@@ -60,6 +63,8 @@ class _Run:
 
     number: int = 1
     changes: int = 0
+    progress: dict[str, tuple[datetime, int]] = field(default_factory=dict[str, tuple[datetime, int]])
+    """When each call was last reported on, and how often."""
     step_count: int = 0
     is_over: bool = False
     cost_usd: Decimal | None = None
@@ -127,6 +132,8 @@ class EventEnvelopeAdapter:
                 self.on_agent_step_completed(event)
             case ToolCallStarted():
                 self.on_tool_call_started(event)
+            case ToolCallProgressed():
+                self.on_tool_call_progressed(event)
             case ToolCallCompleted():
                 self.on_tool_call_completed(event)
             case ContinuationEvaluated():
@@ -160,6 +167,17 @@ class EventEnvelopeAdapter:
             trace=self.config.include_continuation_trace,
             cost_usd=event.cost_usd,
         )
+        self._send(record, event.at)
+
+    def on_tool_call_progressed(self, event: ToolCallProgressed) -> None:
+        """A tool says how far its call is; viewers receive about one report a second of each call."""
+        last = self._run.progress.get(event.tool_call_id)
+        if last is not None and (event.at - last[0]).total_seconds() < PROGRESS_SECONDS:
+            return
+        number = 1 if last is None else last[1] + 1
+        self._run.progress[event.tool_call_id] = event.at, number
+        progress = Progress(event.text, event.fraction)
+        record = call_progress_record(event.step_number, event.tool_call_id, event.tool, progress, key=number)
         self._send(record, event.at)
 
     def on_tool_call_started(self, event: ToolCallStarted) -> None:

@@ -146,6 +146,22 @@ class ToolCallStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolCallProgressed(Event):
+    """A tool says how far its call is."""
+
+    tool: str
+    """The name of the tool."""
+    tool_call_id: str
+    """The id of the call."""
+    step_number: int
+    """The number of the step."""
+    text: str
+    """What the tool says."""
+    fraction: float | None
+    """The part that is done, from 0 to 1; None if the tool does not know."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ToolCallCompleted(Event):
     """A tool call has its result."""
 

@@ -60,8 +60,8 @@ def restore_execution(
 def _repeated_calls(records: tuple[StepExecution, ...]) -> RepeatedCalls:
     repeated = RepeatedCalls()
     for record in records:
-        calls = record.step.facts(record.number).calls
-        repeated = repeated.step_started().with_step(call.digest for call in calls)
+        digests = record.step.call_digests
+        repeated = repeated.step_started().with_step(digests.get(call.id) for call in record.step.tool_calls)
     return repeated
 
 

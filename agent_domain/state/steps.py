@@ -190,11 +190,21 @@ class AgentStep:
         executions = (replace(e, result=e.text, error=None) if e.error else e for e in self.tool_executions)
         return replace(self, tool_executions=tuple(executions), own_errors=())
 
+    @property
+    def call_digests(self) -> dict[str, str]:
+        """The digest of each call that has a result, by its id; see `repeated_calls`."""
+        results = {execution.call.id: execution.text for execution in self.tool_executions}
+        return {
+            call.id: call_digest(call.name, call.arguments, results[call.id])
+            for call in self.tool_calls
+            if call.id in results
+        }
+
     def facts(self, number: int) -> StepFacts:
         """The facts of this step, without bodies and without the messages of errors."""
         failed = {e.call.id: _fact(e.error, e.call.name) for e in self.tool_executions if e.error}
         pending = {call.id for call in self.pending_calls}
-        results = {e.call.id: e.text for e in self.tool_executions}
+        digests = self.call_digests
         calls = tuple(
             CallFacts(
                 c.id,
@@ -202,7 +212,7 @@ class AgentStep:
                 CallNeed(self.needs.get(c.id, CallNeed.RUN)),
                 c.id not in pending,
                 failed.pop(c.id, None),
-                call_digest(c.name, c.arguments, results[c.id]) if c.id in results else None,
+                digests.get(c.id),
             )
             for c in self.tool_calls
         )

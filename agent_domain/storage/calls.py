@@ -15,6 +15,7 @@ from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, MetadataChanges
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict
 
@@ -115,6 +116,8 @@ class CallRow:
     """Its position among the calls of its step."""
     decision: Resolution | None = None
     """A person's decision about the call."""
+    progress: Progress | None = None
+    """What the tool reported last, while it runs."""
 
     @property
     def edited_args(self) -> FrozenDict | None:

@@ -30,6 +30,7 @@ from everstep.agent_domain.storage.steps import (
 )
 from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope, no_event_records
 from everstep.agent_domain.stream.session_messages import Announcement
+from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import FrozenDict
 
 
@@ -86,6 +87,12 @@ class ExecutionStore(BudgetStore, Protocol):
         self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
     ) -> None:
         """Record that a step waits for its next attempt, unless it already has that attempt or a reply."""
+        ...
+
+    async def note_progress(
+        self, ref: ExecutionRef, call_id: str, progress: Progress, events: Sequence[EventRecord] = ()
+    ) -> None:
+        """Store how far a call is, unless it has its result or its execution has ended."""
         ...
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:

@@ -22,6 +22,7 @@ from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.tools.artifacts import Artifacts
 from everstep.agent_domain.tools.cancellation import Cancellation
 from everstep.agent_domain.tools.inquiry import AskModel, refuse_model_call
+from everstep.agent_domain.tools.progress import Progress, ReportProgress, ignore_progress
 from everstep.agent_domain.tools.resources import NO_RESOURCES, Resources
 from everstep.agent_domain.tools.tool_logger import SilentLogger, ToolLogger
 from everstep.agent_domain.values import (
@@ -81,6 +82,12 @@ class ToolContext:
     """The objects that `@resource` functions made for the worker or the run: `context.resources[orders]`."""
     artifacts: Artifacts = field(default_factory=Artifacts, compare=False, repr=False)
     """The files that the call has attached so far."""
+    report: ReportProgress = field(default=ignore_progress, compare=False, repr=False)
+    """Receives what `progress` says."""
+
+    def progress(self, text: str = "", fraction: float | None = None) -> None:
+        """Say how far the call is; viewers see it about once a second. `fraction` goes from 0 to 1."""
+        self.report(Progress(text, fraction))
 
     @property
     def is_cancelled(self) -> bool:

@@ -110,13 +110,20 @@ class _PrintedOutput:
             self._is_over = True
             yield from self.line_end()
         for call in step.calls:
-            if call.record:
-                for request in requests:
-                    if _comes_before(request, step, call):
-                        yield from self.of_request(request)
-                yield from self.once(call.call.id, [output.call_line(call)])
+            yield from self._call(step, call, requests)
         for number, error in enumerate(step.errors):
             yield from self.once(f"error {at} {number}", [output.error_line(error)])
+
+    def _call(self, step: StepRow, call: CallRow, requests: Sequence[RequestRow]) -> Iterator[str]:
+        """A call with its result, after the requests about it; or how far it is."""
+        line = output.call_line(call)
+        if call.record:
+            for request in requests:
+                if _comes_before(request, step, call):
+                    yield from self.of_request(request)
+            yield from self.once(call.call.id, [line])
+        elif call.progress:
+            yield from self.once(f"{call.call.id} {line}", [line])
 
     def _compactions(self, step: StepRow) -> Iterator[str]:
         for index, compaction in enumerate(step.compactions):

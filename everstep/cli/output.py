@@ -136,10 +136,14 @@ _STATES = {"told": "waits", "reserved": "runs"}
 """How calls without a result are shown: a worker has begun the second, and no one the first."""
 
 
+def _state_text(row: CallRow) -> str:
+    return _STATES[row.state] + (f": {row.progress.detail}" if row.progress else "")
+
+
 def call_line(row: CallRow) -> str:
     """A call with its result or its state."""
     call = f"{row.call.name}({args_summary(row.allowed.args)})"
-    result = indent(truncate(row.record.text, WIDTH)) if row.record else _STATES[row.state]
+    result = indent(truncate(row.record.text, WIDTH)) if row.record else _state_text(row)
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
     ref = _error_ref(row.record.error if row.record else None)
     files = row.record.attachments if row.record else ()

@@ -25,6 +25,7 @@ from everstep.local.children import RunChild, SubagentParent
 from everstep.local.clock import Clock
 from everstep.local.inquiry import LocalInquiry, local_model_retry
 from everstep.local.local_budgets import LocalBudgets
+from everstep.local.progress_events import ProgressEvents
 from everstep.steps.hooks import ToolHooks, find_hooks
 from everstep.steps.subagents import report_child, spawn_child
 from everstep.steps.tool_calls import Outcome
@@ -158,7 +159,11 @@ class LocalExecutor:
             run_child = partial(self.run_child, budgets=budgets)
             parent = SubagentParent(self.definition, state, run_child)
             return await self._run_subagent(call, context, parent, hooks)
-        return await run_tool(tool, call, context, ask=ask, hooks=hooks, redaction=self.redaction, now=now)
+        reports = ProgressEvents(self.events, self.clock, state, call)
+        context = replace(context, report=reports.report)
+        run = await run_tool(tool, call, context, ask=ask, hooks=hooks, redaction=self.redaction, now=now)
+        await reports.finish()
+        return run
 
     async def _run_subagent(
         self, call: ToolCall, context: ToolContext, parent: SubagentParent, hooks: ToolHooks | None

@@ -61,6 +61,16 @@ RESERVE_CALL = text(f"""
 """)  # noqa: S608 -- constants only
 """Returns the call as it was before the reservation."""
 
+NOTE_PROGRESS = text(f"""
+    UPDATE agent_tool_calls AS call
+       SET progress = CAST(:progress AS json)
+      FROM agent_executions execution
+     WHERE call.execution_id = :execution_id AND call.tenant_id = :tenant_id AND call.call_id = :call_id
+       AND call.state <> 'done'
+       AND execution.id = call.execution_id AND execution.status {IS_UNDER_WAY}
+ RETURNING coalesce(execution.session_id, execution.id) AS stream_id
+""")  # noqa: S608 -- constants only
+
 _DONE_AND_CLOSED = "EXISTS (SELECT 1 FROM done) AND (SELECT count(*) FROM closed) >= 0"
 """Counting the closed requests forces PostgreSQL to lock them before the stream."""
 
@@ -128,7 +138,7 @@ RECORD_INNER_REPLY = text(f"""
 
 _CALLED = """
     SELECT call_id, step, idx, name, args, malformed, state, attempts, result, text, error, success,
-           started_at, completed_at, seconds, besides, note, own_text, attachments,
+           started_at, completed_at, seconds, besides, note, own_text, attachments, progress,
            (SELECT resolution
               FROM agent_requests request
              WHERE request.execution_id = call.execution_id AND request.call_id = call.call_id

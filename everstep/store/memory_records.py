@@ -27,6 +27,7 @@ from everstep.agent_domain.storage.metadata_changes import MetadataChanges, appl
 from everstep.agent_domain.storage.requests import AnyRequestKind, RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait
 from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map
 from everstep.store import bodies, transcripts
@@ -72,6 +73,7 @@ class MemoryCall:
     attempts: int = 0
     started_at: datetime | None = None
     record: CallRecord | None = None
+    progress: Progress | None = None
 
 
 @dataclass(slots=True)

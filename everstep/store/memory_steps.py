@@ -25,6 +25,7 @@ from everstep.agent_domain.storage.steps import (
     StepRow,
 )
 from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.store import bodies, transcripts
 from everstep.store.bodies import HUMAN_NEEDS, encode
@@ -145,6 +146,17 @@ class MemorySteps(MemoryBudgets):
             return
         step.wait = written
         self._append_envelopes(execution, news)
+
+    async def note_progress(
+        self, ref: ExecutionRef, call_id: str, progress: Progress, events: Sequence[EventRecord] = ()
+    ) -> None:
+        """Store how far a call is, unless it has its result."""
+        execution = self._find(ref)
+        call = execution.calls.get(call_id) if execution else None
+        if execution is None or call is None or call.state == "done" or execution.status.is_terminal:
+            return
+        call.progress = progress
+        self._append_envelopes(execution, bodies.envelopes_from(ref.execution_id, events))
 
     async def record_reply(self, reply: RecordReply) -> StepFacts:
         """Record the model's reply; a reply that an earlier attempt recorded wins."""
@@ -297,7 +309,8 @@ def _request_from(
 def _call_row(execution: MemoryExecution, call: MemoryCall) -> CallRow:
     asked = execution.requests.get(request_id(execution.ref.execution_id, call.call.id))
     decision = asked.resolution if asked and asked.kind is CallNeed.APPROVAL else None
-    return CallRow(call.call, call.state, call.attempts, call.record, call.idx, decision)
+    progress = None if call.record else call.progress
+    return CallRow(call.call, call.state, call.attempts, call.record, call.idx, decision, progress)
 
 
 def _step_row(execution: MemoryExecution, number: int) -> StepRow:

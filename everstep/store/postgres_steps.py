@@ -16,10 +16,12 @@ from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.steps import BeginStep, BegunStep, RecordProcessing, RecordReply, RetryWait
 from everstep.agent_domain.stream.records import EventRecord
+from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
     budget_values,
+    call_statements,
     execution_statements,
     parameters,
     rows,
@@ -106,6 +108,19 @@ class PostgresSteps(PostgresWriter):
         news = bodies.session_envelopes_from(ref.execution_id, events)
         async with self._transaction() as connection:
             found = (await connection.execute(step_statements.NOTE_WAIT, execution_key(ref) | values)).first()
+            if found is not None:
+                await self._append_envelopes(connection, ref, found.stream_id, news)
+
+    async def note_progress(
+        self, ref: ExecutionRef, call_id: str, progress: Progress, events: Sequence[EventRecord] = ()
+    ) -> None:
+        """Store how far a call is, unless it has its result."""
+        values = {"call_id": call_id, "progress": bodies.encode(progress.to_dict(), "the progress")}
+        news = bodies.session_envelopes_from(ref.execution_id, events)
+        async with self._transaction() as connection:
+            found = (
+                await connection.execute(call_statements.NOTE_PROGRESS, execution_key(ref) | values)
+            ).first()
             if found is not None:
                 await self._append_envelopes(connection, ref, found.stream_id, news)
 

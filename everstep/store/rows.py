@@ -21,6 +21,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
 from everstep.agent_domain.storage.requests import RequestRow, RequestState, parse_request_kind
 from everstep.agent_domain.storage.steps import PreviousStep, StepInput, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts
@@ -151,7 +152,8 @@ def call_record(row: Row[Any]) -> CallRecord | None:
 def call_row(row: Row[Any]) -> CallRow:
     """Return a call as clients see it."""
     decision = bodies.parse_resolution(row.decision)
-    return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx, decision)
+    progress = None if row.progress is None or row.state == "done" else Progress.from_dict(row.progress)
+    return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx, decision, progress)
 
 
 def command(row: Row[Any]) -> Command:

@@ -311,6 +311,7 @@ tool_calls = Table(
     Column("note", Text),
     Column("own_text", Text),
     optional_json_column("attachments"),
+    optional_json_column("progress"),
     PrimaryKeyConstraint("execution_id", "call_id"),
     UniqueConstraint("execution_id", "step", "idx"),
     one_of("state", "told", "reserved", "done"),

@@ -281,6 +281,13 @@ class ErrorInfo(ResponseModel):
         return cls(message=message, type=error.type, tool=error.tool_name)
 
 
+class CallProgress(ResponseModel):
+    """How far a running call is."""
+
+    text: str
+    fraction: float | None = Field(description="The part that is done, from 0 to 1; null if it is unknown.")
+
+
 class Call(ResponseModel):
     """A tool call, and its result once it has one."""
 
@@ -301,6 +308,10 @@ class Call(ResponseModel):
     attachments: list[AttachmentResponse] = Field(
         default_factory=list[AttachmentResponse], description="The files that the tool returned."
     )
+    progress: CallProgress | None = Field(
+        default=None,
+        description="What the tool reported last; null without a report and after the end.",
+    )
 
     @classmethod
     def of(cls, row: CallRow, *, in_full: bool = False) -> Self:
@@ -311,6 +322,7 @@ class Call(ResponseModel):
             args=row.allowed.args,
             requested_args=None if row.edited_args is None else row.call.args,
             state=row.state,
+            progress=CallProgress(**row.progress.to_dict()) if row.progress else None,
             attempts=row.attempts,
         )
         record = row.record

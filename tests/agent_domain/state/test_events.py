@@ -25,6 +25,7 @@ from everstep.agent_domain.state.events import (
     StreamEventReceived,
     TokenUsageReported,
     ToolCallCompleted,
+    ToolCallProgressed,
     ToolCallStarted,
 )
 from everstep.agent_domain.values import frozen_map
@@ -123,6 +124,10 @@ PAYLOADS: list[tuple[Event, dict[str, Any]]] = [
     (
         ToolCallStarted(**WHO, tool="look", args=frozen_map({"at": ["x"]}), started_at=AT, tool_call_id="c1"),
         {"tool": "look", "args": {"at": ["x"]}, "startedAt": MOMENT, "toolCallId": "c1"},
+    ),
+    (
+        ToolCallProgressed(**WHO, tool="look", tool_call_id="c1", step_number=2, text="Page 1", fraction=0.5),
+        {"tool": "look", "toolCallId": "c1", "stepNumber": 2, "text": "Page 1", "fraction": 0.5},
     ),
     (
         ToolCallCompleted(

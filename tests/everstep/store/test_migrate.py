@@ -83,6 +83,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0013_attachments",
         "0014_feedback",
         "0015_costs",
+        "0016_call_progress",
     ]
 
 
@@ -214,6 +215,7 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
 
 
 BEFORE_BUDGETS = """
+    ALTER TABLE agent_tool_calls DROP COLUMN progress;
     DROP TABLE agent_feedback;
     ALTER TABLE agent_answers DROP COLUMN attachment_id;
     ALTER TABLE agent_session_messages DROP COLUMN attachments;
