@@ -353,6 +353,21 @@ async def cancelled_by_temporal(temporal: TemporalClient) -> Execution:
     return await with_action_while_writing(temporal, cancel_by_temporal, says="Never")
 
 
+async def raise_budget(execution: Execution) -> None:
+    await execution.raise_budget(steps=9)
+
+
+@way
+async def budget_exhausted_way(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("look"), "Done").with_budget(steps=1))
+
+
+@way
+async def budget_raised_way(temporal: TemporalClient) -> Execution:
+    agent = having(calling("look"), "Done").with_budget(steps=1, on_exhausted="ask")
+    return await with_people(temporal, agent, raise_budget)
+
+
 @way
 async def cancelled_while_paused_way(temporal: TemporalClient) -> Execution:
     return await with_people(temporal, having(calling("ask")), cancel)
