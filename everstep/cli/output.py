@@ -137,7 +137,8 @@ _STATES = {"told": "waits", "reserved": "runs"}
 
 
 def _state_text(row: CallRow) -> str:
-    return _STATES[row.state] + (f": {row.progress.detail}" if row.progress else "")
+    # A call that reports runs, also if its start is not recorded yet.
+    return f"runs: {row.progress.detail}" if row.progress else _STATES[row.state]
 
 
 def call_line(row: CallRow) -> str:

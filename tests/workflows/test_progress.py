@@ -60,7 +60,7 @@ async def test_viewers_and_readers_see_how_far_a_call_is(
 
         await office.store.until(is_at_page_3)
         (row,) = (await execution.steps())[0].calls
-        assert call_line(row).endswith(": 75 %: Page 3 of 3")
+        assert call_line(row).endswith("-> runs: 75 %: Page 3 of 3")
         go_on.set()
         await final_result(execution)
 
