@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 import pytest
 import pytest_asyncio
+from sqlalchemy import make_url
 
 from everstep.runtime.embedded import EmbeddedConfig, find_running, open_services
 from tests.databases import MIGRATED, Databases
@@ -26,8 +27,6 @@ ROOT: Final = Path(__file__).parents[1]
 POSTGRES: Final = {
     "fsync": "off",
     "full_page_writes": "off",
-    "wal_level": "minimal",
-    "max_wal_senders": "0",
     # All tests of a parallel run have their pools on one server.
     "max_connections": "500",
 }
@@ -93,6 +92,9 @@ async def make_template(servers: Servers) -> None:
     from everstep.store.migrate import upgrade  # noqa: PLC0415 -- its imports take a second, for tests without servers
 
     databases = Databases(servers.database_url)
+    # Each log-in hashes 4,096 times, to slow down guesses, and tests open thousands of connections.
+    url = make_url(servers.database_url)
+    databases.run(f"SET scram_iterations = 1; ALTER ROLE {url.username} PASSWORD '{url.password}'")
     databases.run(f"CREATE DATABASE {MIGRATED}")
     await upgrade(databases.url_of(MIGRATED))
 
