@@ -5,7 +5,6 @@ million tokens. An unknown price makes the cost of a call that used such tokens 
 never 0.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
@@ -28,13 +27,12 @@ def _price(name: str, given: object) -> Decimal | None:
     """The price as a `Decimal`; of a float, the shortest number that it is printed as."""
     if given is None:
         return None
-    is_number = isinstance(given, int | float | Decimal) and not isinstance(given, bool)
-    if not is_number or not math.isfinite(given) or not 0 <= given <= MAX_PRICE:
-        problem = (
-            f"the price of {name} is {given!r}; pass US dollars for a million tokens, from 0 to {MAX_PRICE}"
-        )
-        raise InvalidInput(problem)
-    return given if isinstance(given, Decimal) else Decimal(str(given))
+    if isinstance(given, int | float | Decimal) and not isinstance(given, bool):
+        price = given if isinstance(given, Decimal) else Decimal(str(given))
+        if price.is_finite() and 0 <= price <= MAX_PRICE:
+            return price
+    problem = f"the price of {name} is {given!r}; pass US dollars for a million tokens, from 0 to {MAX_PRICE}"
+    raise InvalidInput(problem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,8 @@ def test_a_request_counts_with_its_tools_and_its_format() -> None:
     messages = (user(ENGLISH), tool_message("sunny", "c1", "weather"))
     bare = estimate_request(InferenceRequest(messages))
     assert bare == sum(map(estimate_message, messages)) + REQUEST_OVERHEAD
-    schema = {"type": "function", "function": {"name": "weather", "description": ENGLISH, "parameters": {}}}
+    function: dict[str, object] = {"name": "weather", "description": ENGLISH, "parameters": {}}
+    schema: dict[str, object] = {"type": "function", "function": function}
     tooled = estimate_request(InferenceRequest(messages, tools=freeze([schema])))
     assert tooled > bare + TOOLS_OVERHEAD + estimate_text(ENGLISH)
     formatted = ResponseFormat(frozen_map({"type": "object", "description": ENGLISH}))

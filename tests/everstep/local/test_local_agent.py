@@ -71,8 +71,10 @@ def test_an_iterator_may_be_left_early() -> None:
     closed: list[str] = []
 
     class WatchedAgent(Agent):
-        def aiterator(self, state: Any, *, context: Any = None) -> AsyncGenerator[AgentState]:
-            return watching(super().aiterator(state, context=context))
+        def aiterator(
+            self, state: Any, *, context: Any = None, resources: Any = None
+        ) -> AsyncGenerator[AgentState]:
+            return watching(super().aiterator(state, context=context, resources=resources))
 
     async def watching(states: AsyncGenerator[AgentState]) -> AsyncGenerator[AgentState]:
         try:
