@@ -25,6 +25,7 @@ from everstep.agent_domain.checks import StrictModel
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.loop.usage import usd_number
 from everstep.agent_domain.storage.requests import RequestKind
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.client import Client
@@ -107,6 +108,8 @@ class ExecutionReport(BaseModel):
     data: Any = None
     """The structured result, if the execution has one."""
     error: str | None = None
+    cost_usd: float | None = None
+    """What it cost so far, with its subagents, in US dollars; None if that is unknown."""
     requests: tuple[OpenRequest, ...] = ()
     """The open requests, oldest first."""
 
@@ -124,6 +127,7 @@ class ExecutionReport(BaseModel):
             response=row.output.get("response") if row.output else None,
             data=row.output.get("data") if row.output else None,
             error=row.error_told or (row.error_message and "Failed"),
+            cost_usd=usd_number(row.tree_cost_usd),
             requests=tuple(
                 OpenRequest(
                     id=each.id,
