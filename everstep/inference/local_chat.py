@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from openai import AsyncStream
 
 from everstep.agent_domain.errors import InvalidInput, ModelError
+from everstep.agent_domain.media_types import FileKind
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.messages import Message, Messages, is_text_part
 from everstep.agent_domain.tools.tools import ToolCall
@@ -32,6 +33,7 @@ from everstep.inference.request_parts import (
 
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
+TEXT_ONLY: Final = "the local model reads text only: remove the image or file, or use another model"
 LOOPBACK: Final = "http://127.0.0.1"
 
 _TOOLS = """# Tools
@@ -66,6 +68,18 @@ class LocalChat(OpenAIChat):
     def __init__(self, preset: Preset, endpoint: FindEndpoint, now: Callable[[], datetime] = utc_now) -> None:
         super().__init__(preset, None, now)
         self._endpoint = endpoint
+
+    def readable(self, request: InferenceRequest) -> InferenceRequest:
+        """The request with files in words.
+
+        Raises:
+            ModelError: The last question has a file that is not text. Words about it do not help: a model of
+                this size answers as if it saw the file.
+        """
+        question = next((each for each in reversed(request.messages) if each.is_user), None)
+        if question and any(each.kind is not FileKind.TEXT for each in question.attachments):
+            raise ModelError(TEXT_ONLY, advice=TEXT_ONLY)
+        return super().readable(request)
 
     def body(self, request: InferenceRequest) -> Json:
         """The request, with the tools in the prompt and a grammar for the answer."""
@@ -160,8 +174,7 @@ def _written(name: str, arguments: dict[str, Any]) -> str:
 def _text_of(message: Message) -> str:
     content = message.content
     if not isinstance(content, str) and not all(is_text_part(thaw(part)) for part in content):
-        problem = "the local model reads text only: remove the image or file, or use another model"
-        raise ModelError(problem, advice=problem)
+        raise ModelError(TEXT_ONLY, advice=TEXT_ONLY)
     return message.text
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import InvalidInput, ModelError
 from everstep.agent_domain.messages.cached_context import ResponseFormat
 from everstep.agent_domain.messages.messages import (
@@ -18,10 +19,12 @@ from everstep.agent_domain.messages.messages import (
 from everstep.agent_domain.testing import MockTool
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, freeze, frozen_map
-from everstep.inference.local_chat import AFTER_RESULTS, LocalReader, local_request
+from everstep.inference.local_chat import AFTER_RESULTS, LocalChat, LocalReader, local_request
+from everstep.inference.local_endpoint import LocalEndpoint
 from everstep.inference.presets import Preset
 from tests.everstep.inference.asking import WEATHER, a_request
 
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(16)
 LOCAL = Preset.read("local", {"driver": "local"})
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
@@ -122,6 +125,20 @@ def test_an_image_is_refused_in_words() -> None:
     ) as raised:
         body(Message(Role.USER, freeze([{"type": "text", "text": "What is this?"}, image])))
     assert raised.value.advice
+
+
+def test_so_is_an_attached_one_until_the_next_question() -> None:
+    """13.7.5: it does not block the conversation."""
+
+    async def find() -> LocalEndpoint:
+        raise AssertionError
+
+    model = LocalChat(LOCAL, find)
+    photo = Message.user("What is this?", attachments=[Attachment.from_bytes("photo.png", PNG)])
+    with pytest.raises(ModelError, match="the local model reads text only"):
+        model.readable(a_request(photo))
+    later = model.readable(a_request(photo, assistant("I cannot see it."), user("Then how are you?")))
+    assert "photo.png" in local_request(LOCAL, later)["messages"][0]["content"]
 
 
 # Answers.

@@ -1,7 +1,12 @@
 """The real local model: `make model` downloads it and runs these tests, `make test` does not."""
 
+import asyncio
+import json
 import os
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,6 +24,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
+ROOT = Path(__file__).parents[3]
 ORDERS = {("ann", 7): "a train to Bergen", ("bob", 8): "a bicycle"}
 
 
@@ -42,6 +48,7 @@ async def test_it_calls_a_tool_and_answers_with_the_result() -> None:
     agent = shop.with_error_policy(ErrorPolicy.retry_tool_errors()).build()
 
     state = await agent.arun("What is in my order number 7?", context=RunContext(user_id="ann"))
+    assert [message.text for message in state.messages if message.is_tool][:1] == ["a train to Bergen"]
     assert "Bergen" in (state.final_response or "")
     state = await agent.arun("What is in my order number 8?", context=RunContext(user_id="ann"))
     texts = [message.text for message in state.messages if message.is_tool]
@@ -71,3 +78,29 @@ async def test_text_arrives_in_pieces_and_json_fits_its_schema(settings: Setting
     answer = await models.model("local").respond(request, pieces.append)
     assert parse_json(answer.text) == {"country": "Norway", "capital": "Oslo"}
     await models.aclose()
+
+
+async def test_the_example_talks_to_it(tmp_path: Path) -> None:
+    """All parts of the transcript, with a short conversation."""
+    example, programs = ROOT / "examples" / "07_local_model", Path(sys.executable).parent
+    given = {**os.environ, "EVERSTEP_AUTH_SECRET": "s" * 32, "EVERSTEP_DATA": str(tmp_path / "data")}
+    ports = (*("--temporal-port", "0", "--ui-port", "0"), *("--http-port", "0", "--gateway-port", "0"))
+    command = [str(programs / "everstep"), "up", "--model", "local", "--json", *ports]
+    process = await asyncio.create_subprocess_exec(*command, cwd=example, env=given, stdout=PIPE)
+    assert process.stdout
+    try:
+        addresses = json.loads(await process.stdout.readline())
+        given["EVERSTEP_API_URL"] = addresses["api_url"]
+        talk = await asyncio.create_subprocess_exec(
+            sys.executable, "talk.py", "4", cwd=example, env=given, stdout=PIPE
+        )
+        said, _ = await talk.communicate()
+    finally:
+        process.terminate()
+        await process.wait()
+    text = said.decode()
+    assert talk.returncode == 0, text
+    for part in ("-> a kettle for 42 euros", "-> There is no such order", "chief   approves it", '"age": 36'):
+        assert part in text
+    assert "bicycle" not in text
+    assert "The session has all 4 questions." in text
