@@ -98,14 +98,14 @@ async def retry(settings: Settings, execution_id: str, *, detach: bool) -> None:
     Ctrl-C stops only the following.
     """
 
-    async def retry_failed(installation: Installation, execution: Execution) -> None:
+    async def start_retry(installation: Installation, execution: Execution) -> None:
         retried = await installation.sessions.retry(execution.ref)
         if detach:
             echo(retried.id)
         else:
             await _follow_execution(installation, retried)
 
-    await with_execution(settings, execution_id, retry_failed)
+    await with_execution(settings, execution_id, start_retry)
 
 
 @click.command()

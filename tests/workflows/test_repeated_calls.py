@@ -1,4 +1,4 @@
-"""A model that repeats itself is told, and stopped: durably as in this process."""
+"""A model that repeats itself reads so, and is stopped: durably as in this process."""
 
 from temporalio.client import Client as TemporalClient
 

@@ -50,8 +50,8 @@ async def test_an_execution_ends_with_a_result_of_the_agents_type(temporal: Temp
         assert (end.payload["status"], end.payload["output"]) == ("completed", row.output)
         second = (await execution.steps())[1]
         assert [error.type for error in second.errors] == ["validation"]
-        told = (await office.conversation(execution))[-2]
-        assert told.startswith("Error: The result does not fit its schema: the answer is not valid JSON")
+        refusal = (await office.conversation(execution))[-2]
+        assert refusal.startswith("Error: The result does not fit its schema: the answer is not valid JSON")
         assert (await ExecutionReport.of(execution)).data == OSLO
 
 

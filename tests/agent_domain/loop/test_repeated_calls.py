@@ -1,4 +1,4 @@
-"""Repeated calls: what counts as one, when the model is told, and when the run stops."""
+"""Repeated calls: what counts as one, when the model is reminded, and when the run stops."""
 
 from typing import Any
 
@@ -88,10 +88,10 @@ def test_the_model_is_told_once_and_then_stopped(
     """2.6.4: after two thirds of the limit, and with the reason guard at the limit."""
     decisions = run(RepeatedCallLimit(limit), *steps)
 
-    told = {
+    counts = {
         each.number: each.reminder.count for each in decisions if isinstance(each, Infer) and each.reminder
     }
-    assert told == reminded
+    assert counts == reminded
     last = decisions[-1]
     assert (isinstance(last, Stop), len(decisions) - 1) == (
         stopped_after is not None,

@@ -23,7 +23,7 @@ async def service(sign_in: MakeCaller) -> ApiCaller:
 async def test_feedback_is_kept_with_its_answer(
     ann: ApiCaller, service: ApiCaller, sign_in: MakeCaller, work: None
 ) -> None:
-    """8.2.11: up, down, words, or nothing; and it goes with its session."""
+    """8.2.11: up, down, words, or nothing; it is erased with its session."""
     session = await ann.create_session()
     answer = await answer_of(ann, session, "Hello")
     path = f"/agent/messages/{answer['id']}/feedback"

@@ -1,4 +1,4 @@
-"""A failed execution goes on from its last good step: over HTTP, in its session, and once."""
+"""A failed execution continues after its last good step: over HTTP, in its session, and once."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace

@@ -106,14 +106,14 @@ async def test_a_run_ends_with_its_result(output: Any, script: list[Any], result
 
 
 async def test_a_model_reads_why_its_result_does_not_fit() -> None:
-    """3.3.3 and 9.8.6: a step fails with an error of type validation, whatever the policy says."""
+    """3.3.3 and 9.8.6: a step fails with an error of type validation under any policy."""
     model = ScriptedModel(BAD, GOOD)
 
     state = await builder(model).build().arun("Plan a trip")
 
-    told = model.requests[1].messages[-1]
-    assert told.is_user
-    assert told.text.startswith(
+    refusal = model.requests[1].messages[-1]
+    assert refusal.is_user
+    assert refusal.text.startswith(
         "Error: The result does not fit its schema: days: Input should be a valid int"
     )
     assert [step.errors[0].type if step.errors else None for step in state.steps] == [
