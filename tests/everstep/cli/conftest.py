@@ -1,6 +1,7 @@
 """A command line with a worker, for all tests of the commands."""
 
 from collections.abc import AsyncGenerator
+from uuid import uuid4
 
 import pytest_asyncio
 
@@ -27,7 +28,8 @@ async def installation(services: Servers, nursery: Nursery) -> AsyncGenerator[In
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def desk(installation: Installation) -> AsyncGenerator[CommandLine]:
     """With a worker."""
-    desk = CommandLine(installation, "cli")
+    # The processes of a parallel run share a Temporal server, and each has such a worker.
+    desk = CommandLine(installation, f"cli-{uuid4().hex}")
     async with desk.open_worker():
         yield desk
 
