@@ -8,6 +8,7 @@ stay small, and a file is deleted in one place.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Protocol, Self, TypeAlias, cast, runtime_checkable
 from uuid import UUID, uuid5
 
@@ -122,7 +123,7 @@ class Attachment:
     def from_dict(cls, given: Mapping[str, Any]) -> Self:
         """Read the JSON form; unknown keys are ignored."""
         return cls(
-            parse_uuid(given.get("id"), "the id of the attachment"),
+            read_key(given, "id", partial(parse_uuid, where="the id")),
             read_key(given, "name", str),
             read_key(given, "media_type", str),
             read_key(given, "size", int),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.values import escape_unstorable, truncate
+from everstep.agent_domain.values import escape_unstorable, require_map, truncate
 
 MAX_TEXT: Final = 200
 """Characters of the text; a longer one is cut."""
@@ -51,6 +51,7 @@ class Progress:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Progress":
         """Read the JSON form."""
+        require_map(data, "the progress")
         return cls(str(data.get("text") or ""), data.get("fraction"))
 
 

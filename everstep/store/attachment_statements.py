@@ -28,8 +28,8 @@ USE = text(f"""
                         WHERE id = :execution_id AND agent_executions.tenant_id = :tenant_id)
      RETURNING id
     ), linked AS (
-        INSERT INTO agent_attachment_uses (execution_id, attachment_id, call_id)
-        SELECT :execution_id, id, CAST(:call_id AS text) FROM used
+        INSERT INTO agent_attachment_uses (execution_id, tenant_id, attachment_id, call_id)
+        SELECT :execution_id, :tenant_id, id, CAST(:call_id AS text) FROM used
             ON CONFLICT DO NOTHING
     )
     SELECT id FROM used

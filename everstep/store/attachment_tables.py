@@ -48,6 +48,7 @@ attachment_uses = Table(
     "agent_attachment_uses",
     metadata,
     execution_column(),
+    tenant_column(),
     Column("attachment_id", Uuid, ForeignKey("agent_attachments.id", ondelete="CASCADE"), nullable=False),
     # The tool call that returned it; null for a file of a message.
     Column("call_id", Text),

@@ -42,7 +42,7 @@ async def say(store: ExecutionStore, ref: ExecutionRef, *numbers: int) -> None:
         await store.record_reply(a_reply(ref, f"Reply {number}", number=number))
 
 
-async def sent(store: ExecutionStore, ref: ExecutionRef) -> list[str]:
+async def read_request(store: ExecutionStore, ref: ExecutionRef) -> list[str]:
     """The conversation as requests contain it."""
     material = await store.material(ref)
     shown = compacted_messages(material.messages, material.compaction)
@@ -80,23 +80,23 @@ async def test_later_executions_begin_with_it_and_forks_before_it_do_not(store: 
     await say(store, ref, 1)
     await store.record_compaction(a_record(ref))
     await say(store, ref, 2)
-    assert await sent(store, ref) == ["They met.", "Reply 2"]
+    assert await read_request(store, ref) == ["They met.", "Reply 2"]
     second = replace(FIRST, replaced=3, summaries=("They met.", "Then again."), step=3)
     await store.record_compaction(a_record(ref, second))
     await say(store, ref, 3)
 
     more = await accept_execution(store, "More", continues=ref.execution_id)
-    assert await sent(store, more) == ["They met.", "Then again.", "Reply 3", "More"]
+    assert await read_request(store, more) == ["They met.", "Then again.", "Reply 3", "More"]
     assert (await store.material(more)).compactions == ()
     before, between = [
         await accept_execution(store, "Other", continues=ref.execution_id, continues_until=step)
         for step in (1, 2)
     ]
-    assert await sent(store, before) == ["Hello", "Reply 1", "Other"]
-    assert await sent(store, between) == ["They met.", "Reply 2", "Other"]
+    assert await read_request(store, before) == ["Hello", "Reply 1", "Other"]
+    assert await read_request(store, between) == ["They met.", "Reply 2", "Other"]
     third = replace(FIRST, replaced=5, summaries=("All.",), step=1)
     await store.record_compaction(a_record(more, third))
-    assert await sent(store, more) == ["All."]
+    assert await read_request(store, more) == ["All."]
 
 
 async def test_messages_that_hooks_put_before_the_conversation_later_are_sent(store: ExecutionStore) -> None:
@@ -113,7 +113,7 @@ async def test_messages_that_hooks_put_before_the_conversation_later_are_sent(st
     await store.begin_step(a_step_start(ref, 2))
     added = HookAdditions((user("Day 2"),), (), notes)
     await store.record_reply(replace(a_reply(ref, "Reply 2", number=2), added=added))
-    assert await sent(store, ref) == ["Day 2", "They met.", "Reply 1", "Reply 2"]
+    assert await read_request(store, ref) == ["Day 2", "They met.", "Reply 1", "Reply 2"]
     assert (await store.material(ref)).metadata == {"a": 1}
 
 

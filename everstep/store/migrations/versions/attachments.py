@@ -27,6 +27,7 @@ CHANGES = (
     """
     CREATE TABLE agent_attachment_uses (
         execution_id UUID NOT NULL,
+        tenant_id TEXT NOT NULL,
         attachment_id UUID NOT NULL,
         call_id TEXT,
         created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
