@@ -1,4 +1,5 @@
 from everstep.agent_domain.agents.builder import AgentCapability as AgentCapability
+from everstep.agent_domain.agents.call_limits import CallLimits as CallLimits
 from everstep.agent_domain.agents.compaction_policy import CompactionPolicy as CompactionPolicy
 from everstep.agent_domain.agents.contracts import (
     AbstractAgentDefinition as AbstractAgentDefinition,
@@ -102,6 +103,7 @@ from everstep.agent_domain.errors import (
     WrongApi as WrongApi,
 )
 from everstep.agent_domain.ids import ExecutionRef as ExecutionRef, Scope as Scope
+from everstep.agent_domain.loop.budget import Budget as Budget, ExhaustedBudget as ExhaustedBudget
 from everstep.agent_domain.loop.child_end import ChildEnd as ChildEnd
 from everstep.agent_domain.loop.continuation import (
     CallableCriterion as CallableCriterion,
@@ -139,6 +141,7 @@ from everstep.agent_domain.loop.facts import (
 from everstep.agent_domain.loop.hook_requests import Wishes as Wishes
 from everstep.agent_domain.loop.loop import (
     AwaitApproval as AwaitApproval,
+    AwaitBudget as AwaitBudget,
     AwaitInput as AwaitInput,
     AwaitResume as AwaitResume,
     CriteriaView as CriteriaView,
@@ -251,6 +254,7 @@ from everstep.agent_domain.storage.executions import (
     Page as Page,
 )
 from everstep.agent_domain.storage.requests import (
+    RequestKind as RequestKind,
     RequestRow as RequestRow,
     RequestState as RequestState,
     Resolution as Resolution,

@@ -105,7 +105,10 @@ async def set_budgets(
     on_exhausted: str,
     degrade_to: str | None,
 ) -> None:
-    """Set a budget; what was spent of it stays. Executions that wait for it go on if it is larger now."""
+    """Set a budget; what was spent of it stays.
+
+    Executions that wait for it go on if it is larger now.
+    """
     given = {
         "usd": usd,
         "tokens": tokens,
@@ -147,7 +150,10 @@ async def show(settings: Settings, tenant: str) -> None:
 @click.pass_obj
 @command
 async def remove(settings: Settings, *, tenant: str, user: str | None, unit: str) -> None:
-    """Remove a budget, with its record of what was spent. Executions that wait for it go on."""
+    """Remove a budget, with its record of what was spent.
+
+    Executions that wait for it go on.
+    """
     account = OperatorBudget(tenant, BudgetUnit(unit), Decimal(0), user).account
     async with open_installation(settings) as installation:
         removed = await installation.client.store.remove_operator_budget(tenant, account.id)

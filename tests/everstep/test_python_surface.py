@@ -450,6 +450,9 @@ NOT_FOR_APPLICATIONS = {
     "everstep.capabilities.subagents.SkillSource",
     # Collects what `ToolContext.attach` returns; tests of tools read it from the execution of the call.
     "everstep.agent_domain.tools.artifacts.Artifacts",
+    # A runner makes its own, and an installation finds its own local model.
+    "everstep.local.local_budgets.LocalBudgets",
+    "everstep.inference.local_endpoint.LocalEndpoint",
     # How a stream waits between connections; our own tests replace it.
     "everstep.streams.backoff.ClientTimings",
     # Our own tests end a client in the middle of a request here.
