@@ -103,7 +103,13 @@ from everstep.agent_domain.errors import (
     WrongApi as WrongApi,
 )
 from everstep.agent_domain.ids import ExecutionRef as ExecutionRef, Scope as Scope
-from everstep.agent_domain.loop.budget import Budget as Budget, ExhaustedBudget as ExhaustedBudget
+from everstep.agent_domain.loop.budget import (
+    Budget as Budget,
+    BudgetScope as BudgetScope,
+    BudgetUnit as BudgetUnit,
+    ExhaustedBudget as ExhaustedBudget,
+    OnExhausted as OnExhausted,
+)
 from everstep.agent_domain.loop.child_end import ChildEnd as ChildEnd
 from everstep.agent_domain.loop.continuation import (
     CallableCriterion as CallableCriterion,
