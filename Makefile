@@ -51,7 +51,7 @@ coverage: test  ## Run all tests and report what they cover
 
 model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB)
 	@$(BIN)/everstep models download local
-	@EVERSTEP_LOCAL_MODEL_TESTS=1 $(BIN)/python -m pytest -s tests/everstep/runtime/test_real_local_model.py
+	@$(BIN)/python -m pytest -s -m slow tests/everstep/runtime/test_real_local_model.py
 
 chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py tests/acceptance/test_storm.py

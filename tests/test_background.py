@@ -28,6 +28,8 @@ AWAITED: Final = {
     "everstep/runtime/reloading.py": "awaited by the block that they belong to, or at the end of `up`",
     "everstep/cli/watch.py": "awaited by the block that it belongs to",
     "everstep/streams/connection.py": "pings of a client's line, whose end is the line's",
+    "activities/progress_reports.py": "ends with its call; a report that cannot be stored is logged",
+    "everstep/steps/resource_lifetimes.py": "awaited by the block that it belongs to",
     "everstep/http_api/event_stream.py": "awaited by the answer that they are",
 }
 """Tasks that are awaited, or whose end is a result that a caller waits for, and why they need no supervision.

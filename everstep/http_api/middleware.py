@@ -119,7 +119,7 @@ class RequestMiddleware:
         )
 
     def _limits_of(self, scope: Scope) -> "BodyLimits":
-        is_upload = scope["path"] == self.upload_path and scope["method"] == HTTPMethod.POST
+        is_upload = scope.get("path") == self.upload_path and scope.get("method") == HTTPMethod.POST
         return self.upload_limits if is_upload else self.limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -44,6 +44,7 @@ MESSAGE: Final[Mapping[str, Any]] = {
     "metadata": {},
     "attachments": [],
     "created_at": AT,
+    "feedback": None,
 }
 
 ATTACHMENT: Final[Mapping[str, Any]] = {

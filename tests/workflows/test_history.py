@@ -104,7 +104,8 @@ async def run_with_failures(office: Office, model: Whisperer) -> Execution:
     execution = await office.start(
         [user(secret("prompt"))],
         session_id=uuid4(),
-        user_id=secret("user"),
+        # The only id of a person there, and only for agents with criteria of their own, which may read it.
+        user_id="user-7",
         metadata={secret("metadata"): secret("metadata")},
     )
     await model.begun.wait()

@@ -8,6 +8,7 @@ from fastapi import Path
 from everstep.agent_domain.storage.feedback import Feedback
 from everstep.client.execution import now
 from everstep.http_api.auth import CallerDep
+from everstep.http_api.idempotency import KeyDep
 from everstep.http_api.routes.router import ApiDep, router
 from everstep.http_api.schemas.request_bodies import FeedbackSent
 from everstep.http_api.schemas.responses import (
@@ -25,9 +26,10 @@ MessageId = Annotated[UUID, Path(description="The id of a message with the role 
 
 @routes.post("/agent/messages/{message_id}/feedback")
 async def give_feedback(
-    message_id: MessageId, body: FeedbackSent, api: ApiDep, caller: CallerDep
+    message_id: MessageId, body: FeedbackSent, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> MessageResponse:
     """Say whether an answer was good, in place of what was said before."""
+    del key
     has_words = body.text is not None and body.text.strip()
     given = (
         Feedback(body.rating, body.text, caller.actor.subject, now()) if body.rating or has_words else None

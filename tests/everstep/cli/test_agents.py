@@ -103,7 +103,7 @@ def test_a_file_may_name_a_preset_of_the_installation(here: Path) -> None:
     refused = run_command("--agents", "helper.md", "agents")
     assert refused.stderr == (
         "Error: helper.md: No preset named 'small'. Name a model with its provider, as in openai:gpt-5.5, "
-        "or choose from: openai, anthropic, demo\n"
+        "or choose from: openai, anthropic, demo, local\n"
     )
 
     (here / "everstep.toml").write_text("[presets.small]\ndriver = 'openai'\nmodel = 'x'\n")

@@ -108,6 +108,10 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
     path = f"/agent/executions/{asked['execution_id']}/requests"
     while not (waiting := (await ann.get(path)).json()["items"]):  # noqa: ASYNC110 -- there is no event to wait for
         await asyncio.sleep(0.02)
+    said = (await ann.post("/agent/messages", json={"content": "hello"})).json()
+    path = f"/agent/sessions/{said['session_id']}/messages"
+    while not (answers := await _answers(ann, path)):  # noqa: ASYNC110 -- there is no event to wait for
+        await asyncio.sleep(0.02)
     file = (await ann.post("/agent/attachments?name=a.txt", content=b"hello")).json()
     return {
         "attachment_id": file["id"],
@@ -115,7 +119,13 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
         "execution_id": asked["execution_id"],
         "stream_id": asked["session_id"],
         "request_id": waiting[0]["id"],
+        "message_id": answers[0],
     }
+
+
+async def _answers(ann: httpx2.AsyncClient, path: str) -> list[str]:
+    """The ids of the answers in a session."""
+    return [each["id"] for each in (await ann.get(path)).json()["items"] if each["role"] == "assistant"]
 
 
 @cache

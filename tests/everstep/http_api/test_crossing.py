@@ -34,6 +34,7 @@ BODIES: Mapping[str, Any] = {
     "SteerSent": {"content": "Come to me"},
     "NewTotalSent": {"usd": 5},
     "ForkSent": {"step": 0},
+    "FeedbackSent": {"rating": "down", "text": "Mine"},
     "ApprovalDecision": {"decision": "approve", "args_digest": "{digest}"},
 }
 """A valid body, by the name of its schema; a new schema needs an entry here."""
@@ -74,10 +75,14 @@ class OwnObjects:
 
 
 async def create_objects(person: ApiCaller) -> OwnObjects:
-    """A session with a question, and a call that waits for approval."""
+    """A session with an answer and a question, and a call that waits for approval."""
     session = await person.create_session(title="My treasure", metadata={"note": "My treasure"})
     file = await person.upload(b"Where My treasure is", "My treasure.txt")
-    await person.post_message(session, "Look", attachments=[file["id"]])
+    looked = (await person.post_message(session, "Look", attachments=[file["id"]]))["execution_id"]
+    await person.wait_for_status(looked, "completed")
+    messages = (await person.get(f"/agent/sessions/{session}/messages"))["items"]
+    answer = next(each for each in messages if each["role"] == "assistant")
+    await person.post(f"/agent/messages/{answer['id']}/feedback", {"rating": "up", "text": "My treasure"})
     asked = (await person.post_message(session, "ask about My treasure"))["execution_id"]
     await person.wait_for_request(asked)
     booking = await person.create_session()
@@ -89,6 +94,7 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "execution_id": booked,
         "request_id": request["id"],
         "attachment_id": file["id"],
+        "message_id": answer["id"],
     }
     ids["digest"] = request["args_digest"]
     return OwnObjects(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
@@ -107,9 +113,10 @@ async def assert_no_access(stranger: ApiCaller, theirs: OwnObjects, opened: Sequ
         answer = await stranger.http.request(method.upper(), address, content=content, headers=headers)
         told = answer.text.replace(address, "")
         if "{" not in address and answer.status_code == 200:
-            # A list: of the caller's own objects, and there are none.
+            # Lists: of the caller's own objects, and there are none.
             told_of: list[Any] = [value for value in answer.json().values() if isinstance(value, list)]
-            assert told_of == [[]], (method, address, answer.text)
+            assert told_of, (method, address, answer.text)
+            assert not any(told_of), (method, address, answer.text)
         else:
             assert answer.status_code in (403, 404), (method, address, answer.status_code, answer.text)
         for word in theirs.words:
@@ -128,6 +135,7 @@ async def stored_objects(person: ApiCaller, theirs: OwnObjects) -> Any:
         await person.get(f"/agent/executions/{execution}"),
         await person.get("/agent/executions"),
         await person.get("/agent/inbox"),
+        await person.get("/agent/feedback"),
     ]
 
 

@@ -433,7 +433,9 @@ async def test_a_read_only_token_changes_nothing(ann: ApiCaller, api_setup: ApiS
         for path, operations in (await ann.get("/openapi.json"))["paths"].items():
             for method in operations.keys() - {"get"}:
                 if path != "/broadcasting/auth":
-                    address = path.format(session_id=session, execution_id=uuid4(), request_id=uuid4())
+                    address = path.format(
+                        session_id=session, execution_id=uuid4(), request_id=uuid4(), message_id=uuid4()
+                    )
                     assert_problem(await reader.request(method.upper(), address, json={}), 403, "read-only")
         assert (await reader.get(f"/agent/sessions/{session}")).status_code == 200
         channel = {"socket_id": "1.2", "channel_name": f"private-agent.session.{session}"}

@@ -63,6 +63,7 @@ async def test_every_command_of_the_page_is_run() -> None:
         '"route":"answer"',
         '"response":"Your train to Bergen is booked."',
         "seat 12 in the 8:25 to Bergen",
+        '"rating":"down"',
     ):
         assert promised in output, output
 

@@ -17,6 +17,8 @@ from everstep.activities.failpoints import Failpoint
 from everstep.agent_domain.storage.keys import Claim
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
+from everstep.runtime.file_store import build_attachments
+from everstep.steps.attachments import FetchedFile
 from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
@@ -42,10 +44,16 @@ class Case:
     other_body: Any = None
 
     def send(self, person: ApiCaller, key: str) -> Awaitable[Answer]:
-        return person.send_post(self.path, self.body, key=key)
+        return self._send(person, self.path, self.body, key)
 
     def send_another(self, person: ApiCaller, key: str) -> Awaitable[Answer]:
-        return person.send_post(self.other_path or self.path, self.other_body, key=key)
+        return self._send(person, self.other_path or self.path, self.other_body, key)
+
+    def _send(self, person: ApiCaller, path: str, body: Any, key: str) -> Awaitable[Answer]:
+        """Bytes are sent as a file."""
+        if isinstance(body, bytes):
+            return person.send_file(body, "trip.txt", key=key)
+        return person.send_post(path, body, key=key)
 
 
 async def _waiting(ann: ApiCaller) -> str:
@@ -126,6 +134,32 @@ async def _fork(ann: ApiCaller) -> Case:
     return Case(path, {"step": 0, "content": "One"}, other_body={"step": 0, "content": "Two"})
 
 
+async def _retry(ann: ApiCaller) -> Case:
+    one, two = await ann.start_execution("fail"), await ann.start_execution("fail")
+    for execution in (one, two):
+        await ann.wait_for_status(execution, "failed")
+    return Case(f"/agent/executions/{one}/retry", other_path=f"/agent/executions/{two}/retry")
+
+
+async def _feedback(ann: ApiCaller) -> Case:
+    session = await ann.create_session()
+    await ann.wait_for_status((await ann.post_message(session, "Hello"))["execution_id"], "completed")
+    messages = (await ann.get(f"/agent/sessions/{session}/messages"))["items"]
+    (answer,) = [each["id"] for each in messages if each["role"] == "assistant"]
+    return Case(f"/agent/messages/{answer}/feedback", {"rating": "up"}, other_body={"rating": "down"})
+
+
+async def _upload(ann: ApiCaller) -> Case:
+    del ann
+    return Case("/agent/attachments", b"One", other_body=b"Two")
+
+
+async def _url(ann: ApiCaller) -> Case:
+    del ann
+    one, two = "https://files.example/one.txt", "https://files.example/two.txt"
+    return Case("/agent/attachments/url", {"url": one}, other_body={"url": two})
+
+
 async def _channel(ann: ApiCaller) -> Case:
     channel = f"private-agent.session.{await ann.create_session()}"
     body = {"socket_id": "1.2", "channel_name": channel}
@@ -145,10 +179,22 @@ CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
     "/agent/executions/{execution_id}/cancel": _cancel,
     "/agent/executions/{execution_id}/budget": _budget,
     "/agent/executions/{execution_id}/fork": _fork,
+    "/agent/executions/{execution_id}/retry": _retry,
+    "/agent/messages/{message_id}/feedback": _feedback,
+    "/agent/attachments": _upload,
+    "/agent/attachments/url": _url,
     "/broadcasting/auth": _channel,
 }
 
-MAKES_NOTHING = frozenset({"/agent/sessions", "/broadcasting/auth"})
+MAKES_NOTHING = frozenset(
+    {
+        "/agent/sessions",
+        "/agent/messages/{message_id}/feedback",
+        "/agent/attachments",
+        "/agent/attachments/url",
+        "/broadcasting/auth",
+    }
+)
 """These requests do not call Temporal."""
 
 every_post = pytest.mark.parametrize("post", CASES, ids=lambda path: path.strip("/").replace("/", "."))
@@ -177,12 +223,30 @@ class TwoProcesses:
                 ("agent_session_messages", "role = 'user'"),
                 ("agent_steered", "true"),
                 ("agent_commands", "true"),
+                ("agent_feedback", "true"),
+                ("agent_attachments", "true"),
             ):
                 counted = f"SELECT count(*) FROM {table} WHERE tenant_id = :tenant AND {condition}"  # noqa: S608
                 counts.append(
                     (await connection.execute(text(counted), {"tenant": self.api_setup.tenant})).scalar_one()
                 )
         return counts
+
+
+class Files:
+    """The files at URLs: each has its URL as its content."""
+
+    async def fetch(self, url: str, max_bytes: int) -> FetchedFile:
+        del max_bytes
+        return FetchedFile(url.rpartition("/")[2], "text/plain", url.encode())
+
+
+@pytest_asyncio.fixture
+async def api_setup(api_setup: ApiSetup) -> ApiSetup:
+    """The API, which reads files from URLs."""
+    client = api_setup.sessions.client
+    client = replace(client, attachments=replace(client.require_attachments(), urls=Files()))
+    return replace(api_setup, sessions=replace(api_setup.sessions, client=client))
 
 
 @pytest_asyncio.fixture
@@ -192,7 +256,10 @@ async def processes(api_setup: ApiSetup, sign_in: MakeCaller, work: None) -> Asy
     ours = api_setup.sessions
     engine = create_engine(api_setup.keys.engine.url.render_as_string(hide_password=False))
     store = PostgresSessions(engine)
-    client = Client(ours.client.temporal, store, ours.client.agents, ours.client.task_queue)
+    files = replace(build_attachments(api_setup.settings, engine), urls=Files())
+    client = Client(
+        ours.client.temporal, store, ours.client.agents, ours.client.task_queue, attachments=files
+    )
     sessions = Sessions(client, store, ours.default_agent, ours.contexts)
     other = ApiSetup(sessions, PostgresKeys(engine), api_setup.settings, tenant=api_setup.tenant)
     async with open_callers(other) as let_in:

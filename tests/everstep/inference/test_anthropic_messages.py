@@ -210,6 +210,7 @@ def test_parts_have_the_format_of_this_api() -> None:
         {
             "type": "document",
             "source": {"type": "base64", "media_type": "application/pdf", "data": "BBBB"},
+            "title": "a.pdf",
         },
         parts[5],
     ]

@@ -19,10 +19,7 @@ from everstep.runtime.local_model.model_server import missing_part
 from everstep.runtime.models import models_of
 from everstep.runtime.settings import Settings
 
-pytestmark = [
-    pytest.mark.skipif("EVERSTEP_LOCAL_MODEL_TESTS" not in os.environ, reason="run `make model`"),
-    pytest.mark.timeout(900),
-]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 ORDERS = {("ann", 7): "a train to Bergen", ("bob", 8): "a bicycle"}
