@@ -83,5 +83,5 @@ class _Reports:
             # A transaction that is interrupted would cost its connection.
             async with self._writes:
                 self._writer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._writer
+            # Not awaited by itself: a cancel of the call would be taken for that of the writer.
+            await asyncio.wait([self._writer])

@@ -111,14 +111,21 @@ def local_url(data: Path) -> str | None:
 def private_folders(settings: Settings) -> tuple[Path, ...]:
     """Return the folders with data of local installations, which agents must not reach, wherever they are.
 
-    They are the data folder of this project, those of this user's other projects, and the folder of the
-    socket to this process's database.
+    They are the data folder of this project, those of this user's other projects, the folder of the socket
+    to this process's database, that of attached files, which has those of all tenants, and that of weights.
     """
     folders = [known_data_folder(settings), _folder_of_all(os.environ)]
     if settings.data_dir is None:
         with suppress(InvalidInput):
             folders.append(_current_folder() / IN_PROJECT)
-    return tuple(dict.fromkeys(each for each in (*folders, *_socket_folders(settings)) if each is not None))
+    folders += [*_socket_folders(settings), attachments_folder(settings), models_folder(settings.models_dir)]
+    return tuple(dict.fromkeys(each for each in folders if each is not None))
+
+
+def attachments_folder(settings: Settings) -> Path | None:
+    """Return the folder of attached files; None if another store has them."""
+    folder = Path(settings.attachments).expanduser()
+    return folder if folder.is_absolute() else None
 
 
 def record_project(data: Path) -> None:

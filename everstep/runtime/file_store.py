@@ -1,13 +1,13 @@
 """The store of attached files that the settings name."""
 
 import os
-from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.attachments import AttachmentLimits
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.attachments import AttachmentStore
+from everstep.runtime.data_folder import attachments_folder
 from everstep.runtime.settings import Settings
 from everstep.runtime.url_files import UrlFiles
 from everstep.steps.attachments import Attachments
@@ -45,8 +45,7 @@ def build_store(settings: Settings, engine: AsyncEngine) -> AttachmentStore:
     if place.startswith("s3://"):
         endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
         return AttachmentBucket(place, allow_http=endpoint.startswith("http://"))
-    folder = Path(place).expanduser()
-    if folder.is_absolute():
+    if folder := attachments_folder(settings):
         return AttachmentFolder(folder)
     raise InvalidInput(
         f"EVERSTEP_ATTACHMENTS is {place!r}; use {POSTGRES}, the absolute path of a folder, such as "

@@ -39,9 +39,10 @@ async def open_resources(
     # One task starts and stops them, as libraries with cancel scopes require.
     holder = asyncio.create_task(_hold(missing, opened, release))
     try:
-        yield Resources(await opened).merged(own)
+        # A cancel here must not reach the future, which the other task sets.
+        yield Resources(await asyncio.shield(opened)).merged(own)
     finally:
-        if opened.done() and not opened.cancelled():
+        if opened.done():
             release.set()
         else:
             holder.cancel()

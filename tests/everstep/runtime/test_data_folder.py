@@ -360,13 +360,17 @@ class TestTheFolder:
 
 
 def test_paths_that_no_agent_may_reach(state: Path, enter: Project, tmp_path: Path) -> None:
-    """13.1.7: this project's data, those of all others, and the database's socket."""
+    """13.1.7: this project's data, those of all others, the database's socket, attached files and weights."""
     project = enter("one")
     url = f"postgresql://everstep:x@/everstep?host={tmp_path}/elsewhere&port=5432"
-    assert private_folders(Settings(database_url=url)) == (
+    files, weights = project / "files", project / "weights"
+    settings = Settings(database_url=url, attachments=str(files), models_dir=weights)
+    assert private_folders(settings) == (
         data_folder(Settings()),
         state,
         project / ".everstep",
         tmp_path / "elsewhere",
+        files,
+        weights,
     )
     assert private_folders(Settings(data_dir=tmp_path / "data", database_url="?"))[0] == tmp_path / "data"
