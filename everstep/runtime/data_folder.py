@@ -26,6 +26,7 @@ from sqlalchemy.exc import ArgumentError
 from everstep.agent_domain.errors import InvalidInput
 from everstep.runtime.embedded import has_data, write_private
 from everstep.runtime.git_repository import Repository
+from everstep.runtime.local_model.weights import models_folder
 from everstep.runtime.settings import Settings
 
 API_URL_FILE: Final = "api-url"
