@@ -71,4 +71,4 @@ def failures(request: SettleInput, disclosure: Disclosure = DEFAULT_DISCLOSURE) 
 
 def evaluation(outcome: FrozenDict | None) -> FrozenDict | None:
     """Expand an evaluation from its compact form."""
-    return None if outcome is None else frozen_map(expand(outcome).to_dict())
+    return None if outcome is None else frozen_map(expand(outcome).to_record())

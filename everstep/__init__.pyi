@@ -102,6 +102,12 @@ from everstep.agent_domain.errors import (
     UnreadableAnswer as UnreadableAnswer,
     WrongApi as WrongApi,
 )
+from everstep.agent_domain.explanation.because import (
+    ExecutionBecause as ExecutionBecause,
+    HeardMessage as HeardMessage,
+    StepBecause as StepBecause,
+)
+from everstep.agent_domain.explanation.states import explain_state as explain_state
 from everstep.agent_domain.ids import ExecutionRef as ExecutionRef, Scope as Scope
 from everstep.agent_domain.loop.budget import (
     Budget as Budget,
@@ -140,6 +146,7 @@ from everstep.agent_domain.loop.error_policy import (
     ErrorPolicy as ErrorPolicy,
     FailingStep as FailingStep,
 )
+from everstep.agent_domain.loop.explanations import explain_end as explain_end
 from everstep.agent_domain.loop.facts import (
     ExecutionFacts as ExecutionFacts,
     StateInfo as StateInfo,

@@ -55,6 +55,10 @@ class Scenario:
     plan: ExecutionPlan
     status: AgentStatus = AgentStatus.COMPLETED
     reason: StopReason = StopReason.COMPLETED
+    because: str = "completed: the model answered without calling tools"
+    """Why it ends."""
+    because_of_facts: str | None = None
+    """The same without the texts of errors, if it has any."""
 
 
 def base(**settings: object) -> ExecutionPlan:
@@ -124,6 +128,7 @@ SCENARIOS = (
         ["stop steps_limit by StepsLimit"],
         base(max_steps=0),
         reason=StopReason.STEPS_LIMIT,
+        because="stopped: 0 of 0 steps",
     ),
     Scenario(
         "the answer comes with the last step",
@@ -137,6 +142,7 @@ SCENARIOS = (
         [f"infer 1 for {WORK}", "RunTools look", "stop steps_limit by StepsLimit"],
         base(max_steps=1),
         reason=StopReason.STEPS_LIMIT,
+        because="stopped: 1 of 1 steps",
     ),
     Scenario(
         "tokens run out in the second step",
@@ -150,6 +156,7 @@ SCENARIOS = (
         ],
         base(max_tokens=10),
         reason=StopReason.TOKEN_LIMIT,
+        because="stopped: 11 of 10 tokens",
     ),
     Scenario(
         "the model is cut off by its provider",
@@ -157,6 +164,7 @@ SCENARIOS = (
         [f"infer 1 for {WORK}", "RunTools look", "stop finish_reason by FinishReasonCheck"],
         base(finish_reasons=("content_filter",)),
         reason=StopReason.FINISH_REASON,
+        because="stopped: the model's finish reason is content_filter",
     ),
     Scenario(
         "a failing tool stops the run by default",
@@ -165,6 +173,8 @@ SCENARIOS = (
         base(),
         AgentStatus.FAILED,
         StopReason.ERROR,
+        because="failed: tool error in bad: it does not work; 1 failure in a row, max_retries 0",
+        because_of_facts="failed: tool error in bad, 1 failure in a row, max_retries 0",
     ),
     Scenario(
         "a failing tool is forgiven once, and once only",
@@ -179,6 +189,8 @@ SCENARIOS = (
         base(**RETRYING),
         AgentStatus.FAILED,
         StopReason.ERROR,
+        because="failed: tool error in bad: it does not work; 2 failures in a row, max_retries 2",
+        because_of_facts="failed: tool error in bad, 2 failures in a row, max_retries 2",
     ),
     Scenario(
         "a step between two failures makes them two beginnings",
@@ -208,6 +220,8 @@ SCENARIOS = (
         base(max_steps=1, error_policy=ErrorPolicy.retry_all(5)),
         AgentStatus.FAILED,
         StopReason.STEPS_LIMIT,
+        because="failed: 1 of 1 steps, and the last step failed: slow down",
+        because_of_facts="failed: 1 of 1 steps, and the last step failed: RateLimited",
     ),
     Scenario(
         "an error outranks a limit that is named first",
@@ -216,6 +230,8 @@ SCENARIOS = (
         base(max_steps=1),
         AgentStatus.FAILED,
         StopReason.ERROR,
+        because="failed: tool error in bad: it does not work; 1 failure in a row, max_retries 0",
+        because_of_facts="failed: tool error in bad, 1 failure in a row, max_retries 0",
     ),
     Scenario(
         "failures that are ignored",
@@ -245,6 +261,7 @@ SCENARIOS = (
             criteria=({"name": "tests.at-most-one-failure"},),
         ),
         reason=StopReason.GUARD,
+        because="stopped: at-most-one-failure forbids another step",
     ),
     Scenario(
         "the same call again and again",
@@ -255,6 +272,7 @@ SCENARIOS = (
         ],
         base(repeated_call_limit=3),
         reason=StopReason.GUARD,
+        because="stopped: the same call with the same result 3 of 3 times in a row",
     ),
     Scenario(
         "another call in between",
@@ -273,6 +291,7 @@ SCENARIOS = (
         base(criteria=({"name": "tests.broken"},)),
         AgentStatus.FAILED,
         StopReason.ERROR,
+        because="failed: broken raised ValueError",
     ),
 )
 

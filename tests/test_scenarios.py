@@ -7,6 +7,8 @@ import pytest
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.agents.plan import REGISTERED
 from everstep.agent_domain.errors import ToolFailed
+from everstep.agent_domain.explanation.states import explain_state
+from everstep.agent_domain.loop.explanations import explain_end
 from everstep.agent_domain.loop.loop import Decision
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.state.state import AgentState
@@ -82,3 +84,21 @@ async def test_full_state_and_bare_facts_count_the_same(scenario: Scenario) -> N
     assert state.usage == facts.usage
     assert state.trailing_failures == facts.trailing_failures
     assert state.facts.total_failures == facts.total_failures
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+async def test_a_run_in_this_process_says_why_it_ended(scenario: Scenario) -> None:
+    """15.1.1: the sentence of the table, from the state alone."""
+    state, _ = await run_locally(scenario)
+
+    assert explain_state(state).sentence == scenario.because
+    assert explain_state(AgentState.from_dict(state.to_dict())).sentence == scenario.because
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_facts_alone_say_why_an_execution_ended(scenario: Scenario) -> None:
+    """15.1.2: without the texts of errors, which facts do not have."""
+    facts = drive(scenario, lambda _decision: None)
+
+    assert facts.last_outcome
+    assert explain_end(facts.last_outcome, facts) == (scenario.because_of_facts or scenario.because)

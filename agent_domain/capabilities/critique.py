@@ -98,10 +98,13 @@ class SelfCriticContinuationCheck:
         """The vote with its reasons."""
         critique = CritiqueFacts.from_marks(state.marks)
         vote = ContinuationEvaluation.from_decision(self.criterion_class, self.decide(state))
-        if vote.decision is not ContinuationDecision.FORBID or critique is None:
+        if critique is None or critique.verdict is CritiqueVerdict.APPROVED:
             return vote
+        numbers = frozen_map({"critiques": critique.iteration, "maxCritiques": self.max_iterations})
+        if vote.decision is not ContinuationDecision.FORBID:
+            return replace(vote, numbers=numbers)
         reason = f"Answer still rejected after {critique.iteration} of {self.max_iterations} critiques"
-        return replace(vote, reason=reason, stop_reason=StopReason.RETRY_LIMIT)
+        return replace(vote, reason=reason, numbers=numbers, stop_reason=StopReason.RETRY_LIMIT)
 
 
 class Critique(BaseModel):

@@ -65,10 +65,10 @@ def _compact_vote(vote: ContinuationEvaluation) -> list[Any] | str:
         changed = {key: value for key, value in vote.context.items() if value != _NO_FAILURE[key]}
         return [vote.name, changed] if changed else [vote.name]
     plain = ContinuationEvaluation.from_decision(vote.name, vote.decision)
-    if vote.reason == plain.reason and not (vote.stop_reason or vote.context or vote.source):
+    if vote.reason == plain.reason and not (vote.stop_reason or vote.context or vote.source or vote.numbers):
         return vote.name if vote.decision is ContinuationDecision.ALLOW else entry
-    source = [vote.source] if vote.source else []
-    return [*entry, vote.reason, vote.stop_reason, vote.context, *source]
+    rest = [vote.source, vote.numbers] if vote.numbers else [vote.source] if vote.source else []
+    return [*entry, vote.reason, vote.stop_reason, vote.context, *rest]
 
 
 def expand(data: Mapping[str, Any]) -> ContinuationOutcome:
@@ -90,12 +90,16 @@ def _expand_entry(entry: Any) -> ContinuationEvaluation:
         context = frozen_map({**_NO_FAILURE, **cast("Mapping[str, Any]", detail)})
         return _expand_vote(name, reason=NO_FAILURE, context=context)
     # Entries that a later version appends are ignored.
-    vote = _expand_vote(*entry[:5])
-    return replace(vote, source=str(entry[_SOURCE_AT])) if len(entry) > _SOURCE_AT else vote
+    vote = _expand_vote(*entry[:_SOURCE_AT])
+    if len(entry) <= _SOURCE_AT:
+        return vote
+    source, *more = entry[_SOURCE_AT:]
+    maps = (cast("Mapping[str, Any]", each) for each in more[:1] if isinstance(each, Mapping))
+    return replace(vote, source=str(source), numbers=frozen_map(next(maps, EMPTY)))
 
 
 _SOURCE_AT = 5
-"""The index of a signal's source in a vote; most votes are shorter."""
+"""The index of a signal's source in a vote, before its numbers; most votes are shorter."""
 
 
 def _expand_vote(

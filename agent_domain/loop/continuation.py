@@ -6,9 +6,11 @@ the order of the criteria only determines which one is named as the deciding cri
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from pydantic import Field
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.status import StopReason
@@ -79,6 +81,9 @@ def class_name(criterion: object) -> str:
     return f"{_FIRST_PATHS.get(kind.__module__, kind.__module__)}.{kind.__qualname__}"
 
 
+Numbers: TypeAlias = Annotated[FrozenDict, Field(exclude_if=lambda numbers: not numbers)]
+
+
 @dataclass(frozen=True, slots=True)
 class ContinuationEvaluation:
     """One criterion's vote, with its reasons."""
@@ -94,6 +99,8 @@ class ContinuationEvaluation:
     """The veto of a resource limit inside a nested set, if the set itself votes `stop`."""
     source: str = ""
     """The requester of the stop, in the vote of a signal that names its source."""
+    numbers: Numbers = field(default=EMPTY, compare=False)
+    """The value and the limit behind a veto, such as `{"steps": 3, "maxSteps": 3}`, for its explanation."""
 
     def __post_init__(self) -> None:
         # Converted to the enum, so that a veto given as the text "forbid" is not overlooked.
@@ -103,6 +110,7 @@ class ContinuationEvaluation:
         )
         object.__setattr__(self, "stop_reason", reason)
         object.__setattr__(self, "context", frozen_map(self.context, "the context of an evaluation"))
+        object.__setattr__(self, "numbers", frozen_map(self.numbers, "the numbers of an evaluation"))
 
     @classmethod
     def from_decision(cls, criterion_class: str, decision: ContinuationDecision) -> "ContinuationEvaluation":
@@ -126,6 +134,10 @@ class ContinuationEvaluation:
         }
         return {**data, "source": self.source} if self.source else data
 
+    def to_record(self) -> dict[str, Any]:
+        """Convert to JSON data with the numbers, if there are any."""
+        return {**self.to_dict(), "numbers": self.numbers} if self.numbers else self.to_dict()
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationEvaluation":
         """Read the JSON form; unknown keys are ignored."""
@@ -136,6 +148,7 @@ class ContinuationEvaluation:
             data.get("context") or EMPTY,
             read_optional(data, "stopReason", StopReason),
             source=str(data.get("source", "")),
+            numbers=data.get("numbers") or EMPTY,
         )
 
 
@@ -195,6 +208,10 @@ class ContinuationOutcome:
             "stopReason": self.stop_reason,
             "evaluations": [evaluation.to_dict() for evaluation in self.evaluations],
         }
+
+    def to_record(self) -> dict[str, Any]:
+        """Convert to JSON data with the numbers behind vetoes."""
+        return {**self.to_dict(), "evaluations": [evaluation.to_record() for evaluation in self.evaluations]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ContinuationOutcome":

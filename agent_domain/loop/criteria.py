@@ -5,8 +5,10 @@ durable execution. Each is a frozen value; those that hold no functions can be p
 execution's plan.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Protocol
 
 from everstep.agent_domain.errors import InvalidInput
@@ -42,6 +44,22 @@ def _limit_vote(value: float, limit: float) -> ContinuationDecision:
     return FORBID if value >= limit else ALLOW
 
 
+def _limit_evaluation(
+    criterion: object, decision: ContinuationDecision, **numbers: object
+) -> ContinuationEvaluation:
+    """The vote of a limit, with its default reason; a veto has the numbers."""
+    vote = ContinuationEvaluation.from_decision(class_name(criterion), decision)
+    if decision is not FORBID:
+        return vote
+    # A resolver is a caller's code and may return other kinds of numbers.
+    shown = {
+        name: float(value) if isinstance(value, Decimal) else value
+        for name, value in numbers.items()
+        if isinstance(value, int | float | Decimal) and math.isfinite(value)
+    }
+    return replace(vote, numbers=frozen_map(shown))
+
+
 @dataclass(frozen=True)
 class StepsLimit:
     """Forbids steps beyond the first `max_steps`."""
@@ -51,8 +69,14 @@ class StepsLimit:
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
-        count = self.resolver(state) if self.resolver else state.step_count
-        return _limit_vote(count, self.max_steps)
+        return _limit_vote(self._count(state), self.max_steps)
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote; a veto has the numbers."""
+        return _limit_evaluation(self, self.decide(state), steps=self._count(state), maxSteps=self.max_steps)
+
+    def _count(self, state: ExecutionView) -> int:
+        return self.resolver(state) if self.resolver else state.step_count
 
 
 @dataclass(frozen=True)
@@ -64,8 +88,16 @@ class TokenUsageLimit:
 
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
-        used = self.resolver(state) if self.resolver else state.tokens
-        return _limit_vote(used, self.max_tokens)
+        return _limit_vote(self._used(state), self.max_tokens)
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote; a veto has the numbers."""
+        return _limit_evaluation(
+            self, self.decide(state), tokens=self._used(state), maxTokens=self.max_tokens
+        )
+
+    def _used(self, state: ExecutionView) -> int:
+        return self.resolver(state) if self.resolver else state.tokens
 
 
 def _require_positive(seconds: float) -> None:
@@ -92,6 +124,13 @@ class ExecutionTimeLimit:
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
         return _limit_vote(self._elapsed_seconds(state), self.max_seconds)
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote; a veto has the numbers."""
+        elapsed = self._elapsed_seconds(state)
+        return _limit_evaluation(
+            self, self.decide(state), elapsedSeconds=elapsed, maxSeconds=self.max_seconds
+        )
 
     def _elapsed_seconds(self, state: ExecutionView) -> float:
         if self.resolver is None:
@@ -154,6 +193,16 @@ class FinishReasonCheck:
         """Vote on another step."""
         step = state.current_step
         return FORBID if step and step.finish_reason in self.reasons else ALLOW
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote; a veto has the finish reason."""
+        vote, step = (
+            ContinuationEvaluation.from_decision(class_name(self), self.decide(state)),
+            state.current_step,
+        )
+        if vote.decision is not FORBID or step is None:
+            return vote
+        return replace(vote, numbers=frozen_map({"finishReason": step.finish_reason}))
 
 
 class ResolvesErrorContext(Protocol):
@@ -272,6 +321,15 @@ class RetryLimit:
     def decide(self, state: ExecutionView) -> ContinuationDecision:
         """Vote on another step."""
         return _limit_vote(state.trailing_failures, self.max_failures)
+
+    def explain(self, state: ExecutionView) -> ContinuationEvaluation:
+        """The vote; a veto has the numbers."""
+        return _limit_evaluation(
+            self,
+            self.decide(state),
+            consecutiveFailures=state.trailing_failures,
+            maxFailures=self.max_failures,
+        )
 
     def stop_reason(self, state: ExecutionView, decision: ContinuationDecision) -> StopReason | None:
         """Why the run stops."""

@@ -471,7 +471,7 @@ class AgentState(StateUsage, Generic[OutputT_co]):
             "completedAt": format_optional_moment(execution.completed_at),
             "steps": [record.to_dict() for record in execution.step_executions],
             "currentStep": current.to_dict() if current else None,
-            "lastContinuationOutcome": outcome.to_dict() if outcome else None,
+            "lastContinuationOutcome": outcome.to_record() if outcome else None,
             **({} if execution.task is None else {"task": execution.task}),
             **({"marks": self.marks} if self.marks else {}),
             **({} if execution.output_data is None else {"output": execution.output_data}),

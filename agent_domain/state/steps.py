@@ -309,7 +309,7 @@ class StepExecution:
         return {
             "number": self.number,
             "step": self.step.to_dict(),
-            "outcome": self.outcome.to_dict() if self.outcome else None,
+            "outcome": self.outcome.to_record() if self.outcome else None,
             "stopSignal": self.stop_signal.to_dict() if self.stop_signal else None,
             "startedAt": format_moment(self.started_at, 6),
             "completedAt": format_moment(self.completed_at, 6),

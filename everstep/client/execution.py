@@ -46,6 +46,7 @@ from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
+from everstep.client.because import ExecutionReader
 from everstep.client.budget_raising import BudgetActions
 from everstep.client.command_delivery import CommandDelivery
 from everstep.client.errors import Ended, Refused
@@ -64,7 +65,7 @@ RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Execution(BudgetActions, Generic[OutputT_co]):
+class Execution(BudgetActions, ExecutionReader, Generic[OutputT_co]):
     """The handle of an execution, which may run on any worker."""
 
     client: "Client"

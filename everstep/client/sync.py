@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
+from everstep.agent_domain.explanation.because import ExecutionBecause
 from everstep.agent_domain.storage.commands import Steering
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow
@@ -86,6 +87,10 @@ class SyncExecution:
     def steps_after(self, after: int = 0, limit: int = 50) -> Page[StepRow]:
         """`Execution.steps_after`."""
         return self._do(self._execution.steps_after(after, limit))
+
+    def because(self, **given: Any) -> ExecutionBecause:
+        """`Execution.because`."""
+        return self._do(self._execution.because(**given))
 
     def result(self) -> ExecutionResult:
         """`Execution.result`."""

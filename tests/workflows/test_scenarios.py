@@ -12,6 +12,8 @@ from temporalio import workflow
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import REGISTERED
 from everstep.agent_domain.errors import ToolFailed
+from everstep.agent_domain.explanation.because import ExecutionBecause
+from everstep.agent_domain.loop.explanations import explain_end
 from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.loop import Decision, Rules, decide
 from everstep.agent_domain.loop.usage import Usage
@@ -46,6 +48,7 @@ class ScenarioRun:
     facts: ExecutionFacts
     row: ExecutionRow
     steps: tuple[StepRow, ...]
+    because: ExecutionBecause
 
 
 def fails(**_args: object) -> None:
@@ -94,6 +97,7 @@ async def runs(services: Servers) -> AsyncGenerator[Mapping[str, ScenarioRun]]:
             (await progress(execution)).facts,
             await execution.get(),
             tuple(await execution.steps()),
+            await execution.because(),
         )
 
     with pytest.MonkeyPatch.context() as patch:
@@ -146,3 +150,17 @@ class TestScenarios:
         judged = [d for d in scenario.decisions[1:] if d.startswith(("infer", "stop"))]
 
         assert deciders == [name.rsplit(" ", maxsplit=1)[1] for name in judged]
+
+    def test_it_says_why_it_ended(self, runs: Mapping[str, ScenarioRun], scenario: Scenario) -> None:
+        """15.1.1: the sentence of the table, as for a run in this process."""
+        assert runs[scenario.name].because.sentence == scenario.because
+
+    def test_its_workflow_says_why_it_ended(
+        self, runs: Mapping[str, ScenarioRun], scenario: Scenario
+    ) -> None:
+        """15.1.2: facts alone have no texts of errors; the kind of an exception takes their place."""
+        facts = runs[scenario.name].facts
+
+        assert facts.last_outcome
+        sentence = explain_end(facts.last_outcome, facts)
+        assert sentence.replace(": ToolFailed;", ",") == (scenario.because_of_facts or scenario.because)

@@ -1,0 +1,270 @@
+"""The because of an execution: why it ended, or what it waits for, and why each of its steps was followed.
+
+It is computed from rows of the store when it is read. Nothing of it is stored, so a sentence improves for
+executions of the past, too.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from everstep.agent_domain.explanation.waits import (
+    calls_sentence,
+    outage_of,
+    pending_sentence,
+    request_sentence,
+    retry_sentence,
+    since_text,
+)
+from everstep.agent_domain.ids import request_id
+from everstep.agent_domain.loop.continuation import ContinuationEvaluation, ContinuationOutcome
+from everstep.agent_domain.loop.explanations import (
+    DecidedStep,
+    cancel_sentence,
+    count_text,
+    end_sentence,
+    next_step_sentence,
+    one_line,
+    stop_reason_text,
+    telling_votes,
+)
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
+from everstep.agent_domain.loop.step_error import StepError
+from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.disclosure import public_document
+from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.steps import StepRow
+
+
+@dataclass(frozen=True, slots=True)
+class HeardMessage:
+    """A message or an answer that a step received, by its id."""
+
+    kind: str
+    """`message`, `approve`, `deny`, `edit`, `expired`."""
+    id: str | None
+    """The id of the request, or the key of a steered message; None if it is not recorded."""
+    by: str | None = None
+    """Who sent it, if that is recorded."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON data."""
+        return {"kind": self.kind, "id": self.id, "by": self.by}
+
+
+@dataclass(frozen=True, slots=True)
+class StepBecause:
+    """Why a step was followed by another one, or by none, or what it waits for."""
+
+    number: int
+    sentence: str
+    votes: tuple[ContinuationEvaluation, ...] = ()
+    """The votes that say something."""
+    folded_votes: int = 0
+    """How many other votes had no objection."""
+    superseded: tuple[str, ...] = ()
+    """The attempts that were given up."""
+    messages: tuple[HeardMessage, ...] = ()
+    """What it received from people."""
+    compactions: tuple[str, ...] = ()
+    """How the conversation was shortened before it."""
+    usage: Usage = Usage()
+    """The tokens of all its model calls."""
+    cost_usd: Decimal | None = None
+    """What they cost, in US dollars; None if that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionBecause:
+    """Why an execution ended, or what it waits for or does now."""
+
+    sentence: str
+    steps: tuple[StepBecause, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepExplainer:
+    """Explains the steps of an execution, one at a time."""
+
+    row: ExecutionRow
+    now: datetime
+    requests: tuple[RequestRow, ...] = ()
+    """The open requests of the execution."""
+    in_full: bool = False
+    """Whether the reader may see the texts of errors."""
+
+    def explain(self, step: StepRow, follower: StepRow | None = None) -> StepBecause:
+        """Explain a step; `follower` is the next one, if it is known."""
+        outcome = _outcome_of(step)
+        votes, folded = telling_votes(outcome.evaluations if outcome else ())
+        return StepBecause(
+            step.number,
+            self.sentence(step, follower),
+            votes if self.in_full else tuple(map(_public_vote, votes)),
+            folded,
+            tuple(_superseded(step)),
+            tuple(_messages_to(self.row, step)),
+            tuple(compaction.text for compaction in step.compactions),
+            (step.facts.usage if step.facts else Usage()) + step.inner_usage,
+            step.cost_usd,
+        )
+
+    def sentence(self, step: StepRow, follower: StepRow | None = None) -> str:
+        """Why a step was followed by another one or by none, or what it waits for."""
+        outcome = _outcome_of(step)
+        if outcome is not None and outcome.should_continue:
+            decided = _decided_step(step, in_full=self.in_full)
+            has_messages = follower is not None and follower.heard > 0
+            return next_step_sentence(outcome, replace(decided, has_messages_next=has_messages))
+        if outcome is None and step.number < self.row.step_count:
+            return f"interrupted: by the exception of step {step.number + 1}"
+        if self.row.status.is_terminal:
+            return ended_sentence(self.row, step, in_full=self.in_full)
+        return self._waiting_sentence(step)
+
+    def _waiting_sentence(self, step: StepRow) -> str:
+        now = self.now
+        opened = [request for request in self.requests if request.step_number == step.number]
+        if opened:
+            more = f", and {len(opened) - 1} more" if len(opened) > 1 else ""
+            return f"{request_sentence(opened[0], now)}{more}"
+        if self.row.status is ExecutionStatus.PAUSED:
+            return _PAUSED
+        if step.facts is None:
+            if step.waits:
+                return retry_sentence(step.waits, now)
+            attempt = f", attempt {step.attempt}" if step.attempt > 1 else ""
+            return f"runs: the model answers {since_text(step.started_at, now)}{attempt}"
+        pending = [call for call in step.calls if call.record is None]
+        if pending:
+            needs = {call.id: call.need for call in step.facts.calls}
+            return calls_sentence(pending, needs, step.started_at, now)
+        return "complete: what follows is decided next"
+
+
+_PAUSED = "paused: until it is resumed"
+
+
+def explain_execution(
+    row: ExecutionRow,
+    steps: Sequence[StepRow],
+    *,
+    now: datetime,
+    requests: Iterable[RequestRow] = (),
+    ahead: int | None = None,
+    in_full: bool = False,
+) -> ExecutionBecause:
+    """Explain an execution.
+
+    Args:
+        row: The execution.
+        steps: Its steps in order, up to the last one. The first ones may be left out.
+        now: The current time.
+        requests: Its open requests.
+        ahead: For a pending execution, how many others of its session come first; None if that is unknown.
+        in_full: Whether the reader may see the texts of errors.
+    """
+    explainer = StepExplainer(row, now, tuple(requests), in_full)
+    followers = (*steps[1:], None) if steps else ()
+    explained = tuple(map(explainer.explain, steps, followers))
+    return ExecutionBecause(execution_sentence(explainer, steps[-1] if steps else None, ahead), explained)
+
+
+def execution_sentence(explainer: StepExplainer, last: StepRow | None, ahead: int | None = None) -> str:
+    """Why an execution ended, or what it waits for or does now.
+
+    Args:
+        explainer: The execution.
+        last: Its last step, if it has one.
+        ahead: For a pending execution, how many others of its session come first; None if that is unknown.
+    """
+    row, now = explainer.row, explainer.now
+    if row.status.is_terminal:
+        return ended_sentence(row, last, in_full=explainer.in_full)
+    if row.status is ExecutionStatus.PENDING:
+        return pending_sentence(ahead, row.created_at, now)
+    if last is not None and last.outcome is None:
+        return explainer.sentence(last)
+    if explainer.requests:
+        return request_sentence(explainer.requests[0], now)
+    if row.status is ExecutionStatus.PAUSED:
+        return _PAUSED
+    return f"runs: step {last.number + 1 if last else 1} begins"
+
+
+def ended_sentence(row: ExecutionRow, last: StepRow | None, *, in_full: bool = False) -> str:
+    """Why an execution ended.
+
+    Args:
+        row: The ended execution.
+        last: Its last step, if it has one.
+        in_full: Whether the reader may see the texts of errors.
+    """
+    outcome = _outcome_of(last)
+    by, is_failed = row.cancelled_by and row.cancelled_by.text, row.status is ExecutionStatus.FAILED
+    if row.status is ExecutionStatus.CANCELLED and (outcome is None or outcome.should_continue):
+        return cancel_sentence(row.step_count, by)
+    if outcome is not None and not outcome.should_continue:
+        step = _decided_step(last, in_full=in_full)
+        return end_sentence(outcome, step, row.step_count, is_failed=is_failed, cancelled_by=by)
+    error = row.error_message if in_full else row.error_told
+    if is_failed:
+        return f"failed: {one_line(error) if error else 'the reason is not recorded'}"
+    return stop_reason_text(row.stop_reason or StopReason.COMPLETED, row.step_count)
+
+
+def _superseded(step: StepRow) -> Iterator[str]:
+    """The attempts at the model call and at tool calls that were given up."""
+    given_up = step.attempt - 1
+    if step.waits:
+        given_up = step.attempt
+    if given_up:
+        names = "attempt 1" if given_up == 1 else f"attempts 1 to {given_up}"
+        yield f"{names} given up: {_outage(step)}"
+    for call in step.calls:
+        if call.attempts > 1:
+            lost = count_text(call.attempts - 1, "attempt")
+            yield f"{lost} at {call.call.name} given up: the worker was lost or stopped"
+
+
+def _outage(step: StepRow) -> str:
+    wait = step.wait
+    if wait is None:
+        return "the worker was lost or stopped"
+    seconds = round((wait.until - wait.since).total_seconds())
+    return f"{outage_of(wait)} for {seconds} s"
+
+
+def _messages_to(row: ExecutionRow, step: StepRow) -> Iterator[HeardMessage]:
+    yield from (HeardMessage("message", None) for _ in range(step.heard))
+    for call in step.calls:
+        if decision := call.decision:
+            identity = request_id(row.ref.execution_id, call.call.id)
+            yield HeardMessage(decision.outcome, str(identity), decision.by and decision.by.text)
+
+
+# What is recorded.
+
+
+def _outcome_of(step: StepRow | None) -> ContinuationOutcome | None:
+    if step is None or step.outcome is None:
+        return None
+    return ContinuationOutcome.from_dict(step.outcome)
+
+
+def _decided_step(step: StepRow | None, *, in_full: bool) -> DecidedStep:
+    if step is None:
+        return DecidedStep(is_in_full=in_full)
+    return DecidedStep(tuple(call.call.name for call in step.calls), _errors_of(step), is_in_full=in_full)
+
+
+def _errors_of(step: StepRow) -> tuple[StepError, ...]:
+    failed = (call.record.error for call in step.calls if call.record and call.record.error)
+    return (*failed, *step.errors)
+
+
+def _public_vote(vote: ContinuationEvaluation) -> ContinuationEvaluation:
+    return replace(vote, context=public_document(vote.context))

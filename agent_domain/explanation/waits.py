@@ -1,0 +1,89 @@
+"""The sentences for what an execution waits for: people, a provider, tools, subagents, its turn."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY, OWNER, DecisionPolicy
+from everstep.agent_domain.loop.explanations import budget_text, count_text
+from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.calls import CallRow
+from everstep.agent_domain.storage.requests import RequestKind, RequestRow
+from everstep.agent_domain.storage.steps import RetryWait
+from everstep.agent_domain.tools.summaries import args_summary
+
+
+def request_sentence(request: RequestRow, now: datetime) -> str:
+    """A request to people that is open."""
+    since = since_text(request.created_at, now)
+    match request.kind:
+        case CallNeed.INPUT:
+            return f"waits: answer to {request.tool} {since}"
+        case RequestKind.BUDGET:
+            what = f"a higher limit, {budget_text(request.request)}"
+        case _:
+            what = f"approval of {request.tool}({args_summary(request.args)})"
+    expiry = f", denied at {clock_text(request.expires_at, now)}" if request.expires_at else ""
+    return f"waits: {what} by {_approvers_text(request.policy or DEFAULT_POLICY)} {since}{expiry}"
+
+
+def retry_sentence(wait: RetryWait, now: datetime) -> str:
+    """A model call that failed in transport and is made again."""
+    left = (wait.until - now).total_seconds()
+    due = f"next in {round(left)} s" if left >= 1 else "next now"
+    lasted = max(0, round((now - wait.since).total_seconds()))
+    return f"retried: {outage_of(wait)} for {lasted} s, attempt {wait.attempt + 1}, {due}"
+
+
+def outage_of(wait: RetryWait) -> str:
+    """What failed, without the time of the next attempt."""
+    return wait.told.partition(", next attempt")[0]
+
+
+def calls_sentence(
+    calls: Iterable[CallRow], needs: dict[str, CallNeed], since: datetime, now: datetime
+) -> str:
+    """Calls that run.
+
+    Args:
+        calls: Those without a result.
+        needs: What each call needs, by its id.
+        since: When their step began.
+        now: The current time.
+    """
+    pending = tuple(calls)
+    children = [row.call.name for row in pending if needs.get(row.call.id) is CallNeed.SUBAGENT]
+    if children:
+        return f"waits: {', '.join(f'subagent {name}' for name in children)} {since_text(since, now)}"
+    shown = ", ".join(f"{row.call.name}({args_summary(row.allowed.args)})" for row in pending)
+    return f"runs: {shown} {since_text(since, now)}"
+
+
+def pending_sentence(ahead: int | None, since: datetime, now: datetime) -> str:
+    """An execution that has not begun.
+
+    Args:
+        ahead: How many executions of its session come first; None if that is unknown.
+        since: When it was accepted.
+        now: The current time.
+    """
+    if ahead:
+        return f"pending: behind {count_text(ahead, 'execution')} of its session {since_text(since, now)}"
+    return f"pending: no worker has begun it {since_text(since, now)}"
+
+
+def since_text(at: datetime, now: datetime) -> str:
+    """The time since when something lasts."""
+    return f"since {clock_text(at, now)}"
+
+
+def clock_text(at: datetime, now: datetime) -> str:
+    """A time of day in UTC, with the date if it is another day."""
+    own = at.astimezone(UTC)
+    date = "" if own.date() == now.astimezone(UTC).date() else f"{own:%Y-%m-%d} "
+    return f"{date}{own:%H:%M} UTC"
+
+
+def _approvers_text(policy: DecisionPolicy) -> str:
+    return " or ".join(
+        "the owner" if each == OWNER else each.replace(":", " ", 1) for each in policy.approver
+    )
