@@ -92,6 +92,43 @@ def freeze(value: object, where: str = "value", depth: int = 0) -> Any:
     Raises:
         InvalidInput: Part of the value is not JSON; the message names the first such place.
     """
+    try:
+        return _freeze_usual(value, depth)
+    except InvalidInput:
+        # A second time, to name the place.
+        return _freeze_any(value, where, depth)
+
+
+def _freeze_usual(value: object, depth: int) -> Any:
+    """`freeze` for what `json` returns and for frozen values, without names of places.
+
+    Most values are of these types, and every row and message passes through here.
+    """
+    kind = type(value)
+    if kind is str:
+        return value if _is_plain(cast("str", value)) else _valid_string(cast("str", value), "")
+    if value is None or kind is bool:
+        return value
+    if depth < MAX_DEPTH:
+        if kind is dict or kind is FrozenDict:
+            items = cast("dict[object, object]", value).items()
+            return FrozenDict(
+                {
+                    k if type(k) is str and _is_plain(k) else _valid_key(k, ""): _freeze_usual(v, depth + 1)
+                    for k, v in items
+                }
+            )
+        if kind is list or kind is FrozenList or kind is tuple:
+            return FrozenList([_freeze_usual(v, depth + 1) for v in cast("list[object]", value)])
+    return _freeze_any(value, "", depth)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the text is ASCII without NUL, which is seen without encoding it."""
+    return text.isascii() and "\x00" not in text
+
+
+def _freeze_any(value: object, where: str, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -106,10 +143,10 @@ def freeze(value: object, where: str = "value", depth: int = 0) -> Any:
         raise InvalidInput(f"{where} is nested deeper than {MAX_DEPTH} levels; flatten it")
     if isinstance(value, Mapping):
         items = cast("Mapping[object, object]", value).items()
-        return FrozenDict({_valid_key(k, where): freeze(v, f"{where}.{k}", depth + 1) for k, v in items})
+        return FrozenDict({_valid_key(k, where): _freeze_any(v, f"{where}.{k}", depth + 1) for k, v in items})
     if isinstance(value, list | tuple):
         entries = cast("Iterable[object]", value)
-        return FrozenList(freeze(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(entries))
+        return FrozenList(_freeze_any(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(entries))
     raise InvalidInput(f"{where} is of type {type(value).__name__}; use {_JSON_TYPES}")
 
 

@@ -109,7 +109,8 @@ def _expand_vote(
     stop_reason: str | None = None,
     context: FrozenDict = EMPTY,
 ) -> ContinuationEvaluation:
-    vote = ContinuationEvaluation.from_decision(name, ContinuationDecision(decision))
+    vote = ContinuationDecision(decision)
     stop = StopReason(stop_reason) if stop_reason else None
-    text = vote.reason if reason is None else reason
-    return replace(vote, reason=text, stop_reason=stop, context=context)
+    if reason is None:
+        reason = ContinuationEvaluation.from_decision(name, vote).reason
+    return ContinuationEvaluation(name, vote, reason, context, stop)

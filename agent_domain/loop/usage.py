@@ -31,8 +31,19 @@ class Usage:
     """Calls whose provider counted no tokens, so that their cost is unknown."""
 
     def __post_init__(self) -> None:
-        for name in (*_OWN_COUNTERS, "priced_tokens", "uncounted_calls"):
-            _count(name, getattr(self, name))
+        counters = (
+            self.input,
+            self.output,
+            self.cache_write,
+            self.cache_read,
+            self.reasoning,
+            self.priced_tokens,
+            self.uncounted_calls,
+        )
+        # Each step makes a dozen of these values, and nearly all are valid.
+        if set(map(type, counters)) != {int} or min(counters) < 0:
+            for name in (*_OWN_COUNTERS, "priced_tokens", "uncounted_calls"):
+                _count(name, getattr(self, name))
 
     @property
     def total(self) -> int:

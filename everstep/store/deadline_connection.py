@@ -20,6 +20,8 @@ from psycopg.abc import PQGen
 from psycopg.errors import ConnectionTimeout
 from psycopg.pq import ConnStatus, TransactionStatus
 
+from everstep.store.flat_arrays import FlatArrayDumper
+
 T = TypeVar("T")
 
 CANCEL_SECONDS: Final = 1.0
@@ -59,6 +61,7 @@ class ServerLink:
         except TimeoutError:
             raise ConnectionTimeout(f"no connection within {self.connect_seconds:g} seconds") from None
         connection.link = self
+        connection.adapters.register_dumper(list, FlatArrayDumper)
         return connection
 
     def is_suspect(self, connection: "ServerConnection") -> bool:
@@ -83,7 +86,7 @@ class ServerConnection(psycopg.AsyncConnection[Any]):
         """Wait for the server, at most until the link's deadline; an interrupted wait closes the connection.
 
         Raises:
-            Silent: The server did not answer in time.
+            ServerSilent: The server did not answer in time.
         """
         seconds = self.link.seconds if timeout is None and self.link else timeout
         try:
