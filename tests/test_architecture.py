@@ -192,7 +192,7 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
     # A port, what stands behind it, and the routes, commands and processes that show it.
     "agent_process": ("everstep/cli", "everstep/runtime"),
     "agents": ("activities", "everstep/cli", "everstep/runtime"),
-    "because": ("agent_domain/explanation", "everstep/client"),
+    "because": ("agent_domain/explanation", "everstep/cli", "everstep/client"),
     "executions": ("agent_domain/storage", "everstep/cli", "everstep/http_api/routes"),
     "gateway": ("everstep/cli", "everstep/runtime"),
     "gateways": ("agent_domain/stream", "everstep/store"),

@@ -112,6 +112,14 @@ class StepExplainer:
             step.cost_usd,
         )
 
+    def explain_all(self, steps: Sequence[StepRow]) -> tuple[StepBecause, ...]:
+        """Explain consecutive steps."""
+        return tuple(map(self.explain, steps, _followers(steps)))
+
+    def sentences(self, steps: Sequence[StepRow]) -> tuple[str, ...]:
+        """The sentences of consecutive steps."""
+        return tuple(map(self.sentence, steps, _followers(steps)))
+
     def sentence(self, step: StepRow, follower: StepRow | None = None) -> str:
         """Why a step was followed by another one or by none, or what it waits for."""
         outcome = _outcome_of(step)
@@ -168,9 +176,8 @@ def explain_execution(
         in_full: Whether the reader may see the texts of errors.
     """
     explainer = StepExplainer(row, now, tuple(requests), in_full)
-    followers = (*steps[1:], None) if steps else ()
-    explained = tuple(map(explainer.explain, steps, followers))
-    return ExecutionBecause(execution_sentence(explainer, steps[-1] if steps else None, ahead), explained)
+    last = steps[-1] if steps else None
+    return ExecutionBecause(execution_sentence(explainer, last, ahead), explainer.explain_all(steps))
 
 
 def execution_sentence(explainer: StepExplainer, last: StepRow | None, ahead: int | None = None) -> str:
@@ -247,6 +254,10 @@ def _messages_to(row: ExecutionRow, step: StepRow) -> Iterator[HeardMessage]:
 
 
 # What is recorded.
+
+
+def _followers(steps: Sequence[StepRow]) -> tuple[StepRow | None, ...]:
+    return (*steps[1:], None) if steps else ()
 
 
 def _outcome_of(step: StepRow | None) -> ContinuationOutcome | None:

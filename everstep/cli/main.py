@@ -36,6 +36,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "feedback": ("feedback_export:feedback", "Print the feedback on answers as lines of JSON."),
         "sessions": ("sessions:sessions", "List sessions, newest first."),
         "show": ("executions:show", "Show the status of an execution and its steps."),
+        "because": ("because:because", "Say why an execution ended, went on or waits."),
         "trace": ("executions:trace", "Show why the loop continued or stopped after each step."),
         "files": ("downloads:files", "List the files of an execution, or save them to a folder."),
         "usage": ("reports:usage", "Show tokens and costs by agent, user, model or day."),

@@ -1,7 +1,8 @@
 """Explains an execution from what is recorded of it; see `agent_domain/explanation`."""
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,31 @@ from everstep.agent_domain.explanation.because import (
     execution_sentence,
 )
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.agent_domain.storage.executions import ExecutionRow, Page
+from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepRow
 
 if TYPE_CHECKING:
     # `client` imports this module.
     from everstep.client.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPage:
+    """A page of steps, with the because of each."""
+
+    steps: Page[StepRow]
+    explainer: StepExplainer
+
+    @property
+    def because(self) -> tuple[StepBecause, ...]:
+        """The because of each step."""
+        return self.explainer.explain_all(self.steps.rows)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentence of each step."""
+        return self.explainer.sentences(self.steps.rows)
 
 
 class ExecutionReader:
@@ -43,9 +63,7 @@ class ExecutionReader:
         Raises:
             NotFound: There is no such execution.
         """
-        row = await self.get()
-        requests = () if row.status.is_terminal else await self.client.store.open_requests(self.ref)
-        explainer = StepExplainer(row, datetime.now(UTC), tuple(requests), in_full=in_full)
+        explainer = await self._explainer(await self.get(), in_full=in_full)
         explained, last = list[StepBecause](), None
         async for step in self.each_step():
             if last is not None:
@@ -54,3 +72,41 @@ class ExecutionReader:
         if last is not None:
             explained.append(explainer.explain(last))
         return ExecutionBecause(execution_sentence(explainer, last), tuple(explained))
+
+    async def explained_steps(
+        self, row: ExecutionRow, after: int = 0, limit: int = 50, *, in_full: bool = False
+    ) -> ExplainedPage:
+        """Read a page of the steps after the given one, to explain them.
+
+        Args:
+            row: The execution.
+            after: The number of the step before the page.
+            limit: The maximum number of steps.
+            in_full: Whether sentences contain the texts of errors.
+        """
+        page = await self.client.store.steps_after(self.ref, after, limit)
+        explains_all = page.cursor is None
+        return ExplainedPage(page, await self._explainer(row, in_full=in_full, has_last_step=explains_all))
+
+    async def because_page(
+        self, row: ExecutionRow, after: int = 0, limit: int = 50, *, in_full: bool = False
+    ) -> tuple[ExecutionBecause, str | None]:
+        """The because of the execution with a page of its steps, and the `after` of the next page.
+
+        The arguments are those of `explained_steps`.
+        """
+        page = await self.explained_steps(row, after, limit, in_full=in_full)
+        last = page.steps.rows[-1] if page.steps.rows else None
+        explainer = page.explainer
+        if page.steps.cursor is not None or last is None:
+            explainer = await self._explainer(row, in_full=in_full)
+            last = next(iter(await self.client.store.steps(self.ref, last=1)), None)
+        return ExecutionBecause(execution_sentence(explainer, last), page.because), page.steps.cursor
+
+    async def _explainer(
+        self, row: ExecutionRow, *, in_full: bool, has_last_step: bool = True
+    ) -> StepExplainer:
+        requests: Sequence[RequestRow] = ()
+        if has_last_step and not row.status.is_terminal:
+            requests = await self.client.store.open_requests(self.ref)
+        return StepExplainer(row, datetime.now(UTC), tuple(requests), in_full)

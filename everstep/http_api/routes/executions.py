@@ -12,12 +12,12 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.messages import Message
-from everstep.agent_domain.storage.executions import ExecutionRow, Page
+from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import ExecutionFilter
-from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY
+from everstep.client.because import ExplainedPage
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution as Handle, now
 from everstep.http_api.auth import CallerDep, acting_scope, acting_user, usable_model
@@ -27,12 +27,10 @@ from everstep.http_api.idempotency import KeyDep, key_conflict
 from everstep.http_api.problems import not_found
 from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, load_files, router
 from everstep.http_api.schemas.execution_responses import (
-    Decision,
     ExecutionResponse,
     ExecutionSteered,
     Request,
     Snapshot,
-    Step,
 )
 from everstep.http_api.schemas.request_bodies import (
     AnswerSent,
@@ -42,6 +40,7 @@ from everstep.http_api.schemas.request_bodies import (
     require_text,
 )
 from everstep.http_api.schemas.responses import PageResponse, page_response
+from everstep.http_api.schemas.step_responses import BecauseResponse, Decision, Step
 from everstep.http_api.schemas.text import Cursor, Limit
 
 routes = router("executions")
@@ -132,9 +131,9 @@ async def list_steps(
     execution_id: ExecutionId, api: ApiDep, caller: CallerDep, after: After = 0, limit: Limit = 50
 ) -> PageResponse[Step]:
     """List the steps of an execution. `next_cursor` is the `after` of the next page."""
-    return page_response(
-        await _steps(api, caller, execution_id, after, limit), partial(Step.of, in_full=caller.sees_all)
-    )
+    page = await _explained_steps(api, caller, execution_id, after, limit)
+    of = partial(Step.of, in_full=caller.sees_all)
+    return PageResponse(items=list(map(of, page.steps.rows, page.sentences)), next_cursor=page.steps.cursor)
 
 
 @routes.get("/agent/executions/{execution_id}/trace")
@@ -142,14 +141,29 @@ async def read_trace(
     execution_id: ExecutionId, api: ApiDep, caller: CallerDep, after: After = 0, limit: Limit = 50
 ) -> PageResponse[Decision]:
     """List the decision after each step. `next_cursor` is the `after` of the next page."""
-    return page_response(
-        await _steps(api, caller, execution_id, after, limit), partial(Decision.of, in_full=caller.sees_all)
-    )
+    page = await _explained_steps(api, caller, execution_id, after, limit)
+    of = partial(Decision.of, in_full=caller.sees_all)
+    return PageResponse(items=list(map(of, page.steps.rows, page.sentences)), next_cursor=page.steps.cursor)
 
 
-async def _steps(api: Api, caller: Caller, execution_id: UUID, after: int, limit: int) -> Page[StepRow]:
-    row, _ = await load_execution(api, caller, execution_id)
-    return await api.sessions.client.store.steps_after(row.ref, after, limit)
+@routes.get("/agent/executions/{execution_id}/because")
+async def read_because(
+    execution_id: ExecutionId, api: ApiDep, caller: CallerDep, after: After = 0, limit: Limit = 50
+) -> BecauseResponse:
+    """Explain an execution: why it ended, or what it waits for, and why each step was followed by another.
+
+    Each is one sentence with the numbers that decided. `next_cursor` is the `after` of the next page.
+    """
+    row, execution = await load_execution(api, caller, execution_id)
+    because, cursor = await execution.because_page(row, after, limit, in_full=caller.sees_all)
+    return BecauseResponse.of(because, cursor)
+
+
+async def _explained_steps(
+    api: Api, caller: Caller, execution_id: UUID, after: int, limit: int
+) -> ExplainedPage:
+    row, execution = await load_execution(api, caller, execution_id)
+    return await execution.explained_steps(row, after, limit, in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions/{execution_id}/snapshots")

@@ -1,6 +1,7 @@
 """The subcommands, and their error messages."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -29,6 +30,8 @@ UNKNOWN = UUID(int=1)
 ABOUT_ONE = (
     ("show",),
     ("trace",),
+    ("because",),
+    ("because", "--json"),
     ("follow",),
     ("retry",),
     ("answer", "high"),
@@ -144,6 +147,22 @@ async def test_a_trace_shows_who_decided(desk: CommandLine) -> None:
     assert "  another step, decided by ToolCallPresenceCheck" in said
     assert "  stop: completed, decided by ToolCallPresenceCheck" in said
     assert "    allow   StepsLimit: StepsLimit does not object to another step" in said
+
+
+async def test_a_because_says_why_each_step_was_followed_by_another(desk: CommandLine) -> None:
+    """15.1.7: in lines, and as the body of the HTTP API."""
+    execution = await desk.client.start("clerk", "shout")
+    await execution.result()
+    ended = "completed: the model answered without calling tools"
+
+    said = await desk.output_of("because", execution.id)
+    body = json.loads(await desk.output_of("because", execution.id, "--json"))
+
+    assert said.splitlines()[0] == ended
+    assert "step 1\n  went on: the model called 1 tool: shout\n" in said
+    assert f"step 2\n  {ended}\n" in said
+    assert body["because"] == ended
+    assert [step["number"] for step in body["steps"]] == [1, 2]
 
 
 async def test_tool_output_cannot_control_the_terminal(desk: CommandLine) -> None:

@@ -154,7 +154,7 @@ async def test_no_response_contains_the_text_of_an_exception(
     told = await leaking.sessions.client.store.envelopes(ref.tenant_id, ref.stream_id)
 
     kinds = {address.split()[0] for address in said}
-    read = ("", "/steps", "/trace", "/snapshots")
+    read = ("", "/steps", "/trace", "/because", "/snapshots")
     assert {f"/agent/executions/{{execution_id}}{rest}" for rest in read} <= kinds
     assert "/agent/sessions/{session_id}/messages" in kinds
     leaks = {

@@ -1,5 +1,6 @@
 """Executions over HTTP: their results, and people who answer, approve and stop them."""
 
+import re
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -247,6 +248,70 @@ async def test_steps_and_votes_are_listed(ann: ApiCaller, work: None) -> None:
     votes = (await ann.get(f"{path}/trace"))["items"]
     assert [vote["outcome"]["shouldContinue"] for vote in votes] == [True, False]
     assert votes[0]["outcome"]["evaluations"][0]["criterion"]
+    del work
+
+
+async def test_the_because_of_an_execution_changes_with_it(ann: ApiCaller, work: None) -> None:
+    """15.1.1, 15.1.4, 15.1.7: the same sentence in its own route, among the steps and in the trace."""
+    execution = await ann.start_execution("book")
+    request = await ann.wait_for_request(execution)
+    path = f"/agent/executions/{execution}"
+
+    waiting = await ann.get(f"{path}/because")
+
+    assert re.fullmatch(r"waits: approval of book\(.*\) by the owner since \d\d:\d\d UTC", waiting["because"])
+    (step,) = waiting["steps"]
+    assert (step["number"], step["because"]) == (1, waiting["because"])
+    assert (await ann.get(f"{path}/steps"))["items"][0]["because"] == waiting["because"]
+
+    approval = {"decision": "approve", "args_digest": request["args_digest"]}
+    await ann.post(f"{path}/approvals/{request['id']}", approval)
+    await ann.wait_for_status(execution, "completed")
+    ended = await ann.get(f"{path}/because")
+
+    sentences = [
+        "went on: the model called 1 tool: book",
+        "completed: the model answered without calling tools",
+    ]
+    assert ended["because"] == sentences[1]
+    assert [step["because"] for step in ended["steps"]] == sentences
+    for kind in ("steps", "trace"):
+        assert [step["because"] for step in (await ann.get(f"{path}/{kind}"))["items"]] == sentences
+    (heard,) = ended["steps"][0]["messages"]
+    assert (heard["kind"], heard["id"]) == ("approve", request["id"])
+    assert heard["by"].startswith("ann")
+    assert [vote["criterion"] for vote in ended["steps"][0]["votes"]] == ["ToolCallPresenceCheck"]
+    assert ended["steps"][0]["folded_votes"] > 0
+    assert ended["next_cursor"] is None
+    del work
+
+
+async def test_the_because_has_pages_of_steps(ann: ApiCaller, work: None) -> None:
+    """15.1.7: each with the sentence of the whole execution."""
+    execution = await ann.start_execution("book")
+    request = await ann.wait_for_request(execution)
+    path = f"/agent/executions/{execution}"
+    approval = {"decision": "approve", "args_digest": request["args_digest"]}
+    await ann.post(f"{path}/approvals/{request['id']}", approval)
+    await ann.wait_for_status(execution, "completed")
+
+    first = await ann.get(f"{path}/because", limit=1)
+    second = await ann.get(f"{path}/because", limit=1, after=first["next_cursor"])
+    beyond = await ann.get(f"{path}/because", after=2)
+
+    assert [[step["number"] for step in page["steps"]] for page in (first, second, beyond)] == [[1], [2], []]
+    assert len({page["because"] for page in (first, second, beyond)}) == 1
+    assert second["next_cursor"] is None
+    del work
+
+
+async def test_the_because_of_another_users_execution_is_not_found(sign_in: MakeCaller, work: None) -> None:
+    """15.1.7: as if there were none."""
+    ann, ben = await sign_in("ann"), await sign_in("ben")
+    execution = await ann.start_execution("book")
+
+    for unknown in (execution, uuid4()):
+        assert_problem(await ben.http.get(f"/agent/executions/{unknown}/because"), 404)
     del work
 
 
