@@ -64,8 +64,8 @@ class Databases:
     def drop(self, url: str) -> None:
         """Drop a database, even while clients are connected.
 
-        `WITH (FORCE)` is refused while a process of the superuser's autovacuum is in it; without it, the server
-        ends that process itself.
+        `WITH (FORCE)` is refused while a process of the superuser's autovacuum is in it; without it, the
+        server ends that process itself.
         """
         name = make_url(url).database
         clients = f"pg_stat_activity WHERE datname = '{name}' AND backend_type = 'client backend'"
