@@ -243,6 +243,7 @@ from everstep.agent_domain.state.steps import (
     InferenceResponse as InferenceResponse,
     StepExecution as StepExecution,
 )
+from everstep.agent_domain.storage.alignment import Difference as Difference
 from everstep.agent_domain.storage.attachments import (
     AttachmentIndex as AttachmentIndex,
     AttachmentKey as AttachmentKey,
@@ -254,6 +255,14 @@ from everstep.agent_domain.storage.commands import (
     Command as Command,
     CommandKind as CommandKind,
     Steering as Steering,
+)
+from everstep.agent_domain.storage.comparison import (
+    ComparedCall as ComparedCall,
+    ComparedExecution as ComparedExecution,
+    ComparedStep as ComparedStep,
+    ComparedValue as ComparedValue,
+    Comparison as Comparison,
+    PlacedStep as PlacedStep,
 )
 from everstep.agent_domain.storage.contexts import (
     ContextCaller as ContextCaller,

@@ -159,6 +159,10 @@ class ExecutionRow:
     """What its model calls cost so far, in US dollars; None if the cost of one is unknown."""
     tree_cost_usd: Decimal | None = field(default=None, compare=False)
     """The same, with its child executions; None also in lists."""
+    continues: UUID | None = None
+    """The execution whose conversation it continues."""
+    continues_until: int | None = None
+    """The last step of that one which belongs to its conversation, as for a fork; None for all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "show": ("executions:show", "Show the status of an execution and its steps."),
         "because": ("because:because", "Say why an execution ended, went on or waits."),
         "trace": ("executions:trace", "Show why the loop continued or stopped after each step."),
+        "diff": ("diff:diff", "Compare two executions step by step, with what they cost."),
         "files": ("downloads:files", "List the files of an execution, or save them to a folder."),
         "usage": ("reports:usage", "Show tokens and costs by agent, user, model or day."),
         "follow": ("executions:follow", "Print the steps of an execution as they happen."),

@@ -31,11 +31,13 @@ from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext, r
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, Messages, as_messages, user
 from everstep.agent_domain.messages.response_format import OutputT_co, ResponseFormat
+from everstep.agent_domain.storage.comparison import Comparison
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
+from everstep.client.compared_executions import compare_executions
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
 from everstep.client.structured_results import requested_output
@@ -314,6 +316,19 @@ class Client:
     ) -> Page[ExecutionRow]:
         """List executions, newest first."""
         return await self.store.executions(self.tenant_id, status=status, cursor=cursor, limit=limit)
+
+    async def diff(self, a: UUID | str, b: UUID | str) -> Comparison:
+        """Compare two executions: settings, steps, calls with their arguments, decisions, tokens and cost.
+
+        Steps that a fork shares with its origin are the same steps; others are aligned by their calls.
+
+        Raises:
+            InvalidInput: One of them is not an id.
+            NotFound: One of them does not exist, or was removed.
+        """
+        return await compare_executions(
+            self.store, self.execution(a).ref, self.execution(b).ref, in_full=True
+        )
 
     def agent(self, name: str) -> AgentDefinition:
         """The definition of an agent.

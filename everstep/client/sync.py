@@ -10,6 +10,7 @@ from uuid import UUID
 
 from everstep.agent_domain.explanation.because import ExecutionBecause
 from everstep.agent_domain.storage.commands import Steering
+from everstep.agent_domain.storage.comparison import Comparison
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepRow
@@ -66,6 +67,10 @@ class SyncClient:
     def list(self, **given: Any) -> Page[ExecutionRow]:
         """`Client.list`."""
         return self._do(self._client.list(**given))
+
+    def diff(self, a: UUID | str, b: UUID | str) -> Comparison:
+        """`Client.diff`."""
+        return self._do(self._client.diff(a, b))
 
 
 class SyncExecution:

@@ -18,6 +18,7 @@ from everstep.http_api.routes import (
     attachments,
     broadcasting,
     budgets,
+    execution_records,
     executions,
     health,
     listings,
@@ -60,7 +61,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     app.state.api = api
     problems.install(app)
     for module in (
-        *(sessions, executions, attachments, budgets, answer_feedback),
+        *(sessions, executions, execution_records, attachments, budgets, answer_feedback),
         *(listings, usage, streams, broadcasting),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})

@@ -41,7 +41,8 @@ ACCEPT = text("""
      RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, cost_usd,
                stop_reason,
                output, error_message, error_told, metadata, agent_metadata, created_at, started_at,
-               completed_at, parent_execution_id, user_id, last_snapshot_id, session_seconds, session_began_at
+               completed_at, parent_execution_id, user_id, last_snapshot_id, session_seconds,
+               session_began_at, continues_execution_id, continues_until
     ), made AS (
         -- The session may not exist yet: executions can be accepted with any session id.
         INSERT INTO agent_sessions (id, tenant_id, user_id, last_execution_id)

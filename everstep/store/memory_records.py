@@ -243,6 +243,8 @@ class MemoryExecution:
             last_snapshot_id=self.last_snapshot_id,
             clocks=self.clocks,
             cancelled_by=self._canceller(),
+            continues=self.continues,
+            continues_until=self.continues_until,
         )
 
     def _canceller(self) -> Decider | None:

@@ -53,6 +53,8 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
         user_id=row.user_id,
         last_snapshot_id=row.last_snapshot_id,
         clocks=clocks(row),
+        continues=row.continues_execution_id,
+        continues_until=row.continues_until,
     )
 
 

@@ -138,6 +138,21 @@ async def test_an_execution_is_shown_with_its_steps(desk: CommandLine) -> None:
     assert "approval" not in after
 
 
+async def test_two_executions_are_compared(desk: CommandLine) -> None:
+    """15.4.1, 15.4.4: as lines, and as JSON."""
+    one, other = [await desk.client.start("clerk", text) for text in ("shout", "hello")]
+    await one.result()
+    await other.result()
+
+    lines = (await desk.output_of("diff", one.id, other.id)).splitlines()
+    found = json.loads(await desk.output_of("diff", one.id, other.id, "--json"))
+
+    assert lines[1].split() == ["execution", str(one.id), str(other.id)]
+    assert lines[-1] == f"{found['differing_steps']} of {len(found['steps'])} steps differ"
+    assert found == (await desk.client.diff(one.id, other.id)).to_dict()
+    assert await desk.error_of("diff", one.id, UNKNOWN) == f"There is no execution {UNKNOWN}"
+
+
 async def test_a_trace_shows_who_decided(desk: CommandLine) -> None:
     execution = await desk.client.start("clerk", "shout")
     await execution.result()

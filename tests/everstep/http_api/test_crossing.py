@@ -92,6 +92,7 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "session_id": session,
         "stream_id": session,
         "execution_id": booked,
+        "other_id": asked,
         "request_id": request["id"],
         "attachment_id": file["id"],
         "message_id": answer["id"],

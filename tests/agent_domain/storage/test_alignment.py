@@ -1,0 +1,84 @@
+"""How sequences are aligned, and where JSON values differ."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from everstep.agent_domain.storage.alignment import align, differences
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab. ", max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab. ", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "found"),
+    [
+        ({"order": 1, "euros": 20}, {"order": 1, "euros": 25}, [("euros", 20, 25)]),
+        ({"items": [{"n": 1}, 2]}, {"items": [{"n": 3}, 2]}, [("items[0].n", 1, 3)]),
+        ({"a b": "x"}, {"a b": "y"}, [('["a b"]', "x", "y")]),
+        ({"n": 1}, {"n": True}, [("n", 1, True)]),
+        ({"n": None}, {"n": None}, []),
+        (1, [1], [("", 1, [1])]),
+    ],
+)
+def test_the_places_that_differ(a: Any, b: Any, found: list[tuple[str, Any, Any]]) -> None:
+    """15.4.2"""
+    assert [(each.path, each.a, each.b) for each in differences(a, b)] == found
+
+
+def test_a_place_that_one_side_lacks_has_no_value_there() -> None:
+    """15.4.2: null is a value."""
+    found = differences({"kept": None, "gone": 1}, {"kept": None, "new": [None]})
+
+    assert [each.to_dict() for each in found] == [{"path": "gone", "a": 1}, {"path": "new", "b": [None]}]
+
+
+@given(JSON, JSON)
+def test_equal_values_differ_nowhere_and_others_somewhere(a: Any, b: Any) -> None:
+    """15.4.2: JSON knows no order of keys."""
+    assert differences(a, a) == ()
+    assert bool(differences(a, b)) == (json.dumps(a, sort_keys=True) != json.dumps(b, sort_keys=True))
+    assert {each.path for each in differences(a, b)} == {each.path for each in differences(b, a)}
+
+
+def aligned(a: str, b: str, *, pairs_rest: bool = False) -> str:
+    pairs = align(a, b, (str, str.lower), pairs_rest=pairs_rest)
+    return " ".join(f"{left or '-'}{right or '-'}" for left, right in pairs)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pairs"),
+    [
+        ("abc", "abc", "aa bb cc"),
+        ("abc", "ac", "aa b- cc"),
+        ("ac", "abc", "aa -b cc"),
+        ("abc", "aBc", "aa bB cc"),
+        ("abc", "xBc", "a- -x bB cc"),
+        ("", "ab", "-a -b"),
+    ],
+)
+def test_items_are_paired_by_the_most_exact_key_first(a: str, b: str, pairs: str) -> None:
+    """15.4.2"""
+    assert aligned(a, b) == pairs
+
+
+def test_items_without_a_common_key_are_paired_by_order_on_request() -> None:
+    """15.4.2"""
+    assert aligned("axyb", "azb", pairs_rest=True) == "aa xz y- bb"
+
+
+@given(st.text("abcABC", max_size=12), st.text("abcABC", max_size=12), st.booleans())
+def test_every_item_is_paired_once_and_in_order(a: str, b: str, pairs_rest: bool) -> None:
+    """15.4.2"""
+    pairs = align(a, b, (str, str.lower), pairs_rest=pairs_rest)
+
+    assert "".join(left for left, _ in pairs if left) == a
+    assert "".join(right for _, right in pairs if right) == b
+    assert (None, None) not in pairs
