@@ -147,7 +147,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             exhausted = find_exhausted_budget(error)
             if exhausted is None:
                 raise
-            self.facts = self.facts.budget_exhausted(exhausted, decision.hears)
+            self.facts = self.facts.budget_exhausted(exhausted, decision.hears, decision.reminder)
             self.describe(f"{exhausted.scope} budget exhausted before step {decision.number}")
             return
         await self.fold_in_step(step)

@@ -26,7 +26,7 @@ from everstep.agent_domain.loop.error_policy import (
 )
 from everstep.agent_domain.loop.hook_requests import Wishes
 from everstep.agent_domain.loop.marks import changed_marks, former_marks, with_mark
-from everstep.agent_domain.loop.repeated_calls import NO_REPEATED_CALLS, RepeatedCalls
+from everstep.agent_domain.loop.repeated_calls import NO_REPEATED_CALLS, LoopReminder, RepeatedCalls
 from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.status import AgentStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
@@ -128,6 +128,8 @@ class ExecutionFacts:
     """The rule for unknown effects under which the execution runs; see the module `error_policy`."""
     exhausted: ExhaustedBudget | None = None
     """The budget that does not cover the next model call."""
+    reminder: LoopReminder | None = None
+    """What the model reads in the step that waits for a budget."""
     run: RunContext = NO_RUN_CONTEXT
     """The ids of the user and the request, for criteria; the state has them in `execution.run`."""
 
@@ -282,6 +284,7 @@ class ExecutionFacts:
             continuation_requested=False,
             is_processed=False,
             steered=self.steered - hears,
+            reminder=None,
         )
 
     def with_step(self, step: StepFacts) -> "ExecutionFacts":
@@ -381,15 +384,18 @@ class ExecutionFacts:
         """Resume in the same step; the wall clock restarts."""
         return replace(self.entered(now), is_paused=False)
 
-    def budget_exhausted(self, budget: ExhaustedBudget, hears: int = 0) -> "ExecutionFacts":
+    def budget_exhausted(
+        self, budget: ExhaustedBudget, hears: int = 0, reminder: LoopReminder | None = None
+    ) -> "ExecutionFacts":
         """A budget does not cover the model call of the step: the step waits, or it is not taken.
 
         Args:
             budget: The budget.
             hears: The number of steered messages that the step read, if they are given back.
+            reminder: What the model would have read in the step, and reads once it is asked.
         """
         if budget.on_exhausted is OnExhausted.ASK:
-            return replace(self, exhausted=budget)
+            return replace(self, exhausted=budget, reminder=reminder)
         return replace(self, exhausted=budget, step_started_at=None, steered=self.steered + hears)
 
     def budget_raised(self) -> "ExecutionFacts":

@@ -168,7 +168,8 @@ def decide(facts: ExecutionFacts, rules: Rules, now: datetime, view: CriteriaVie
         return AwaitResume()
     if facts.awaits_reply:
         awaited = facts.awaited_budget
-        return AwaitBudget(awaited) if awaited else _with_turn(Infer(facts.next_step_number), rules)
+        again = Infer(facts.next_step_number, reminder=facts.reminder)
+        return AwaitBudget(awaited) if awaited else _with_turn(again, rules)
     # Calls come before anything else: providers reject a conversation with an unanswered call.
     if facts.pending:
         return _decide_calls(facts.pending if rules.parallel_tools else facts.pending[:1])

@@ -98,6 +98,13 @@ class Compaction:
             added=tuple(sorted([*map(moved, self.added), *fresh])),
         )
 
+    def within(self, count: int) -> "Compaction | None":
+        """The same compaction for the first `count` messages; None if it replaces more of them."""
+        if self.replaced > count:
+            return None
+        shortened = tuple(pair for pair in self.shortened if pair[0] < count)
+        return replace(self, results_before=min(self.results_before, count), shortened=shortened)
+
     def without(self, positions: Collection[int]) -> "Compaction":
         """The same compaction for the conversation without the messages at these positions."""
         if not positions:

@@ -211,10 +211,13 @@ class MemoryExecution:
                 self.messages[step, line.idx] = message_from(line)
 
     def part(self, until: int | None = None) -> OwnPart:
-        """The execution's part of a conversation, optionally only up to the end of a step."""
+        """The execution's part of a conversation, optionally only up to the end of a step.
+
+        The compactions before the next step shortened the same conversation.
+        """
         places = sorted(at for at in self.messages if until is None or transcripts.is_filled_by(at, until))
         made = (each for _, each in sorted(self.compactions.items(), key=itemgetter(0)))
-        return OwnPart(places, tuple(each for each in made if until is None or each.step <= until))
+        return OwnPart(places, tuple(each for each in made if until is None or each.step <= until + 1))
 
     def ordered_notes(self, before: tuple[int, int] | None = None) -> list[MetadataChanges]:
         """Return the notes in order, optionally only those before a place."""

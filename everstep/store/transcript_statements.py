@@ -22,7 +22,10 @@ def _transcript(condition: str) -> str:
       FROM (SELECT said.role, said.content, said.metadata, chain.depth, said.step, said.idx
               FROM chain
               JOIN agent_transcript said ON said.execution_id = chain.id AND said.tenant_id = :tenant_id
-             WHERE (chain.until IS NULL OR said.step <= chain.until)
+             WHERE (chain.until IS NULL OR said.step <= chain.until
+                    -- A compaction before the next step shortened the same conversation.
+                    OR (said.step = chain.until + 1 AND said.role = 'note'
+                        AND said.content -> 'compacted' IS NOT NULL))
                -- Messages that hooks of later steps put before the conversation are further to the front.
                AND (chain.until IS NULL OR said.step > 0 OR said.idx >= -1000 * (2 * chain.until + 1))
                AND {condition}

@@ -142,21 +142,29 @@ class OwnPart:
     """In the order in which they were recorded."""
 
 
-def latest_compaction(parts: Iterable[OwnPart]) -> Compaction | None:
+def latest_compaction(parts: Sequence[OwnPart]) -> Compaction | None:
     """Return the compaction in force, for the messages of all parts in order.
 
-    Messages that hooks have put before the conversation since it was recorded move its positions.
+    Messages that hooks have put before the conversation since it was recorded move its positions. A continued
+    part may have compactions of its next step, which fit if they replace no message that was left out.
     """
     found, start = None, 0
     for part in parts:
-        if part.compactions:
-            latest = part.compactions[-1]
-            late = sum(
-                step == 0 and not is_filled_by((step, idx), latest.step - 1) for step, idx in part.places
-            )
-            found = latest.shifted(late, start) if late else latest
-        start += len(part.places)
+        end = start + len(part.places)
+        for compaction in reversed(part.compactions):
+            moved = _moved(compaction, part, start)
+            fit = moved if part is parts[-1] else moved.within(end)
+            if fit is not None:
+                found = fit
+                break
+        start = end
     return found
+
+
+def _moved(compaction: Compaction, part: OwnPart, start: int) -> Compaction:
+    """Return the compaction for the messages that the part has now."""
+    late = sum(not is_filled_by((step, idx), compaction.step - 1) for step, idx in part.places if step == 0)
+    return compaction.shifted(late, start)
 
 
 def own_parts(said: Iterable[Row[Any]]) -> list[OwnPart]:

@@ -38,3 +38,17 @@ async def test_a_model_that_repeats_itself_is_told_and_stopped(temporal: Tempora
             assert [place for place, text in enumerate(said) if text.startswith(TOLD)] == [9]
             assert state.last_outcome is not None
             assert (state.last_outcome.stop_reason, state.step_count) == (StopReason.GUARD, 6)
+
+
+async def test_a_step_that_waits_for_a_budget_keeps_the_reminder(temporal: TemporalClient) -> None:
+    """2.6.4, 4.8.6: the model reads it once a person has raised the budget."""
+    builder = looking("poor", quick=False).with_budget(steps=4, on_exhausted="ask")
+    async with at_work(temporal, builder) as office:
+        execution = await office.start("Go", agent="poor")
+        await office.until_waiting(execution)
+        await execution.raise_budget(steps=9)
+        result = await final_result(execution)
+        said = await office.conversation(execution)
+
+    assert (result.stop_reason, result.steps) == (StopReason.GUARD, 6)
+    assert [place for place, text in enumerate(said) if text.startswith(TOLD)] == [9]

@@ -74,8 +74,8 @@ async def test_a_compaction_is_recorded_once(store: ExecutionStore) -> None:
     assert (await store.steps_after(ref, 1)).rows[0].compactions == (FIRST,)
 
 
-async def test_later_executions_begin_with_it_and_forks_before_it_do_not(store: ExecutionStore) -> None:
-    """14.6"""
+async def test_later_executions_and_forks_begin_with_it(store: ExecutionStore) -> None:
+    """14.6: also a fork or a retry from the step before it, whose conversation is the same."""
     ref = await accept_execution(store, "Hello")
     await say(store, ref, 1)
     await store.record_compaction(a_record(ref))
@@ -88,15 +88,31 @@ async def test_later_executions_begin_with_it_and_forks_before_it_do_not(store: 
     more = await accept_execution(store, "More", continues=ref.execution_id)
     assert await read_request(store, more) == ["They met.", "Then again.", "Reply 3", "More"]
     assert (await store.material(more)).compactions == ()
-    before, between = [
+    start, before, between = [
         await accept_execution(store, "Other", continues=ref.execution_id, continues_until=step)
-        for step in (1, 2)
+        for step in (0, 1, 2)
     ]
-    assert await read_request(store, before) == ["Hello", "Reply 1", "Other"]
-    assert await read_request(store, between) == ["They met.", "Reply 2", "Other"]
+    assert await read_request(store, start) == ["Hello", "Other"]
+    assert await read_request(store, before) == ["They met.", "Other"]
+    assert await read_request(store, between) == ["They met.", "Then again.", "Other"]
+    assert (await store.material(between)).compactions == ()
     third = replace(FIRST, replaced=5, summaries=("All.",), step=1)
     await store.record_compaction(a_record(more, third))
     assert await read_request(store, more) == ["All."]
+
+
+async def test_a_compaction_after_the_fork_that_replaces_more_is_not_taken(store: ExecutionStore) -> None:
+    """14.6: the one before it holds, and what it says of later messages is left out."""
+    ref = await accept_execution(store, "Hello")
+    await say(store, ref, 1)
+    await store.record_compaction(a_record(ref))
+    too_much = replace(FIRST, replaced=3, summaries=("They met, and more.",))
+    await store.record_compaction(a_record(ref, too_much, ordinal=1))
+
+    fork = await accept_execution(store, "Other", continues=ref.execution_id, continues_until=1)
+
+    assert await read_request(store, fork) == ["They met.", "Other"]
+    assert (await store.material(fork)).compaction == replace(FIRST, results_before=2, shortened=())
 
 
 async def test_messages_that_hooks_put_before_the_conversation_later_are_sent(store: ExecutionStore) -> None:
