@@ -1,15 +1,14 @@
 """A model with a small context window, which checks each request that it receives."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from everstep.agent_domain.agents.drivers import OnText
-from everstep.agent_domain.agents.token_counting import ContextWindow
+from everstep.agent_domain.agents.token_counting import ContextWindow, estimate_for
 from everstep.agent_domain.errors import ContextTooLong
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.compaction_planning import SUMMARY_RULES
 from everstep.agent_domain.messages.messages import Message, Messages
-from everstep.agent_domain.messages.token_estimate import estimate_request
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import says
 
@@ -63,13 +62,14 @@ class NarrowModel:
         self.hidden = hidden
         self.summary_usage = summary_usage
         self.is_estimating = is_estimating
+        self.readable_files: Collection[str] | None = None
         self.requests: list[InferenceRequest] = []
         self.summaries: list[InferenceRequest] = []
         self.refused = 0
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Check the request, and answer."""
-        tokens = estimate_request(request)
+        tokens = estimate_for(self, request)
         assert self.window is None or not self.is_estimating or tokens <= self.window.input_tokens
         if self.hidden is not None and tokens > self.hidden:
             self.refused += 1

@@ -5,14 +5,15 @@ providers count a request for free, at the price of a round trip: they are asked
 fit.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import RETRYABLE, InvalidInput, MessageTooLong, ModelError
 from everstep.agent_domain.media_types import FileKind
 from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.readable_parts import described_messages
 from everstep.agent_domain.messages.token_estimate import estimate_request, estimate_text
 
 BYTES_OF_A_TOKEN = 8
@@ -78,6 +79,27 @@ class CountsInput(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsReadableFiles(Protocol):
+    """A model of which it may be known what files it reads."""
+
+    @property
+    def readable_files(self) -> Collection[str] | None:
+        """The kinds of files that it reads, besides text; None: not known."""
+        ...
+
+
+def readable_files_of(model: object) -> Collection[str] | None:
+    """The kinds of files that a model reads, besides text; None: not known."""
+    return model.readable_files if isinstance(model, KnowsReadableFiles) else None
+
+
+def estimate_for(model: object, request: InferenceRequest) -> int:
+    """The estimate of a request as the model receives it: files that it does not read are sent in words."""
+    messages = described_messages(request.messages, readable_files_of(model))
+    return estimate_request(replace(request, messages=messages))
+
+
 def window_of(model: object) -> ContextWindow | None:
     """The context window of a model; None: not known."""
     return model.window if isinstance(model, KnowsWindow) else None
@@ -94,7 +116,7 @@ async def count_input(model: object, request: InferenceRequest, fits: int | None
     Returns:
         The provider's count if it was asked and could say, else the estimate.
     """
-    estimate = estimate_request(request)
+    estimate = estimate_for(model, request)
     if fits is None or estimate <= fits or not isinstance(model, CountsInput):
         return estimate
     return await provider_count(model, request) or estimate

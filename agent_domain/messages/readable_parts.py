@@ -17,6 +17,9 @@ from everstep.agent_domain.messages.messages import Message, Messages
 MAX_REQUEST_BYTES: Final = 25_000_000
 """The size of all files in one request; providers accept 32 to 50 MB, and base64 adds a third."""
 
+UNREAD: Final = "which you cannot see; say so if the question is about it"
+"""What the model reads of a file of a kind that it does not read."""
+
 
 def readable_messages(messages: Messages, accepts: Collection[str] | None = None) -> Messages:
     """The messages with their files as parts that a model reads.
@@ -28,6 +31,13 @@ def readable_messages(messages: Messages, accepts: Collection[str] | None = None
     if not any(has_attachments(message) for message in messages):
         return messages
     return tuple(_readable(message, accepts) for message in messages)
+
+
+def described_messages(messages: Messages, accepts: Collection[str] | None) -> Messages:
+    """The messages with files that the model does not read in words, as they are sent; others stay."""
+    if accepts is None or not any(map(has_attachments, messages)):
+        return messages
+    return tuple(_described(message, accepts) for message in messages)
 
 
 def has_attachments(message: Message) -> bool:
@@ -82,12 +92,24 @@ def _readable(message: Message, accepts: Collection[str] | None) -> Message:
     return replace(message, content=cast("Any", parts))
 
 
+def _described(message: Message, accepts: Collection[str]) -> Message:
+    if not has_attachments(message):
+        return message
+    attachments = iter(message.attachments)
+    parts = list[Any]()
+    for part in message.content:
+        attachment = next(attachments) if is_attachment_part(part) else None
+        is_left_out = attachment is not None and not _is_accepted(attachment, accepts)
+        parts.append(_words(attachment, UNREAD) if attachment is not None and is_left_out else part)
+    return replace(message, content=cast("Any", parts))
+
+
 def _parts(attachment: Attachment, accepts: Collection[str] | None) -> Iterator[dict[str, Any]]:
     data = attachment.data
     if data is None:
         yield _words(attachment, "whose content is not shown here")
     elif not _is_accepted(attachment, accepts):
-        yield _words(attachment, "which you cannot see; say so if the question is about it")
+        yield _words(attachment, UNREAD)
     elif attachment.kind is FileKind.TEXT:
         text = decode_text(data) or ""
         name = attachment.name.replace('"', "'")

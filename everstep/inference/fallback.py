@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from everstep.agent_domain.agents.call_limits import CallLimits, limits_of_any
 from everstep.agent_domain.agents.drivers import Model, OnText
 from everstep.agent_domain.agents.structured_result import has_native_output
-from everstep.agent_domain.agents.token_counting import ContextWindow, provider_count, window_of
+from everstep.agent_domain.agents.token_counting import (
+    ContextWindow,
+    provider_count,
+    readable_files_of,
+    window_of,
+)
 from everstep.agent_domain.errors import RETRYABLE, InvalidInput, ModelError
 from everstep.agent_domain.loop.retries import IsScripted, retry_seconds_of
 from everstep.agent_domain.loop.usage import Usage, take_usage
@@ -44,6 +49,12 @@ class FallbackModel:
         """The smallest window that is known, because any of the models may receive the request."""
         known = [window for model in self.models if (window := window_of(model)) is not None]
         return min(known, key=lambda window: window.input_tokens, default=None)
+
+    @property
+    def readable_files(self) -> frozenset[str] | None:
+        """The kinds of files that one of the models reads; None if that is not known of one."""
+        known = [kinds for model in self.models if (kinds := readable_files_of(model)) is not None]
+        return frozenset[str]().union(*known) if len(known) == len(self.models) else None
 
     @property
     def call_limits(self) -> CallLimits:

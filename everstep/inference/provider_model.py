@@ -163,6 +163,11 @@ class ProviderModel(ABC):
         return preset_window(self.preset)
 
     @property
+    def readable_files(self) -> tuple[str, ...] | None:
+        """The kinds of files that the model reads, from its preset."""
+        return self.preset.accepts
+
+    @property
     def call_limits(self) -> CallLimits:
         """The prices, and the length of answers."""
         return preset_limits(self.preset)
@@ -253,9 +258,12 @@ class ProviderModel(ABC):
                         self._require_own_api(event, source)
                         reader.feed(cast("Json", event))
                     _pass_on(reader.spoken, on_text)
-        except RETRYABLE:
+        except RETRYABLE as error:
             if not reader.is_complete:
-                raise
+                refused = self._refused_files(error, request)
+                if refused is None:
+                    raise
+                raise refused from error
         except ModelError as error:
             raise self._with_files_named(error, request) from error
         if not source.events:
@@ -283,6 +291,23 @@ class ProviderModel(ABC):
             f"reads in its preset, such as accepts = []"
         )
         return ModelError(f"{error}. {advice}", advice=advice)
+
+    def _refused_files(self, error: Exception, request: InferenceRequest) -> ModelError | None:
+        """The failure as a refusal, where an own server may have failed because of an image or a PDF.
+
+        Local servers answer 500 to a file that their model does not read, again and again. A provider's
+        status 500 is an outage, and so is that of a server whose preset says what the model reads.
+        """
+        if self.preset.base_url is None or not self._is_internal_error(error):
+            return None
+        named = self._with_files_named(ModelError(str(error)), request)
+        return named if named.advice else None
+
+    def _is_internal_error(self, error: Exception) -> bool:
+        cause = error.__cause__
+        if not isinstance(cause, self.errors.status):
+            return False
+        return cast("_StatusError", cause).response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
 
     def _require_own_api(self, event: object, source: "_StreamState") -> None:
         if source.is_own or not isinstance(event, dict):

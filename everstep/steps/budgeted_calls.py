@@ -6,20 +6,26 @@ The shells share this. A store, or a run in-process, keeps the reservations.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final, Protocol
 
 from everstep.agent_domain.agents.call_limits import CallLimits, call_limits_of, unknown_prices_text
 from everstep.agent_domain.agents.drivers import Model, OnText, Reply, StepDriver
-from everstep.agent_domain.agents.token_counting import ContextWindow, provider_count, window_of
+from everstep.agent_domain.agents.token_counting import (
+    ContextWindow,
+    estimate_for,
+    provider_count,
+    readable_files_of,
+    window_of,
+)
 from everstep.agent_domain.errors import ModelError
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import BudgetExhausted, BudgetReserved, BudgetUnit
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
-from everstep.agent_domain.messages.token_estimate import estimate_messages, estimate_request, estimate_text
+from everstep.agent_domain.messages.token_estimate import estimate_messages, estimate_text
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.budget_ledger import (
@@ -117,8 +123,7 @@ class BudgetedCalls:
             BudgetReserved: Other calls have reserved the rest of a budget for a while.
             ModelError: The call failed, or a budget in money applies and the prices are not known.
         """
-        tokens = estimate_request(request)
-        model, limited = await self._reserve(model, request, tokens)
+        model, limited = await self._reserve(model, request)
         try:
             response = await model.respond(limited, on_text)
         except ModelError as error:
@@ -126,20 +131,19 @@ class BudgetedCalls:
             if isinstance(usage, Usage):
                 self._add(usage, model)
             raise
-        self._add(response.usage if response.usage.total else _estimate(tokens, response), model)
+        usage = response.usage if response.usage.total else _estimate(estimate_for(model, request), response)
+        self._add(usage, model)
         return response
 
     def _add(self, usage: Usage, model: object) -> None:
         self.used += usage
         self.cost += _most_expensive(usage, model) if usage.cost_usd is None else usage.known_cost_usd
 
-    async def _reserve(
-        self, model: Model, request: InferenceRequest, tokens: int
-    ) -> tuple[Model, InferenceRequest]:
+    async def _reserve(self, model: Model, request: InferenceRequest) -> tuple[Model, InferenceRequest]:
         """The model that is paid for, and the request with the length of answer that is paid for."""
         tried: set[str] = set()
         while True:
-            limits = call_limits_of(model)
+            limits, tokens = call_limits_of(model), estimate_for(model, request)
             least, most = limits.output_range(model, tokens, request.max_output_tokens)
             answer = await self._claim(limits, tokens, (least, most), model)
             if isinstance(answer, BudgetGrant):
@@ -213,6 +217,11 @@ class BudgetedModel:
     def window(self) -> ContextWindow | None:
         """The context window of the model; None: not known."""
         return window_of(self.model)
+
+    @property
+    def readable_files(self) -> Collection[str] | None:
+        """The kinds of files that the model reads."""
+        return readable_files_of(self.model)
 
     @property
     def call_limits(self) -> CallLimits:

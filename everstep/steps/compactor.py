@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.drivers import StepDriver
-from everstep.agent_domain.agents.token_counting import provider_count, window_of
+from everstep.agent_domain.agents.token_counting import provider_count, readable_files_of, window_of
 from everstep.agent_domain.errors import ContextTooLong
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
@@ -31,7 +31,7 @@ from everstep.agent_domain.messages.compaction_planning import (
 )
 from everstep.agent_domain.messages.leak_guard import calls_in, without_repeated_arguments
 from everstep.agent_domain.messages.messages import Message, Messages, system, user
-from everstep.agent_domain.messages.readable_parts import with_contents
+from everstep.agent_domain.messages.readable_parts import described_messages, with_contents
 from everstep.agent_domain.messages.token_estimate import (
     estimate_message,
     estimate_messages,
@@ -129,7 +129,7 @@ class Compactor:
         window = window_of(driver.model)
         if window is None:
             return state
-        given, state = state, self._with_files(state)
+        given, state = state, self._measurable_state(state, driver)
         request = driver.request(state_for_model(state))
         limit = int(window.input_tokens * self.policy.at)
         if is_surely_within(request, limit):
@@ -150,7 +150,7 @@ class Compactor:
 
         The window is not known, or the estimate was wrong: half of the request is taken for what fits.
         """
-        window, given, state = window_of(driver.model), state, self._with_files(state)
+        window, given, state = window_of(driver.model), state, self._measurable_state(state, driver)
         estimate = estimate_request(driver.request(state_for_model(state)))
         fits = estimate // 2 if window is None else min(window.input_tokens, estimate // 2)
         try:
@@ -162,9 +162,12 @@ class Compactor:
             raise error
         return _with_compaction(given, compaction)
 
-    def _with_files(self, state: AgentState) -> AgentState:
-        """The state with the content of its files, which is only there to be measured."""
-        return state.with_messages(with_contents(state.messages, self.files)) if self.files else state
+    def _measurable_state(self, state: AgentState, driver: StepDriver) -> AgentState:
+        """The state with its files as the model reads them, which is only there to be measured."""
+        messages = with_contents(state.messages, self.files)
+        messages = described_messages(messages, readable_files_of(driver.model))
+        # The positions of messages are the same, although some have another content.
+        return _with_compaction(state.with_messages(messages), state.message_store.compaction)
 
     def _measured(self, request: InferenceRequest, state: AgentState) -> int:
         """The estimate; the provider's number for the messages that it has counted before."""

@@ -8,6 +8,7 @@ from everstep import Attachment, Message
 from everstep.agent_domain.messages import readable_parts
 from everstep.agent_domain.messages.messages import assistant, user
 from everstep.agent_domain.messages.readable_parts import (
+    described_messages,
     files_to_load,
     readable_messages,
     sent_kinds,
@@ -109,3 +110,16 @@ def test_the_tokens_of_files_are_estimated() -> None:
     assert 5_000 <= estimate_message(Message.user(attachments=[IMAGE])) < 5_100
     assert 5_000 <= estimate_message(Message.user(attachments=[DOCUMENT])) < 5_100
     assert estimate_message(Message.user(attachments=[ARCHIVE])) < 200
+
+
+def test_described_messages_have_only_the_files_that_are_sent() -> None:
+    """14.1: each message stays at its place, and other parts are not touched."""
+    plain, message = user("Hello"), Message.user("Look", attachments=[IMAGE, DOCUMENT, NOTES, ARCHIVE])
+
+    same = described_messages((plain, message), None)
+    _, described = described_messages((plain, message), ("pdf",))
+
+    assert same == (plain, message)
+    assert [each.name for each in described.attachments] == ["a.pdf", 'no"tes.md']
+    assert parts_of(described, ("pdf",)) == parts_of(message, ("pdf",))
+    assert estimate_message(described) < estimate_message(message) - 4_500

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everstep import Attachment, Message
-from everstep.agent_domain.errors import InvalidInput, ModelError
+from everstep.agent_domain.errors import RETRYABLE, InvalidInput, ModelError, ModelUnavailable
 from everstep.inference.models import Models
 from everstep.inference.presets import Preset, Presets
 from tests.agent_domain.test_media_types import PDF, PNG
@@ -106,6 +106,38 @@ async def test_a_refused_request_with_files_says_what_to_set(driver: str) -> Non
     assert advice in str(failed.value)
     assert advice in (failed.value.advice or "")
     assert "accepts" not in str(known.value) + str(plain.value)
+
+
+@pytest.mark.parametrize("driver", SENT)
+async def test_an_own_server_that_fails_with_files_is_not_asked_again(driver: str) -> None:
+    """5.6.3: local servers answer 500 to an image that their model does not read, each time."""
+    async with wire_server() as server:
+        server.answers(Reply.json(500, DIALECTS[driver].refusal("server_error", "no image input here")))
+
+        with pytest.raises(ModelError) as undeclared:
+            await ask(model_at(server, driver), MESSAGE)
+        with pytest.raises(ModelUnavailable):
+            await ask(model_at(server, driver, accepts=["image", "pdf"]), MESSAGE)
+        with pytest.raises(ModelUnavailable):
+            await ask(model_at(server, driver), "Hello")
+        server.answers(Reply.json(503, DIALECTS[driver].refusal("server_error", "busy")))
+        with pytest.raises(ModelUnavailable):
+            await ask(model_at(server, driver), MESSAGE)
+
+    assert not isinstance(undeclared.value, RETRYABLE)
+    assert "no image input here" in str(undeclared.value)
+    assert "such as accepts = []" in (undeclared.value.advice or "")
+
+
+async def test_status_500_of_a_provider_itself_is_an_outage_also_with_files() -> None:
+    """3.5.1: only an own server is taken to refuse the file."""
+    async with wire_server() as server:
+        server.answers(Reply.json(500, DIALECTS["openai"].refusal("server_error", "try again")))
+        model = model_at(server, "openai")
+        model.preset = model.preset.model_copy(update={"base_url": None})
+
+        with pytest.raises(ModelUnavailable):
+            await ask(model, MESSAGE)
 
 
 def test_accepts_lists_kinds_of_files() -> None:

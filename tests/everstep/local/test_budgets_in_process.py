@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everstep import AgentBuilder
+from everstep import AgentBuilder, Attachment, Message
 from everstep.agent_domain.agents.call_limits import CallLimits
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.errors import InvalidInput
@@ -27,6 +27,7 @@ from everstep.agent_domain.testing import (
     says,
 )
 from everstep.agent_domain.tools.inquiry import ModelChoice
+from tests.agent_domain.test_media_types import PNG
 
 HELLO = estimate_request(InferenceRequest((user("Hi"),)))
 """The estimated input of the first request, without tools."""
@@ -153,3 +154,17 @@ def test_a_budget_in_money_needs_prices() -> None:
     ):
         agent.run("Hi")
     assert not model.requests
+
+
+@pytest.mark.parametrize(("kinds", "asked"), [((), 1), (("pdf",), 1), (("image",), 0), (None, 0)])
+def test_an_image_that_the_model_does_not_read_reserves_its_words(
+    kinds: tuple[str, ...] | None, asked: int
+) -> None:
+    """14.1: it is sent in words, and counts as these."""
+    model = PricedModel("A photo", max_output_tokens=100)
+    vars(model)["readable_files"] = kinds
+    agent = AgentBuilder.base().with_model(model).with_budget(tokens=1_000).build()
+
+    agent.run(Message.user("Look", attachments=[Attachment.from_bytes("a.png", PNG)]))
+
+    assert len(model.requests) == asked

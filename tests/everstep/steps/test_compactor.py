@@ -34,6 +34,7 @@ from everstep.local.clock import SystemClock
 from everstep.local.inquiry import LocalInquiry, local_model_retry
 from everstep.local.local_agent import Agent
 from everstep.steps.compactor import Compactor
+from tests.agent_domain.test_media_types import PNG
 from tests.compaction import NarrowModel, is_for_summary, texts
 
 WINDOW = ContextWindow(1000, 200)
@@ -423,3 +424,17 @@ def test_a_conversation_that_is_replaced_is_sent_as_it_is() -> None:
     state = talk(agent, *numbered(6))
     talk(agent, "Hello", state=state.with_messages([user("Another conversation")]))
     assert texts(model.requests[-1].messages) == ["Be brief", "Another conversation", "Hello"]
+
+
+def test_images_that_the_model_does_not_read_do_not_fill_its_window() -> None:
+    """14.1, 14.4: five images in words are short, as images they would not fit."""
+    images = [Attachment.from_bytes(f"{number}.png", PNG) for number in range(5)]
+    blind, seeing = NarrowModel(window=WINDOW), NarrowModel(window=WINDOW)
+    blind.readable_files = ()
+
+    seen = an_agent(blind).run(Message.user("Look", attachments=images))
+    unseen = an_agent(seeing).run(Message.user("Look", attachments=images))
+
+    assert (seen.status, len(blind.requests)) == (AgentStatus.COMPLETED, 1)
+    assert seen.message_store.compaction is None
+    assert unseen.status is AgentStatus.FAILED
