@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.agent_domain.agents.drivers import ToolCallingDriver
+from everstep.agent_domain.agents.drivers import Model, ToolCallingDriver
 from everstep.agent_domain.agents.plan import REGISTERED
 from everstep.agent_domain.errors import ToolFailed
 from everstep.agent_domain.explanation.states import explain_state
@@ -14,8 +14,11 @@ from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.testing import MockTool, ScriptedModel
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.tools.tools import ToolCall
+from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.local.runner import LocalRunner
+from everstep.runtime.agents import AgentBook
 from everstep.runtime.builder import AgentBuilder
 from tests.scenarios import SCENARIOS, Scenario, Turn, describe, drive
 
@@ -102,3 +105,43 @@ def test_facts_alone_say_why_an_execution_ended(scenario: Scenario) -> None:
 
     assert facts.last_outcome
     assert explain_end(facts.last_outcome, facts) == (scenario.because_of_facts or scenario.because)
+
+
+class NamedModels:
+    """Models that answer with the choice by which they were found."""
+
+    def __init__(self) -> None:
+        self.choices: list[ModelChoice] = []
+
+    def model(self, choice: ModelChoice = None, /) -> Model:
+        self.choices.append(choice)
+        return ScriptedModel("Done")
+
+
+MODEL_CHOICES: list[tuple[str | None, FrozenDict, ModelChoice]] = [
+    (None, EMPTY, None),
+    ("fast", EMPTY, "fast"),
+    (None, FrozenDict({"temperature": 0}), {"temperature": 0}),
+    ("fast", FrozenDict({"temperature": 0}), {"temperature": 0}),
+]
+"""The preset and the settings of an agent, and what each shell asks."""
+
+
+@pytest.mark.parametrize(("preset", "settings", "chosen"), MODEL_CHOICES)
+async def test_every_shell_asks_the_same_model(
+    preset: str | None, settings: FrozenDict, chosen: ModelChoice
+) -> None:
+    """11.7, 1.1.6: settings come before a preset, and the choice of an execution before both."""
+    definition = AgentBuilder.base().with_name("agent").definition()
+    definition = replace(definition, llm_preset=preset, model_settings=settings)
+    here, worker = NamedModels(), NamedModels()
+    book = AgentBook([definition], worker)
+
+    await LocalRunner(definition, models=here.model).run(AgentState.empty().with_messages("Go"))
+    book.driver("agent", definition.spec().llm_preset)
+    book.model("agent")
+
+    assert {*map(str, here.choices), *map(str, worker.choices)} == {str(chosen or None)}
+    assert definition.spec("slow").llm_preset == "slow"
+    book.driver("agent", "slow")
+    assert worker.choices[-1] == "slow"

@@ -26,6 +26,7 @@ from everstep.agent_domain.messages.cached_context import CachedContext
 from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.storage.executions import ExecutionSpec
+from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.tools.resources import Resource
 from everstep.agent_domain.tools.tools import Tool, Toolbox, ToolCall, options_of
 from everstep.agent_domain.tools.toolsets import ListedTool, Toolset
@@ -87,6 +88,11 @@ class AgentDefinition:
         return self.driver is None or (isinstance(self.driver, StepDriver) and self.driver.wants_model)
 
     @property
+    def model_choice(self) -> ModelChoice:
+        """The model that the agent names: its settings, else its preset; None for the default one."""
+        return self.model_settings or self.llm_preset
+
+    @property
     def rules(self) -> Rules:
         """The rules of executions in this process; their criteria need not be registered."""
         plan = self.base_plan
@@ -142,7 +148,8 @@ class AgentDefinition:
             )
         return ExecutionSpec(
             agent=self.descriptor.name,
-            llm_preset=model or self.llm_preset,
+            # Settings are no name; each shell reads them from the definition.
+            llm_preset=model or (None if self.model_settings else self.llm_preset),
             cached_context=self._context_data(output),
             approvals=self._approval_data(),
             definition_hash=self.digest,

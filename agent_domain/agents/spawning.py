@@ -158,10 +158,11 @@ def child_execution(
     spawn: Spawn, definition: AgentDefinition, plan: ExecutionPlan, ref: ExecutionRef, parent: UUID
 ) -> NewExecution:
     """The child as the store accepts it; it does not contain the parent's conversation."""
-    own = {"agent": plan.agent, "llm_preset": spawn.llm_preset or definition.llm_preset}
+    spec = definition.spec()
+    own = {"agent": plan.agent, "llm_preset": spawn.llm_preset or spec.llm_preset}
     return NewExecution(
         ref,
-        definition.spec().model_copy(update=own),
+        spec.model_copy(update=own),
         spawn.messages,
         parent_execution_id=parent,
         metadata=spawn.metadata,

@@ -142,7 +142,7 @@ class Client:
         if any(budget.unit is BudgetUnit.USD for budget in plan.budgets):
             own = definition.driver.model if isinstance(definition.driver, StepDriver) else None
             if own is None:
-                self.check_prices(model or definition.model_settings or definition.llm_preset)
+                self.check_prices(model or definition.model_choice)
             elif not call_limits_of(own).has_prices:
                 raise InvalidInput(unknown_prices_text(type(own).__name__))
         return plan

@@ -106,11 +106,10 @@ class LocalRunner:
 
     def _find_driver(self, definition: AgentDefinition) -> StepDriver | CanUseTools:
         """The agent's driver, with a preset's model if it needs one."""
-        driver, choice = definition.driver, definition.model_settings or definition.llm_preset
+        driver = definition.driver
         if self.models and (driver is None or (isinstance(driver, StepDriver) and driver.wants_model)):
-            driver = definition.equipped_driver(
-                (driver or ToolCallingDriver()).with_model(self.models(choice))
-            )
+            model = self.models(definition.model_choice)
+            driver = definition.equipped_driver((driver or ToolCallingDriver()).with_model(model))
         if driver is None:
             raise InvalidInput(
                 "the agent has no driver; give it one: AgentBuilder.with_driver(...), "

@@ -92,8 +92,8 @@ class AgentBook:
         driver = definition.driver if isinstance(definition.driver, StepDriver) else None
         if driver and not driver.wants_model:
             return driver
-        wanted = preset or definition.model_settings or definition.llm_preset
-        driver = (driver or ToolCallingDriver()).with_model(self._model_or_unusable(wanted))
+        model = self._model_or_unusable(preset or definition.model_choice)
+        driver = (driver or ToolCallingDriver()).with_model(model)
         return definition.equipped_driver(driver)
 
     def model(self, name: str, choice: ModelChoice = None) -> Model:
@@ -102,7 +102,7 @@ class AgentBook:
             return self._model_or_unusable(choice)
         definition = self.definition(name)
         own = self.driver(name, None).model
-        return own or self._model_or_unusable(definition.model_settings or definition.llm_preset)
+        return own or self._model_or_unusable(definition.model_choice)
 
     def _model_or_unusable(self, choice: ModelChoice) -> Model:
         """Return the model, or an `Unusable` one if its preset cannot be used.

@@ -90,4 +90,4 @@ class _ProcessModels:
 
 def _named_model(definition: AgentDefinition) -> ModelChoice:
     """Return the model that the agent names and will use, if there is one."""
-    return (definition.model_settings or definition.llm_preset) if definition.wants_model else None
+    return definition.model_choice if definition.wants_model else None

@@ -18,7 +18,6 @@ from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer, Ti
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.agent_domain.errors import RETRYABLE, EverstepError, UnknownName, UnreadableAnswer
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -278,8 +277,8 @@ async def _check_agents(settings: Settings) -> Sequence[CheckResult]:
 
 def _missing_key(name: str, agent: AgentDefinition, presets: Presets) -> CheckResult | None:
     """Return a finding if an agent names a model whose key is missing."""
-    wanted = agent.model_settings or agent.llm_preset
-    if not wanted or (isinstance(agent.driver, StepDriver) and not agent.driver.wants_model):
+    wanted = agent.model_choice
+    if not wanted or not agent.wants_model:
         return None
     try:
         for preset in presets.chain(presets.resolve(wanted)):

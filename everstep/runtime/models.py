@@ -30,7 +30,7 @@ def agent_window(presets: Presets, definition: AgentDefinition, model: str | Non
         driver = definition.driver
         return window_of(driver.model) if isinstance(driver, StepDriver) else None
     try:
-        chain = presets.chain(presets.resolve(model or definition.model_settings or definition.llm_preset))
+        chain = presets.chain(presets.resolve(model or definition.model_choice))
     except InvalidInput:
         # The execution reports it, with what to do.
         return None
