@@ -10,6 +10,7 @@ from everstep.activities.step_state import bare_state
 from everstep.agent_domain.ids import ExecutionRef, call_id, step_id
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.step_facts import StepFacts
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse, StepExecution
@@ -73,6 +74,7 @@ def step_from(ref: ExecutionRef, row: StepRow) -> AgentStep:
     """
     facts = row.facts or StepFacts(row.number)
     response = InferenceResponse.from_dict(row.response or EMPTY)
+    counted = Usage() if facts.is_failure else response.usage
     failures = () if facts.own_errors else tuple(_reply_failures(ref, row, response))
     records = [call.record for call in row.calls if call.record]
     step = AgentStep(
@@ -82,7 +84,7 @@ def step_from(ref: ExecutionRef, row: StepRow) -> AgentStep:
         tool_executions=failures,
         own_errors=row.errors if facts.own_errors else (),
         own_type=facts.own_type,
-        own_usage=None if facts.usage == response.usage else facts.usage,
+        own_usage=None if facts.usage == counted else facts.usage,
         is_failure=facts.is_failure,
         runs_tools=not facts.calls or bool(row.calls or failures),
         seconds=facts.seconds + _work_seconds(records) + row.processing_seconds,

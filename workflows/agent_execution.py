@@ -161,15 +161,16 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
         await self.fold_in_step(step_with_outputs(self.step, outputs))
 
     async def fold_in_step(self, step: StepFacts) -> None:
-        """Fold in new facts of the current step; an exception of a hook of its calls ends the step."""
+        """Fold in new facts of the current step; an exception that escaped one of its calls ends the step."""
         if step.has_unknown_effect and not workflow.patched(UNKNOWN_EFFECT_IS_TOOL_ERROR):
             self.facts = replace(self.facts, unknown_effects_apart=True)
-        failed = next((c.error for c in step.calls if c.error and c.error.exception == HOOK_FAILED), None)
-        if failed is None:
+        error = step.escaped_error(throws_tool_failures=self.plan.throws_tool_failures)
+        if error is None:
             self.facts = self.facts.with_step(step)
             return
-        self.facts = self.facts.failed(replace(failed, tool_name=None), step.seconds)
-        failure = "a hook failed; the error of its call has the details"
+        self.fail_step(error, step, step.seconds)
+        failed = "a hook" if error.exception == HOOK_FAILED else "a tool"
+        failure = f"{failed} failed; the error of its call has the details"
         await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=failure)
 
     async def run_tool(self, number: int, call: CallFacts) -> ToolOutput:

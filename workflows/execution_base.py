@@ -22,6 +22,9 @@ with workflow.unsafe.imports_passed_through():
 
 CANCELLED = StopSignal(StopReason.USER_REQUESTED, "Cancelled", source="cancel")
 
+INTERRUPTED_STEP_IS_CHARGED = "interrupted-step-is-charged"
+"""Patch id. Under the older rule a step that failed after its reply counted no usage."""
+
 T = TypeVar("T")
 
 
@@ -106,9 +109,23 @@ class ExecutionBase:
     async def record_failure(self, error: ActivityError) -> None:
         """Record an activity that failed without a result as a failed step."""
         cause = error.cause or error
-        self.facts = self.facts.failed(StepError("", None, None, type(cause).__name__))
+        step = self.facts.current_step if self.facts.pending else None
+        self.fail_step(StepError("", None, None, type(cause).__name__), step)
         self.describe(f"step {self.facts.step_count} failed: {type(cause).__name__}")
         await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=str(cause))
+
+    def fail_step(self, error: StepError, step: StepFacts | None, seconds: float = 0.0) -> None:
+        """Turn an exception into a failure step, with all that the step had used.
+
+        Args:
+            error: The exception.
+            step: The step with what is known of its calls; None if the model had not replied.
+            seconds: The working time of the step that counted under the older rule.
+        """
+        if step is not None and workflow.patched(INTERRUPTED_STEP_IS_CHARGED):
+            self.facts = self.facts.interrupted(step, error)
+        else:
+            self.facts = self.facts.failed(error, seconds)
 
     def describe(self, activity: str) -> None:
         """Show the current activity in the Temporal UI."""

@@ -177,7 +177,10 @@ class DefinitionBuilder(LimitsBuilder):
         return self
 
     def with_throw_on_tool_failure(self, flag: bool = True) -> Self:
-        """Set whether a failing tool raises, instead of returning a result that the model reads."""
+        """Set whether a failing tool ends its step as an exception that the error policy handles.
+
+        By default the failure is a result, which the model reads and can react to.
+        """
         self._throws = require_type("with_throw_on_tool_failure", flag, bool)
         return self
 
@@ -370,6 +373,7 @@ class DefinitionBuilder(LimitsBuilder):
                 or any(overrides(each, "after_step") for each in self._hooks),
                 approvals_expire=any(each.may_expire for each in self._approvals.values()),
                 budgets=tuple(replace(each, agent=self._name) for each in self._budgets.values()),
+                throws_tool_failures=self._throws,
             )
         except ValidationError as error:
             raise InvalidInput(f"the agent cannot be planned: {faults(error)}") from None

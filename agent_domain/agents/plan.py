@@ -126,6 +126,8 @@ class ExecutionPlan(_Data):
     """How often the model may correct a structured result; None: there is none."""
     approvals_expire: bool = Field(default=False, exclude_if=lambda expire: not expire)
     """Whether a call that waits for approval may be denied after a time."""
+    throws_tool_failures: bool = Field(default=False, exclude_if=lambda throws: not throws)
+    """Whether a failed call ends its step, as an exception of a hook does."""
     budgets: tuple[Budget, ...] = Field(default=(), exclude_if=lambda budgets: not budgets)
     """What its model calls may cost; those of its parents come first."""
 

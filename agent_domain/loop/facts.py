@@ -293,14 +293,16 @@ class ExecutionFacts:
         was_complete = self._unrecorded_step is not None
         if not step.is_complete or was_complete:
             return facts
-        info = self.state_info.add_execution_time(step.seconds)
+        repeated = self.repeated.with_step(call.digest for call in step.calls)
+        return replace(facts.charged_for(step), repeated=repeated)
+
+    def charged_for(self, step: StepFacts) -> "ExecutionFacts":
+        """Add what a step used, and its seconds."""
         return replace(
-            facts,
+            self.worked(step.seconds),
             usage=self.usage + step.usage + step.besides.usage,
             child_tokens=self.child_tokens + step.besides.child_tokens,
             child_cost_usd=sum_costs(self.child_cost_usd, step.besides.child_cost_usd),
-            state_info=info,
-            repeated=self.repeated.with_step(call.digest for call in step.calls),
         )
 
     def wished(self, wishes: Wishes) -> "ExecutionFacts":
@@ -339,6 +341,12 @@ class ExecutionFacts:
         facts = self.recorded(None) if self._unrecorded_step else self
         failure = StepFacts.failure(facts.recorded_steps + 1, error, seconds)
         return replace(facts.worked(seconds), current_step=failure, is_recorded=False)
+
+    def interrupted(self, step: StepFacts, error: StepError) -> "ExecutionFacts":
+        """Turn an exception during the calls of a step into a failure step, with all that the step used."""
+        failure = StepFacts.failure(self.recorded_steps + 1, error, step.seconds)
+        failure = replace(failure, usage=step.usage, besides=step.granted().besides)
+        return replace(self.charged_for(step), current_step=failure, is_recorded=False)
 
     def abandoned(self) -> "ExecutionFacts":
         """Abandon the step in progress: its pending calls are settled and its errors dropped."""

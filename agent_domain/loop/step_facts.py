@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import StrEnum
 
+from everstep.agent_domain.errors import HookFailed, ToolFailed
 from everstep.agent_domain.loop.hook_requests import NO_WISHES, Wishes
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.usage import NO_COST, Usage, sum_costs
@@ -129,6 +130,16 @@ class StepFacts:
     def has_unknown_effect(self) -> bool:
         """Whether it is unknown if one of the calls had its effect."""
         return any(error.is_effect_unknown for error in self.tool_errors)
+
+    def escaped_error(self, *, throws_tool_failures: bool) -> StepError | None:
+        """The exception that escaped a call: of a hook, or of the tool itself if the plan lets it escape."""
+        errors = (call.error for call in self.calls if call.error)
+        for error in errors:
+            if error.exception == HookFailed.__name__:
+                return replace(error, tool_name=None)
+            if throws_tool_failures:
+                return StepError("", exception=ToolFailed.__name__)
+        return None
 
     @property
     def has_errors(self) -> bool:

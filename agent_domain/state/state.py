@@ -350,7 +350,7 @@ class AgentState(StateUsage, Generic[OutputT_co]):
     ) -> "AgentState":
         """Turn an exception into a failure step: the step in progress, or the one after a complete step."""
         state = self.recorded(None, at) if self.facts.is_applied else self
-        usage = usage or Usage()
+        usage, inner_usage = state.usage_of_failure(usage or Usage())
         failure = AgentStep(
             id=state.new_step_id(),
             created_at=at,
@@ -360,6 +360,7 @@ class AgentState(StateUsage, Generic[OutputT_co]):
             own_usage=usage if usage.total or usage.uncounted_calls else None,
             is_failure=True,
             seconds=seconds,
+            inner_usage=inner_usage,
         )
         facts = state.facts.failed(error, seconds).spent(usage)
         return replace(state, facts=facts, execution=replace(state.execution, current_step=failure))

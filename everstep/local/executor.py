@@ -4,7 +4,7 @@ Every exception of a tool becomes the result of its call; every call has exactly
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -57,8 +57,14 @@ class LocalExecutor:
         self.redaction = Redaction()
 
     async def execute_tool(self, call: ToolCall, state: AgentState) -> ToolExecution:
-        """Run one call and emit its events; runs no hooks."""
-        return (await self._run_call(call, state)).execution
+        """Run one call and emit its events; runs no hooks.
+
+        Raises:
+            ToolFailed: The call failed, and the agent lets failures of tools escape.
+        """
+        run = await self._run_call(call, state)
+        self.raise_escaped([run])
+        return run.execution
 
     async def execute_tools(
         self, calls: Sequence[ToolCall], state: AgentState
@@ -69,11 +75,10 @@ class LocalExecutor:
 
         Raises:
             HookFailed: A hook of a call raised.
+            ToolFailed: A call failed, and the agent lets failures of tools escape.
         """
         state, runs = await self.run_calls(calls, state, state.metadata)
-        failure = next((run.hook_failure for run in runs if run.hook_failure), None)
-        if failure:
-            raise failure
+        self.raise_escaped(runs)
         return state, tuple(run.execution for run in runs)
 
     async def run_calls(
@@ -135,9 +140,16 @@ class LocalExecutor:
                 attachments=tuple(each.without_data for each in execution.attachments),
             )
         )
-        if error and self.definition.throw_on_tool_failure and not run.hook_failure:
-            raise ToolFailed(f"{call.name}: {error.message}")
         return run
+
+    def raise_escaped(self, runs: Iterable[ToolRun]) -> None:
+        """Raise the first exception that ends the step: of a hook, or of a tool if the agent wants that."""
+        for run in runs:
+            if run.hook_failure:
+                raise run.hook_failure
+            error = run.execution.error
+            if error and self.definition.throw_on_tool_failure:
+                raise ToolFailed(f"{run.execution.call.name}: {error.message}")
 
     async def _run_tool(self, call: ToolCall, state: AgentState, hooks: ToolHooks | None) -> ToolRun:
         budgets = self.budgets_of(state)

@@ -22,7 +22,7 @@ from everstep.agent_domain.agents.drivers import (
 )
 from everstep.agent_domain.agents.processors import require_continued_state
 from everstep.agent_domain.agents.spawning import needed_resources
-from everstep.agent_domain.errors import InvalidInput, ListenerFailed
+from everstep.agent_domain.errors import HookFailed, InvalidInput, ListenerFailed, ToolFailed
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.loop.budget import BudgetExhausted, BudgetUnit
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
@@ -43,6 +43,7 @@ from everstep.agent_domain.loop.usage import take_usage
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.state.events import EventBus
 from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
+from everstep.agent_domain.state.state_usage import with_usage_of
 from everstep.agent_domain.storage.metadata_changes import apply_changes
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.tools.tools import ToolExecution
@@ -425,17 +426,18 @@ class LocalRunner:
         calls = {call.id: call for call in state.current_step.pending_calls}
         began = self.clock.seconds()
         after, runs = await self.executor.run_calls([calls[each.id] for each in named], state, metadata)
-        failure = next((run.hook_failure for run in runs if run.hook_failure), None)
-        if failure:
-            step.state = self._with_kept_results(driver, state, runs)
-            raise failure
+        try:
+            self.executor.raise_escaped(runs)
+        except (HookFailed, ToolFailed):
+            step.state = self._with_kept_results(driver, with_usage_of(state, after), runs)
+            raise
         executions = (run.execution for run in runs)
         step.state = state_with_results(driver, after, executions, self.clock.seconds() - began)
 
     def _with_kept_results(
         self, driver: StepDriver, state: AgentState, runs: Sequence[ToolRun]
     ) -> AgentState:
-        """Add the reply and its results to the conversation of a step that a hook ends.
+        """Add the reply and its results to the conversation of a step that an exception ends.
 
         The tools have had their effects, so the model has to read of them.
         """

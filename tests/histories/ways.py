@@ -250,6 +250,22 @@ async def hook_of_a_tool_raised_way(temporal: TemporalClient) -> Execution:
     return await alone(temporal, having(calling("look", "look")).add_hook(Broken("after_tool")))
 
 
+@way
+async def failed_hook_is_charged_way(temporal: TemporalClient) -> Execution:
+    """All that the step used before its hook failed counts, so the limit of tokens ends the execution."""
+    asks = calls(("llm_query", {"query": "?"}), usage=Usage(input=10, output=5))
+    agent = having(asks, says("Blue", Usage(input=3, output=1)), "Done").with_tools([LlmQueryTool()])
+    agent = agent.add_hook(Broken("after_tool")).with_error_policy(ErrorPolicy.retry_all(3))
+    return await alone(temporal, agent.with_max_tokens(19))
+
+
+@way
+async def tool_failure_escapes_way(temporal: TemporalClient) -> Execution:
+    """The failure of a tool is that of the step, and the policy allows another one."""
+    agent = having(calling("look", "bad"), "Done").with_throw_on_tool_failure()
+    return await alone(temporal, agent.with_error_policy(ErrorPolicy.retry_all(3)))
+
+
 class Pausing(AgentHook):
     """Pauses the execution after its first step."""
 

@@ -31,13 +31,16 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import ErrorType
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.agent_domain.tools.tools import Effect, ToolOptions
 from everstep.agent_domain.values import EMPTY
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
+from everstep.local.runner import LocalRunner
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
 from everstep.steps import tool_calls
@@ -531,3 +534,40 @@ class TestModelsThatFail:
 
             assert len(driver.model.requests) == 1
         assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+@pytest.mark.parametrize("policy", [ErrorPolicy(), ErrorPolicy.retry_all(3)], ids=["stop", "retry"])
+async def test_the_failure_of_a_tool_may_end_its_step_in_every_shell(
+    temporal: TemporalClient, policy: ErrorPolicy, is_quick: bool
+) -> None:
+    """5.4.3, 1.1.6: a failure step, after all calls of the reply have their results."""
+
+    def fails(**_args: object) -> None:
+        raise ToolFailed("out of paper")
+
+    def a_printing_agent() -> DefinitionBuilder:
+        options = ToolOptions(quick=is_quick)
+        tools = [MockTool("look", options=options), MockTool("print", handler=fails, options=options)]
+        # Quick calls run first, and their failure ends the step before others begin.
+        names = ["look", "print"] if is_quick else ["look", "print", "missing"]
+        script = calls(*((name, EMPTY) for name in names), usage=Usage(10, 5))
+        return an_agent(script, "Done", tools=tools).with_throw_on_tool_failure().with_error_policy(policy)
+
+    async with at_work(temporal, a_printing_agent()) as office:
+        execution, result = await office.run()
+        said, steps = await office.conversation(execution), await execution.steps()
+    state = await LocalRunner(a_printing_agent().definition()).run(AgentState.empty().with_messages("Go"))
+
+    assert said == [message.text for message in state.messages]
+    assert "Error: out of paper" in said
+    assert (result.status, result.steps, result.usage) == (state.status, state.step_count, state.usage)
+    assert result.usage == Usage(10, 5)
+    assert steps[0].facts is not None
+    for failed in (steps[0].facts, state.steps[0]):
+        assert failed.is_failure
+        assert [error.exception for error in failed.errors] == ["ToolFailed"]
+    assert [error.message for error in steps[0].errors] == [
+        "a tool failed; the error of its call has the details"
+    ]
+    assert [error.message for error in state.steps[0].errors] == ["print: out of paper"]

@@ -5,12 +5,14 @@ import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from temporalio import workflow
 from temporalio.client import Client as TemporalClient, WorkflowHistory
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from everstep.activities.step_state import facts_with_results
@@ -25,13 +27,14 @@ from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.state.state import CANCELLED_CALL, AgentState
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.testing import MockTool, calls
+from everstep.agent_domain.testing import MockTool, calls, says
 from everstep.agent_domain.tools.tools import (
     QUICK_SECONDS,
     ToolCall,
     ToolExecution,
     ToolOptions,
 )
+from everstep.capabilities.llm_query import LlmQueryTool
 from everstep.local.runner import LocalRunner
 from everstep.runtime.temporal import data_converter
 from everstep.steps import hooks
@@ -401,6 +404,66 @@ class TestCallsAndHooks:
         ]
         assert look.calls == [{}]
         assert (result.status, result.steps) == (AgentStatus.COMPLETED, 2)
+
+    @pytest.mark.parametrize("is_quick", [False, True])
+    @pytest.mark.parametrize("where", ["before_tool", "after_tool"])
+    async def test_what_a_step_used_before_its_hook_failed_counts(
+        self, temporal: TemporalClient, where: str, is_quick: bool
+    ) -> None:
+        """4.7.6, 1.1.6: its reply and the model calls of its tools, in both shells."""
+
+        class Failing(AgentHook):
+            def before_tool(self, state: AgentState, call: ToolCall) -> AgentState:
+                return raises(state) if where == "before_tool" and call.name == "look" else state
+
+            def after_tool(self, state: AgentState, execution: ToolExecution) -> AgentState:
+                is_look = execution.call.name == "look"
+                return raises(state) if where == "after_tool" and is_look else state
+
+        query: tuple[str, dict[str, Any]] = ("llm_query", {"query": "?"})
+        asked = [("look", dict[str, Any]())] if is_quick else [("look", dict[str, Any]()), query]
+
+        def a_failing_agent() -> DefinitionBuilder:
+            look = MockTool.returning("look", "", "seen")
+            look.options = ToolOptions(quick=is_quick)
+            asks = calls(*asked, usage=Usage(10, 5).with_cost(Decimal("0.02")))
+            blue = [says("Blue", Usage(3, 1).with_cost(Decimal("0.005")))][: len(asked) - 1]
+            done = says("Done", Usage(20, 3).with_cost(Decimal("0.1")))
+            agent = an_agent(asks, *blue, done, tools=[look, LlmQueryTool()]).add_hook(Failing())
+            return agent.with_error_policy(POLICIES["retry_all"])
+
+        async with at_work(temporal, a_failing_agent()) as office:
+            execution, result = await office.run()
+            row, steps = await execution.get(), await execution.steps()
+        state = await LocalRunner(a_failing_agent().definition()).run(
+            AgentState.empty().with_messages((user("Go"),))
+        )
+
+        first, total = (Decimal("0.02"), Usage(30, 8)) if is_quick else (Decimal("0.025"), Usage(33, 9))
+        cost = first + Decimal("0.1")
+        assert (result.usage, result.usage.cost_usd, row.cost_usd) == (total, cost, cost)
+        assert (state.usage, state.cost_usd) == (total, cost)
+        assert row.usage["total"] == total.total
+        assert [step.cost_usd for step in steps] == [first, Decimal("0.1")]
+        assert [step.cost_usd for step in state.steps] == [first, Decimal("0.1")]
+
+    async def test_what_a_step_used_counts_if_the_activity_of_a_call_fails(
+        self, temporal: TemporalClient
+    ) -> None:
+        """4.7.6: the reply of the step was paid for, although no result of the call was recorded."""
+
+        class Broken(WatchedStore):
+            async def record_call(self, *args: Any, **options: Any) -> Any:
+                raise ApplicationError("the result cannot be stored", non_retryable=True)
+
+        agent = an_agent(LOOKS, DONE, tools=[MockTool.returning("look", "", "seen")])
+        agent = agent.with_error_policy(POLICIES["retry_all"])
+        office = an_office(temporal, agent)
+        office.store = Broken()
+        async with office.worker():
+            _, result = await office.run()
+
+        assert result.usage == Usage(input=30, output=8)
 
     async def test_a_hook_gets_the_conversation_although_another_call_ends_in_the_meantime(
         self, temporal: TemporalClient
