@@ -250,7 +250,11 @@ from everstep.agent_domain.storage.attachments import (
     AttachmentStore as AttachmentStore,
     AttachmentUse as AttachmentUse,
 )
-from everstep.agent_domain.storage.calls import CallRecord as CallRecord, CallRow as CallRow
+from everstep.agent_domain.storage.calls import (
+    AnsweredQuestion as AnsweredQuestion,
+    CallRecord as CallRecord,
+    CallRow as CallRow,
+)
 from everstep.agent_domain.storage.commands import (
     Command as Command,
     CommandKind as CommandKind,

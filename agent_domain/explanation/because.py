@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from everstep.agent_domain.explanation.waits import (
     calls_sentence,
     outage_of,
+    paused_sentence,
     pending_sentence,
     request_sentence,
     retry_sentence,
@@ -35,7 +37,7 @@ from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.disclosure import public_document
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.requests import RequestRow, Resolution
 from everstep.agent_domain.storage.steps import StepRow
 
 
@@ -44,9 +46,9 @@ class HeardMessage:
     """A message or an answer that a step received, by its id."""
 
     kind: str
-    """`message`, `approve`, `deny`, `edit`, `expired`."""
-    id: str | None
-    """The id of the request, or the key of a steered message; None if it is not recorded."""
+    """`message`, or what was decided: `answer`, `default`, `approve`, `deny`, `edit` or `expired`."""
+    id: str
+    """The key of the message, or the id of the request."""
     by: str | None = None
     """Who sent it, if that is recorded."""
 
@@ -125,7 +127,7 @@ class StepExplainer:
         outcome = _outcome_of(step)
         if outcome is not None and outcome.should_continue:
             decided = _decided_step(step, in_full=self.in_full)
-            has_messages = follower is not None and follower.heard > 0
+            has_messages = follower is not None and bool(follower.message_keys)
             return next_step_sentence(outcome, replace(decided, has_messages_next=has_messages))
         if outcome is None and step.number < self.row.step_count:
             return f"interrupted: by the exception of step {step.number + 1}"
@@ -140,7 +142,7 @@ class StepExplainer:
             more = f", and {len(opened) - 1} more" if len(opened) > 1 else ""
             return f"{request_sentence(opened[0], now)}{more}"
         if self.row.status is ExecutionStatus.PAUSED:
-            return _PAUSED
+            return paused_sentence(self.row.paused_by, now)
         if step.facts is None:
             if step.waits:
                 return retry_sentence(step.waits, now)
@@ -153,16 +155,12 @@ class StepExplainer:
         return "complete: what follows is decided next"
 
 
-_PAUSED = "paused: until it is resumed"
-
-
 def explain_execution(
     row: ExecutionRow,
     steps: Sequence[StepRow],
     *,
     now: datetime,
     requests: Iterable[RequestRow] = (),
-    ahead: int | None = None,
     in_full: bool = False,
 ) -> ExecutionBecause:
     """Explain an execution.
@@ -172,34 +170,39 @@ def explain_execution(
         steps: Its steps in order, up to the last one. The first ones may be left out.
         now: The current time.
         requests: Its open requests.
-        ahead: For a pending execution, how many others of its session come first; None if that is unknown.
         in_full: Whether the reader may see the texts of errors.
     """
     explainer = StepExplainer(row, now, tuple(requests), in_full)
     last = steps[-1] if steps else None
-    return ExecutionBecause(execution_sentence(explainer, last, ahead), explainer.explain_all(steps))
+    return ExecutionBecause(execution_sentence(explainer, last), explainer.explain_all(steps))
 
 
-def execution_sentence(explainer: StepExplainer, last: StepRow | None, ahead: int | None = None) -> str:
+def execution_sentence(explainer: StepExplainer, last: StepRow | None) -> str:
     """Why an execution ended, or what it waits for or does now.
 
     Args:
         explainer: The execution.
         last: Its last step, if it has one.
-        ahead: For a pending execution, how many others of its session come first; None if that is unknown.
     """
     row, now = explainer.row, explainer.now
     if row.status.is_terminal:
         return ended_sentence(row, last, in_full=explainer.in_full)
     if row.status is ExecutionStatus.PENDING:
-        return pending_sentence(ahead, row.created_at, now)
+        return pending_sentence(row.ahead, row.created_at, now)
     if last is not None and last.outcome is None:
         return explainer.sentence(last)
     if explainer.requests:
         return request_sentence(explainer.requests[0], now)
     if row.status is ExecutionStatus.PAUSED:
-        return _PAUSED
+        return paused_sentence(row.paused_by, now)
     return f"runs: step {last.number + 1 if last else 1} begins"
+
+
+def recorded_end(row: ExecutionRow, *, in_full: bool = False) -> str | None:
+    """Why an execution ended, from its row alone; None while it is under way, or if its steps are needed."""
+    if not row.status.is_terminal or (row.outcome is None and row.step_count):
+        return None
+    return ended_sentence(row, None, in_full=in_full)
 
 
 def ended_sentence(row: ExecutionRow, last: StepRow | None, *, in_full: bool = False) -> str:
@@ -210,47 +213,57 @@ def ended_sentence(row: ExecutionRow, last: StepRow | None, *, in_full: bool = F
         last: Its last step, if it has one.
         in_full: Whether the reader may see the texts of errors.
     """
-    outcome = _outcome_of(last)
+    outcome = ContinuationOutcome.from_dict(row.outcome) if row.outcome else _outcome_of(last)
     by, is_failed = row.cancelled_by and row.cancelled_by.text, row.status is ExecutionStatus.FAILED
+    error = one_line((row.error_message if in_full else row.error_told) or "")
     if row.status is ExecutionStatus.CANCELLED and (outcome is None or outcome.should_continue):
         return cancel_sentence(row.step_count, by)
     if outcome is not None and not outcome.should_continue:
-        step = _decided_step(last, in_full=in_full)
+        step = DecidedStep(error_text=error) if error else _decided_step(last, in_full=in_full)
         return end_sentence(outcome, step, row.step_count, is_failed=is_failed, cancelled_by=by)
-    error = row.error_message if in_full else row.error_told
     if is_failed:
-        return f"failed: {one_line(error) if error else 'the reason is not recorded'}"
+        return f"failed: {error or 'the reason is not recorded'}"
     return stop_reason_text(row.stop_reason or StopReason.COMPLETED, row.step_count)
 
 
 def _superseded(step: StepRow) -> Iterator[str]:
     """The attempts at the model call and at tool calls that were given up."""
-    given_up = step.attempt - 1
-    if step.waits:
-        given_up = step.attempt
-    if given_up:
-        names = "attempt 1" if given_up == 1 else f"attempts 1 to {given_up}"
-        yield f"{names} given up: {_outage(step)}"
+    given_up = range(1, step.attempt + (step.waits is not None))
+    failed = [attempt for attempt in given_up if attempt in step.failed_attempts]
+    lost = [attempt for attempt in given_up if attempt not in step.failed_attempts]
+    if failed:
+        yield f"{_attempts_text(failed)} given up: {_outage(step)}"
+    if lost:
+        yield f"{_attempts_text(lost)} given up: the worker was lost or stopped"
     for call in step.calls:
         if call.attempts > 1:
-            lost = count_text(call.attempts - 1, "attempt")
-            yield f"{lost} at {call.call.name} given up: the worker was lost or stopped"
+            count = count_text(call.attempts - 1, "attempt")
+            yield f"{count} at {call.call.name} given up: the worker was lost or stopped"
+
+
+def _attempts_text(attempts: Sequence[int]) -> str:
+    return f"{'attempt' if len(attempts) == 1 else 'attempts'} {', '.join(map(str, attempts))}"
 
 
 def _outage(step: StepRow) -> str:
     wait = step.wait
     if wait is None:
-        return "the worker was lost or stopped"
+        return "the provider failed"
     seconds = round((wait.until - wait.since).total_seconds())
     return f"{outage_of(wait)} for {seconds} s"
 
 
 def _messages_to(row: ExecutionRow, step: StepRow) -> Iterator[HeardMessage]:
-    yield from (HeardMessage("message", None) for _ in range(step.heard))
+    yield from (HeardMessage("message", key) for key in step.message_keys)
     for call in step.calls:
         if decision := call.decision:
-            identity = request_id(row.ref.execution_id, call.call.id)
-            yield HeardMessage(decision.outcome, str(identity), decision.by and decision.by.text)
+            yield _heard(request_id(row.ref.execution_id, call.call.id), decision)
+        if call.answered:
+            yield _heard(call.answered.id, call.answered.resolution)
+
+
+def _heard(identity: UUID, resolution: Resolution) -> HeardMessage:
+    return HeardMessage(resolution.outcome, str(identity), resolution.by and resolution.by.text)
 
 
 # What is recorded.
@@ -268,13 +281,12 @@ def _outcome_of(step: StepRow | None) -> ContinuationOutcome | None:
 
 def _decided_step(step: StepRow | None, *, in_full: bool) -> DecidedStep:
     if step is None:
-        return DecidedStep(is_in_full=in_full)
-    return DecidedStep(tuple(call.call.name for call in step.calls), _errors_of(step), is_in_full=in_full)
+        return DecidedStep()
+    return DecidedStep.of((call.call.name for call in step.calls), _errors_of(step), in_full=in_full)
 
 
 def _errors_of(step: StepRow) -> tuple[StepError, ...]:
-    failed = (call.record.error for call in step.calls if call.record and call.record.error)
-    return (*failed, *step.errors)
+    return step.errors or tuple(call.record.error for call in step.calls if call.record and call.record.error)
 
 
 def _public_vote(vote: ContinuationEvaluation) -> ContinuationEvaluation:

@@ -51,6 +51,5 @@ def _step_sentence(state: AgentState, record: StepExecution) -> str:
 
 def _decided_step(step: AgentStep | None) -> DecidedStep:
     if step is None:
-        return DecidedStep(is_in_full=True)
-    errors = (*step.tool_errors, *step.own_errors)
-    return DecidedStep(tuple(call.name for call in step.tool_calls), errors, is_in_full=True)
+        return DecidedStep()
+    return DecidedStep.of((call.name for call in step.tool_calls), step.errors, in_full=True)

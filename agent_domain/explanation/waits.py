@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY, OWNER, DecisionPolicy
+from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY, OWNER, Decider, DecisionPolicy
 from everstep.agent_domain.loop.explanations import budget_text, count_text
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.calls import CallRow
@@ -69,6 +69,13 @@ def pending_sentence(ahead: int | None, since: datetime, now: datetime) -> str:
     if ahead:
         return f"pending: behind {count_text(ahead, 'execution')} of its session {since_text(since, now)}"
     return f"pending: no worker has begun it {since_text(since, now)}"
+
+
+def paused_sentence(paused_by: Decider | None, now: datetime) -> str:
+    """An execution that is paused."""
+    if paused_by is None:
+        return "paused: until it is resumed"
+    return f"paused: by {paused_by.text} {since_text(paused_by.at, now)}, until it is resumed"
 
 
 def since_text(at: datetime, now: datetime) -> str:

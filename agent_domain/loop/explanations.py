@@ -34,23 +34,28 @@ class DecidedStep:
 
     tools: tuple[str, ...] = ()
     """The names of its calls."""
-    errors: tuple[StepError, ...] = ()
+    error_text: str = ""
+    """Its errors, as far as the reader may see them, on one line."""
     has_messages_next: bool = False
     """Whether the next step read messages that arrived in between."""
-    is_in_full: bool = False
-    """Whether the reader may see the texts of errors."""
+
+    @classmethod
+    def of(
+        cls,
+        tools: Iterable[str],
+        errors: Iterable[StepError],
+        *,
+        has_messages_next: bool = False,
+        in_full: bool = False,
+    ) -> "DecidedStep":
+        """The step with these calls and errors; `in_full` includes the texts of errors."""
+        texts = "\n".join(_error_text(error, in_full=in_full) for error in errors)
+        return cls(tuple(tools), one_line(texts), has_messages_next)
 
     @classmethod
     def from_facts(cls, step: StepFacts | None) -> "DecidedStep":
         """What is known without bodies."""
-        if step is None:
-            return cls()
-        return cls(tuple(call.name for call in step.calls), (*step.tool_errors, *step.own_errors))
-
-    @property
-    def error_text(self) -> str:
-        """The first error, as far as the reader may see it; empty without one."""
-        return next((_error_text(error, in_full=self.is_in_full) for error in self.errors), "")
+        return cls() if step is None else cls.of((call.name for call in step.calls), step.errors)
 
 
 def explain_end(
@@ -277,7 +282,7 @@ def _prefixed(prefix: str, text: str) -> str:
 def _error_text(error: StepError, *, in_full: bool) -> str:
     # Facts have errors without their messages.
     shown = error.message if in_full else error.told
-    return one_line(shown or error.advice or error.exception or "")
+    return shown or error.advice or error.exception or ""
 
 
 def _signal_text(vote: ContinuationEvaluation | None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
@@ -105,6 +106,15 @@ class InnerReply:
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredQuestion:
+    """The question of a call that was answered."""
+
+    id: UUID
+    """The id of its request."""
+    resolution: Resolution
+
+
+@dataclass(frozen=True, slots=True)
 class CallRow:
     """A call as clients see it."""
 
@@ -118,6 +128,8 @@ class CallRow:
     """A person's decision about the call."""
     progress: Progress | None = None
     """What the tool reported last, while it runs."""
+    answered: AnsweredQuestion | None = None
+    """Its question, if it asked one and that was answered."""
 
     @property
     def edited_args(self) -> FrozenDict | None:

@@ -163,6 +163,12 @@ class ExecutionRow:
     """The execution whose conversation it continues."""
     continues_until: int | None = None
     """The last step of that one which belongs to its conversation, as for a fork; None for all of them."""
+    outcome: FrozenDict | None = field(default=None, compare=False)
+    """The outcome with which it ended; None before, in lists and in rows of older releases."""
+    ahead: int | None = field(default=None, compare=False)
+    """How many executions of its session come before it, while it waits for its turn; None in lists."""
+    paused_by: Decider | None = field(default=None, compare=False)
+    """Who paused it, while it is paused; None if no caller did, and in lists."""
 
 
 @dataclass(frozen=True, slots=True)

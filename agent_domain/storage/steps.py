@@ -284,6 +284,10 @@ class StepRow:
     """The compactions before its reply."""
     processing_usage: Usage = Usage()
     """Tokens used by model calls of processors and of hooks after the step."""
+    failed_attempts: tuple[int, ...] = ()
+    """The attempts at its model call that failed in transport."""
+    message_keys: tuple[str, ...] = ()
+    """The keys of the messages to the running execution that it received."""
 
     @property
     def inner_usage(self) -> Usage:

@@ -54,10 +54,14 @@ def _step_lines(step: StepBecause) -> Iterator[str]:
         yield f"charged: {step.usage.total} tokens{cost}"
 
 
-_SENT = {"approve": "approved", "deny": "denied", "edit": "approved with other arguments"}
+_SENT = {
+    "approve": "approved",
+    "deny": "denied",
+    "edit": "approved with other arguments",
+    "answer": "answered",
+}
 
 
 def _heard_line(message: HeardMessage) -> str:
-    name = f" {message.id}" if message.id else ""
     sender = f" by {message.by}" if message.by else ""
-    return f"{_SENT.get(message.kind, message.kind)}:{name}{sender}"
+    return f"{_SENT.get(message.kind, message.kind)}: {message.id}{sender}"

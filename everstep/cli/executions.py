@@ -342,7 +342,7 @@ async def _cancel(execution: Execution) -> str:
 
 
 async def _pause(execution: Execution) -> str:
-    await await_worker(execution.pause())
+    await await_worker(execution.pause(sent_by=_operator()))
     return "the execution pauses once the running calls are done"
 
 

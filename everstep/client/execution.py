@@ -396,9 +396,9 @@ class Execution(BudgetActions, ExecutionReader, Generic[OutputT_co]):
                 return replace(steering, heard_by=steering.otherwise)
         return steering
 
-    async def pause(self, *, key: str | None = None) -> None:
-        """Pause the execution once its running calls are done."""
-        await self._command(CommandKind.PAUSE, key)
+    async def pause(self, *, key: str | None = None, sent_by: Decider | None = None) -> None:
+        """Pause the execution once its running calls are done; `sent_by` is recorded."""
+        await self._command(CommandKind.PAUSE, key, sent_by)
 
     async def resume(self, *, key: str | None = None) -> None:
         """Resume the paused execution."""

@@ -25,6 +25,7 @@ from everstep.agent_domain.loop.status import TERMINAL_WIRE_STATUSES
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.storage.calls import AnsweredQuestion
 from everstep.agent_domain.storage.requests import AnyRequestKind, RequestKind, Resolution
 from everstep.agent_domain.storage.steps import RecordReply, RetryWait
 from everstep.agent_domain.stream.envelopes import EnvelopeType
@@ -179,6 +180,12 @@ def parse_resolution(data: Any) -> Resolution | None:
         by = None if data.get("by") is None else Decider.from_dict(data["by"])
         key, is_expired = data.get("key"), bool(data.get("expired"))
         return Resolution(str(data["kind"]), value, reason, key, rule, by, is_expired)
+
+
+def parse_answered_question(data: Any) -> AnsweredQuestion | None:
+    """Return the question of a call that was answered, or None."""
+    resolution = parse_resolution(data and data["resolution"])
+    return None if resolution is None else AnsweredQuestion(UUID(data["id"]), resolution)
 
 
 def dump_policy(policy: DecisionPolicy | None) -> str | None:

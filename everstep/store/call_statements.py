@@ -142,7 +142,11 @@ _CALLED = """
            (SELECT resolution
               FROM agent_requests request
              WHERE request.execution_id = call.execution_id AND request.call_id = call.call_id
-               AND request.kind = 'approval') AS decision
+               AND request.kind = 'approval') AS decision,
+           (SELECT json_build_object('id', id, 'resolution', resolution)
+              FROM agent_requests request
+             WHERE request.execution_id = call.execution_id AND request.call_id = call.call_id
+               AND request.kind = 'input' AND request.resolution IS NOT NULL) AS answered
       FROM agent_tool_calls call
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id
 """

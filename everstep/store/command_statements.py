@@ -115,3 +115,11 @@ WITHDRAW = text("""
      WHERE execution_id = :execution_id AND key = :key AND tenant_id = :tenant_id AND delivered_at IS NULL
  RETURNING key
 """)
+
+HEARD_WITHIN = text("""
+    SELECT heard_at AS step, position, key
+      FROM agent_steered
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id
+       AND heard_at BETWEEN CAST(:first AS int) AND CAST(:last AS int)
+""")
+"""The keys of the messages that steps received, in no order: they are few."""

@@ -160,6 +160,7 @@ class MemoryExecution:
     """What its model calls cost; None if the cost of one is unknown."""
     stop_reason: StopReason | None = None
     output: FrozenDict | None = None
+    outcome: FrozenDict | None = None
     error_message: str | None = None
     error_told: str | None = None
     started_at: datetime | None = None
@@ -248,6 +249,8 @@ class MemoryExecution:
             cancelled_by=self._canceller(),
             continues=self.continues,
             continues_until=self.continues_until,
+            outcome=self.outcome,
+            paused_by=self._pauser(),
         )
 
     def _canceller(self) -> Decider | None:
@@ -256,6 +259,14 @@ class MemoryExecution:
             return None
         cancels = (command for command in self.commands.values() if command.kind is CommandKind.CANCEL)
         return next((command.sent_by for command in cancels), None)
+
+    def _pauser(self) -> Decider | None:
+        """Who paused the execution."""
+        if self.status is not ExecutionStatus.PAUSED:
+            return None
+        kinds = (CommandKind.PAUSE, CommandKind.RESUME)
+        latest = next((each for each in reversed(self.commands.values()) if each.kind in kinds), None)
+        return latest.sent_by if latest and latest.kind is CommandKind.PAUSE else None
 
 
 @dataclass(slots=True)

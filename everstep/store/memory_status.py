@@ -70,6 +70,7 @@ class MemoryStatus(MemoryBudgets):
         execution.output = bodies_of.output or execution.output
         execution.error_message = settlement.error_message or execution.error_message
         execution.error_told = settlement.error_told or execution.error_told
+        execution.outcome = bodies_of.outcome if ends else None
         if settlement.snapshot is not None:
             execution.last_snapshot_id = bodies.snapshot_id(execution.ref.execution_id, settlement.key)
         self._apply_to_budgets(execution, settlement)

@@ -11,7 +11,7 @@ from everstep.agent_domain.ids import ExecutionRef, request_id
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
 from everstep.agent_domain.messages.compaction import Compaction
-from everstep.agent_domain.storage.calls import CallRow
+from everstep.agent_domain.storage.calls import AnsweredQuestion, CallRow
 from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.steps import (
@@ -310,7 +310,15 @@ def _call_row(execution: MemoryExecution, call: MemoryCall) -> CallRow:
     asked = execution.requests.get(request_id(execution.ref.execution_id, call.call.id))
     decision = asked.resolution if asked and asked.kind is CallNeed.APPROVAL else None
     progress = None if call.record else call.progress
-    return CallRow(call.call, call.state, call.attempts, call.record, call.idx, decision, progress)
+    answered = _answered_question(execution, call)
+    return CallRow(call.call, call.state, call.attempts, call.record, call.idx, decision, progress, answered)
+
+
+def _answered_question(execution: MemoryExecution, call: MemoryCall) -> AnsweredQuestion | None:
+    """Return the question of a call that was answered."""
+    asked = (request for request in execution.requests.values() if request.call is call)
+    questions = (request for request in asked if request.kind is CallNeed.INPUT)
+    return next((AnsweredQuestion(each.id, each.resolution) for each in questions if each.resolution), None)
 
 
 def _step_row(execution: MemoryExecution, number: int) -> StepRow:
@@ -340,6 +348,8 @@ def _step_row(execution: MemoryExecution, number: int) -> StepRow:
             if place[0] == number
         ),
         processing_usage=processing_usage(step),
+        failed_attempts=tuple(sorted(step.failed_attempts)),
+        message_keys=tuple(key for key, each in execution.steering.items() if each.heard_at == number),
     )
 
 

@@ -227,6 +227,7 @@ def status_values(
         "output": encode_optional(settlement.output, "the output"),
         "error_message": settlement.error_message,
         "error_told": settlement.error_told,
+        "outcome": encode_optional(settlement.outcome, "the outcome"),
         "snapshot_id": snapshot_id,
         "worked_seconds": settlement.worked_seconds,
     }

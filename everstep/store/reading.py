@@ -13,10 +13,12 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    and_,
     case,
     cast,
     func,
     literal_column,
+    or_,
     select,
     tuple_,
 )
@@ -37,6 +39,7 @@ from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
     call_statements,
+    command_statements,
     execution_statements,
     rows,
     step_statements,
@@ -52,7 +55,7 @@ from everstep.store.transaction import BEGIN_SNAPSHOT, QueryResult, Transaction,
 T = TypeVar("T")
 
 # Large columns, which only a few readers need.
-_LARGE_COLUMNS = {"agent_config", "input", "plan", "listed"}
+_LARGE_COLUMNS = {"agent_config", "input", "plan", "listed", "outcome"}
 _NOTES: ColumnElement[Any] = literal_column("""(
     SELECT json_build_object('values', coalesce(json_object_agg(key, value) FILTER (WHERE is_set), '{}'),
                              'removed', coalesce(json_agg(key) FILTER (WHERE NOT is_set), '[]'))
@@ -83,6 +86,44 @@ CANCELLED_BY = case(
         _CANCELS.order_by(commands.c.position).limit(1).scalar_subquery(),
     )
 ).label("cancelled_by")
+
+
+_earlier = executions.alias("earlier")
+_QUEUE_PLACE = ("queue_rank", "created_at", "id")
+# Read for executions that wait for their turn only.
+AHEAD = case(
+    (
+        and_(executions.c.status == str(ExecutionStatus.PENDING), executions.c.released_at.is_(None)),
+        select(func.count())
+        .select_from(_earlier)
+        .where(
+            _earlier.c.session_id == executions.c.session_id,
+            _earlier.c.parent_execution_id.is_(None),
+            _earlier.c.status.in_([str(status) for status in ExecutionStatus if not status.is_terminal]),
+            or_(
+                _earlier.c.released_at.is_not(None),
+                tuple_(*(_earlier.c[name] for name in _QUEUE_PLACE))
+                < tuple_(*(executions.c[name] for name in _QUEUE_PLACE)),
+            ),
+        )
+        .scalar_subquery(),
+    )
+).label("ahead")
+# Read for paused executions only: a pause that follows a resume and no command is that of a hook or a parent.
+PAUSED_BY = case(
+    (
+        executions.c.status == str(ExecutionStatus.PAUSED),
+        select(case((commands.c.kind == str(CommandKind.PAUSE), commands.c.sent_by)))
+        .where(
+            commands.c.execution_id == executions.c.id,
+            commands.c.kind.in_([str(CommandKind.PAUSE), str(CommandKind.RESUME)]),
+        )
+        .order_by(commands.c.position.desc())
+        .limit(1)
+        .scalar_subquery(),
+    )
+).label("paused_by")
+_ONLY_SINGLE = (executions.c.outcome, DEFINITION_HASH, CANCELLED_BY, TREE_COST, AHEAD, PAUSED_BY)
 
 
 STEP_OF_REQUEST = func.coalesce(tool_calls.c.step, requests.c.request["step_number"].as_integer())
@@ -161,9 +202,7 @@ class PostgresReader:
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """Return one execution."""
-        found = await self._fetch_all(
-            _filter_by_execution(select(*ROW).add_columns(DEFINITION_HASH, CANCELLED_BY, TREE_COST), ref)
-        )
+        found = await self._fetch_all(_filter_by_execution(select(*ROW).add_columns(*_ONLY_SINGLE), ref))
         return rows.single_execution_row(found[0]) if found else None
 
     async def executions(
@@ -288,15 +327,24 @@ async def _load_steps(
     if not found:
         return ()
     within = execution_key(ref) | {"first": found[0].number, "last": found[-1].number}
-    said, called = await connection.together(
-        (transcript_statements.MESSAGES_WITHIN, within), (call_statements.CALLS_WITHIN, within), last=True
+    said, called, heard = await connection.together(
+        (transcript_statements.MESSAGES_WITHIN, within),
+        (call_statements.CALLS_WITHIN, within),
+        (command_statements.HEARD_WITHIN, within),
+        last=True,
     )
-    return _step_rows(found, said, called)
+    return _step_rows(found, said, called, heard)
 
 
-def _step_rows(found: Sequence[Row[Any]], said: QueryResult, called: QueryResult) -> tuple[StepRow, ...]:
+def _step_rows(
+    found: Sequence[Row[Any]], said: QueryResult, called: QueryResult, heard: QueryResult | None = None
+) -> tuple[StepRow, ...]:
     lines, calls = _by_step(said.all()), _by_step(called.all())
-    return tuple(rows.step_row(row, lines.get(row.number, ()), calls.get(row.number, ())) for row in found)
+    received = _by_step(sorted(heard.all(), key=attrgetter("step", "position"))) if heard else {}
+    return tuple(
+        rows.step_row(row, lines.get(row.number, ()), calls.get(row.number, ()), received.get(row.number, ()))
+        for row in found
+    )
 
 
 def _by_step(found: Iterable[Row[Any]]) -> dict[int, tuple[Row[Any], ...]]:

@@ -64,13 +64,16 @@ def clocks(row: Row[Any]) -> StateInfo:
 
 
 def single_execution_row(row: Row[Any]) -> ExecutionRow:
-    """Return an execution with its definition hash and its canceller, which lists omit."""
+    """Return an execution with what lists omit, such as its canceller."""
     by = None if row.cancelled_by is None else Decider.from_dict(row.cancelled_by)
     return replace(
         execution_row(row),
         definition_hash=row.definition_hash or None,
         cancelled_by=by,
         tree_cost_usd=row.tree_cost_usd,
+        outcome=bodies.optional_document(row.outcome, "the outcome"),
+        ahead=row.ahead,
+        paused_by=None if row.paused_by is None else Decider.from_dict(row.paused_by),
     )
 
 
@@ -155,7 +158,16 @@ def call_row(row: Row[Any]) -> CallRow:
     """Return a call as clients see it."""
     decision = bodies.parse_resolution(row.decision)
     progress = None if row.progress is None or row.state == "done" else Progress.from_dict(row.progress)
-    return CallRow(tool_call(row), row.state, row.attempts, call_record(row), row.idx, decision, progress)
+    return CallRow(
+        tool_call(row),
+        row.state,
+        row.attempts,
+        call_record(row),
+        row.idx,
+        decision,
+        progress,
+        bodies.parse_answered_question(row.answered),
+    )
 
 
 def command(row: Row[Any]) -> Command:
@@ -224,7 +236,9 @@ def request_row(row: Row[Any]) -> RequestRow:
     )
 
 
-def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]]) -> StepRow:
+def step_row(
+    row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]], heard: Iterable[Row[Any]] = ()
+) -> StepRow:
     """Return a step as clients see it."""
     return StepRow(
         number=row.number,
@@ -248,6 +262,8 @@ def step_row(row: Row[Any], said: Sequence[Row[Any]], calls: Iterable[Row[Any]])
         processing_seconds=row.processing_seconds or 0.0,
         wait=bodies.parse_wait(row.wait),
         processing_usage=bodies.sum_usage([row.processing_usage] if row.processing_usage else ()),
+        failed_attempts=tuple(row.failed_attempts),
+        message_keys=tuple(each.key for each in heard),
     )
 
 

@@ -150,6 +150,7 @@ SETTLE_EXECUTION = text(f"""
            output = coalesce(CAST(:output AS json), output),
            error_message = coalesce(CAST(:error_message AS text), error_message),
            error_told = coalesce(CAST(:error_told AS text), error_told),
+           outcome = CASE WHEN :ends THEN CAST(:outcome AS json) END,
            last_snapshot_id = coalesce(CAST(:snapshot_id AS uuid), last_snapshot_id),
            worked_seconds = coalesce(CAST(:worked_seconds AS double precision),
                                      CASE WHEN :ends THEN {RECORDED_SECONDS} END,

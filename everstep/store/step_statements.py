@@ -293,8 +293,8 @@ CONTINUED_INPUT = text("""
 """)
 
 _STEPS = """
-    SELECT number, attempt, facts, errors, outcome, partial_text, next_index, after_seq, wait, started_at,
-           completed_at,
+    SELECT number, attempt, failed_attempts, facts, errors, outcome, partial_text, next_index, after_seq,
+           wait, started_at, completed_at,
            -- The time of a processor that raised is counted in the failure step.
            CASE WHEN processed -> 'raised' IS NULL
                 THEN CAST(processed -> 'facts' ->> 'seconds' AS double precision) END AS processing_seconds,

@@ -172,6 +172,8 @@ executions = Table(
     seconds_column("worked_seconds"),
     seconds_column("session_seconds"),
     optional_time_column("session_began_at"),
+    # The outcome with which it ended, which no step has if none was made.
+    optional_json_column("outcome"),
     PrimaryKeyConstraint("id"),
     one_of("status", *ExecutionStatus),
     reference_index("agent_executions_by_last_snapshot", "last_snapshot_id"),

@@ -7,7 +7,8 @@ from uuid import UUID
 from fastapi import Path, Query
 
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict
-from everstep.agent_domain.capabilities.rights import ANSWER, Decider, command_decider
+from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, ANSWER, Decider, command_decider
+from everstep.agent_domain.explanation.because import recorded_end
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -98,7 +99,8 @@ async def read_execution(execution_id: ExecutionId, api: ApiDep, caller: CallerD
     """Read the status of an execution."""
     row, execution = await load_execution(api, caller, execution_id)
     response = ExecutionResponse.of(row, in_full=caller.sees_all)
-    return response.with_budgets(await execution.budgets())
+    explained = response.with_because(recorded_end(row, in_full=caller.sees_all))
+    return explained.with_budgets(await execution.budgets())
 
 
 @routes.get("/agent/executions/{execution_id}/requests")
@@ -243,8 +245,9 @@ async def steer(
 @routes.post("/agent/executions/{execution_id}/pause")
 async def pause(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> ExecutionResponse:
     """Pause an execution once its running calls are done."""
-    _, execution = await load_execution(api, caller, execution_id)
-    await execution.pause(key=str(key.id("pause")))
+    row, execution = await load_execution(api, caller, execution_id)
+    sent_by = command_decider(caller.actor, ALL_SESSIONS, row.user_id, now())
+    await execution.pause(key=str(key.id("pause")), sent_by=sent_by)
     return ExecutionResponse.of(await execution.get(), in_full=caller.sees_all)
 
 

@@ -192,6 +192,11 @@ class ExecutionResponse(ResponseModel):
     created_at: Moment
     started_at: Moment | None
     completed_at: Moment | None
+    because: str | None = Field(
+        default=None,
+        description="Why it ended, in one sentence; null while it is under way, in lists, and for executions "
+        "of older releases: `/because` explains them.",
+    )
     budget: BudgetResponse | None = Field(
         default=None,
         description="The budget of the execution: of several the one with the least left. Null without one, "
@@ -212,6 +217,10 @@ class ExecutionResponse(ResponseModel):
                 "budgets": [BudgetResponse.of(account) for account in accounts],
             }
         )
+
+    def with_because(self, because: str | None) -> Self:
+        """Add why the execution ended."""
+        return self.model_copy(update={"because": because})
 
     @classmethod
     def of(cls, row: ExecutionRow, *, in_full: bool = False) -> Self:

@@ -238,8 +238,10 @@ class Vote(ResponseModel):
 class Heard(ResponseModel):
     """A message or a decision of a person that a step received."""
 
-    kind: str = Field(description="`message`, or the decision: `approve`, `deny`, `edit` or `expired`.")
-    id: str | None = Field(description="The id of the request, or the key of the message.")
+    kind: str = Field(
+        description="`message`, or the decision: `answer`, `default`, `approve`, `deny`, `edit` or `expired`."
+    )
+    id: str = Field(description="The key of the message, or the id of the request.")
     by: str | None = Field(description="Who sent it, if that is recorded.")
 
     @classmethod

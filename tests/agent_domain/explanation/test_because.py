@@ -26,7 +26,7 @@ from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import Besides, CallFacts, CallNeed, StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.compaction import Compaction
-from everstep.agent_domain.storage.calls import CallRecord, CallRow
+from everstep.agent_domain.storage.calls import AnsweredQuestion, CallRecord, CallRow
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestKind, RequestRow, RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
@@ -132,9 +132,9 @@ BUDGET = {"unit": "usd", "scope": "user", "limit": 0.25, "spent": 0.24, "needed"
             "pending: no worker has begun it since 12:00 UTC",
         ),
         (
-            an_execution_row(ExecutionStatus.PENDING),
+            an_execution_row(ExecutionStatus.PENDING, ahead=1),
             (),
-            {"ahead": 1},
+            {},
             "pending: behind 1 execution of its session since 12:00 UTC",
         ),
         (RUNNING, (), {}, "runs: step 1 begins"),
@@ -201,6 +201,12 @@ BUDGET = {"unit": "usd", "scope": "user", "limit": 0.25, "spent": 0.24, "needed"
             "to 0.03 USD by scope approve since 12:00 UTC",
         ),
         (PAUSED, (a_step_row(1, GOES_ON, a_call_row()),), {}, "paused: until it is resumed"),
+        (
+            replace(PAUSED, paused_by=JANE),
+            (a_step_row(1, GOES_ON, a_call_row()),),
+            {},
+            "paused: by jane (cancel) since 12:00 UTC, until it is resumed",
+        ),
         (RUNNING, (a_step_row(1, GOES_ON, a_call_row()),), {}, "runs: step 2 begins"),
         (RUNNING, (a_step_row(1, None, a_call_row()),), {}, "complete: what follows is decided next"),
     ],
@@ -238,6 +244,11 @@ FAILED = an_execution_row(
         ),
         (FAILED, (), "failed: KeyError (ref 1)"),
         (replace(FAILED, error_told=None), (), "failed: the reason is not recorded"),
+        (
+            replace(LIMITED, outcome=an_outcome(CALLED, StepsLimit(0)), step_count=0),
+            (),
+            "stopped: 1 of 0 steps",
+        ),
         (LIMITED, (), "stopped: the limit of steps was reached after 1 step; the votes are not recorded"),
         (replace(LIMITED, step_count=0), (), "stopped: 0 of 0 steps"),
     ],
@@ -277,7 +288,7 @@ def test_a_step_counts_what_its_tools_used() -> None:
 def test_a_step_after_a_message_is_explained_by_it() -> None:
     """15.1.1: the message that the next step read requested it."""
     requested = an_outcome(ANSWERED.requested())
-    steps = a_step_row(1, requested), a_step_row(2, ENDS, heard=1)
+    steps = a_step_row(1, requested), a_step_row(2, ENDS, message_keys=("k",))
 
     because = explain(replace(ENDED, step_count=2), *steps)
 
@@ -285,7 +296,7 @@ def test_a_step_after_a_message_is_explained_by_it() -> None:
         "went on: a message arrived",
         "completed: the model answered without calling tools",
     ]
-    assert because.steps[1].messages == (HeardMessage("message", None),)
+    assert because.steps[1].messages == (HeardMessage("message", "k"),)
 
 
 def test_a_step_names_the_decisions_of_people() -> None:
@@ -298,18 +309,34 @@ def test_a_step_names_the_decisions_of_people() -> None:
     assert step.messages[0].to_dict() == {"kind": "approve", "id": identity, "by": "jane (approve)"}
 
 
+def test_a_step_names_the_answer_to_its_question() -> None:
+    """15.1.4: without its text."""
+    answered = AnsweredQuestion(UUID(int=3), Resolution("answer", "Friday", by=JANE))
+    (step,) = explain(RUNNING, a_step_row(1, GOES_ON, a_call_row(answered=answered))).steps
+
+    assert step.messages == (HeardMessage("answer", str(UUID(int=3)), "jane (cancel)"),)
+    assert "Friday" not in repr(step)
+
+
 @pytest.mark.parametrize(
     ("step", "superseded"),
     [
         (a_step_row(1, ENDS), ()),
         (a_step_row(1, ENDS, attempt=2), ("attempt 1 given up: the worker was lost or stopped",)),
         (
-            a_step_row(1, ENDS, attempt=3, wait=WAIT),
-            ("attempts 1 to 2 given up: provider unavailable for 20 s",),
+            a_step_row(1, ENDS, attempt=4, wait=WAIT, failed_attempts=(1, 2)),
+            (
+                "attempts 1, 2 given up: provider unavailable for 20 s",
+                "attempt 3 given up: the worker was lost or stopped",
+            ),
         ),
         (
-            replace(UNANSWERED, attempt=2, wait=WAIT),
-            ("attempts 1 to 2 given up: provider unavailable for 20 s",),
+            a_step_row(1, ENDS, attempt=2, failed_attempts=(1,)),
+            ("attempt 1 given up: the provider failed",),
+        ),
+        (
+            replace(UNANSWERED, attempt=2, wait=WAIT, failed_attempts=(1, 2)),
+            ("attempts 1, 2 given up: provider unavailable for 20 s",),
         ),
         (
             a_step_row(1, GOES_ON, a_call_row(attempts=3)),
@@ -348,7 +375,7 @@ def test_viewers_do_not_read_the_texts_of_errors() -> None:
     step = a_step_row(
         1, an_outcome(an_execution(a_step(failed))), replace(call, record=replace(call.record, error=error))
     )
-    row = replace(FAILED, step_count=1)
+    row = replace(FAILED, step_count=1, error_told=None, error_message=None)
 
     public, full = explain(row, step), explain(row, step, in_full=True)
 

@@ -267,7 +267,7 @@ def test_a_limit_may_end_a_failed_execution() -> None:
     """15.1.1, 3.7.1: the sentence says both."""
     outcome = base(StepsLimit(1), policy=ErrorPolicy.retry_all(3)).evaluate(FAILED)
 
-    sentence = end_sentence(outcome, DecidedStep(errors=(StepError("boom"),)), 1, is_failed=True)
+    sentence = end_sentence(outcome, DecidedStep(error_text="boom"), 1, is_failed=True)
 
     assert sentence == "failed: 1 of 1 steps, and the last step failed: boom"
 
@@ -286,7 +286,7 @@ def test_readers_see_of_an_error_what_they_may_see(error: StepError, public: str
     outcome = base().evaluate(FAILED)
 
     for text, in_full in ((public, False), (full, True)):
-        step = DecidedStep(errors=(error,), is_in_full=in_full)
+        step = DecidedStep.of((), (error,), in_full=in_full)
         sentence = end_sentence(outcome, step, 1, is_failed=True)
         assert sentence == f"failed: tool error in search: {text}; 1 failure in a row, max_retries 0"
 

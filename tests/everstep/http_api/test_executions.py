@@ -260,6 +260,7 @@ async def test_the_because_of_an_execution_changes_with_it(ann: ApiCaller, work:
     waiting = await ann.get(f"{path}/because")
 
     assert re.fullmatch(r"waits: approval of book\(.*\) by the owner since \d\d:\d\d UTC", waiting["because"])
+    assert (await ann.get(path))["because"] is None
     (step,) = waiting["steps"]
     assert (step["number"], step["because"]) == (1, waiting["because"])
     assert (await ann.get(f"{path}/steps"))["items"][0]["because"] == waiting["because"]
@@ -274,6 +275,7 @@ async def test_the_because_of_an_execution_changes_with_it(ann: ApiCaller, work:
         "completed: the model answered without calling tools",
     ]
     assert ended["because"] == sentences[1]
+    assert (await ann.get(path))["because"] == sentences[1]
     assert [step["because"] for step in ended["steps"]] == sentences
     for kind in ("steps", "trace"):
         assert [step["because"] for step in (await ann.get(f"{path}/{kind}"))["items"]] == sentences

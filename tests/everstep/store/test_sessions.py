@@ -244,6 +244,21 @@ class TestPosting:
         assert late.route is Route.QUEUE
         assert await release_next(store, session_id) == waiting.execution.execution_id
 
+    async def test_a_queued_execution_knows_its_place(self, store: PostgresSessions) -> None:
+        """15.1.1: how many of its session come before it."""
+        session_id = await new_session_id(store)
+        first = await start_execution(store, session_id)
+        refs = [(await store.post(a_message(session_id, f"Message {n}"))).execution for n in range(3)]
+
+        async def places() -> list[int | None]:
+            rows = [await store.execution(ref) for ref in (first, *refs)]
+            return [row.ahead if row else None for row in rows]
+
+        assert await places() == [None, 1, 2, 3]
+        await finish_execution(store, first)
+        assert await release_next(store, session_id) == refs[0].execution_id
+        assert await places() == [None, None, 1, 2]
+
     async def test_a_steered_message_is_sent_to_the_current_execution(self, store: PostgresSessions) -> None:
         """8.3.1: `steer`"""
         session_id = await new_session_id(store)
