@@ -4,6 +4,7 @@ Commands are imported when they are called: together they import the whole produ
 names, and what the help says of each, are in a table here, so that `everstep --help` imports none of them.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -80,7 +81,12 @@ class Commands(click.Group):
         if cmd_name not in PLACES:
             return None
         module, _, attribute = PLACES[cmd_name].partition(":")
-        return getattr(import_module(f"everstep.cli.{module}"), attribute)
+        found = getattr(import_module(f"everstep.cli.{module}"), attribute)
+        if not gc.isenabled():
+            # See `main`. What is imported by now stays until the process ends.
+            gc.freeze()
+            gc.enable()
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -149,6 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     interpreter shuts down, the process aborts, so that one stop in twelve looked like a crash. All resources
     are closed and all output is flushed at this point, so the process exits without an interpreter shutdown.
     """
+    # Until the command is imported: the search for garbage among new modules, which stay, is long.
+    gc.disable()
     restore_for_children()
     sys.stdout, sys.stderr = visible_stream(sys.stdout), visible_stream(sys.stderr)
     try:

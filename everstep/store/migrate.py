@@ -2,21 +2,22 @@
 
 An upgrade is one transaction under an advisory lock. A second process waits, finds nothing left to do, and
 returns. A process that fails leaves the schema unchanged.
+
+Alembic is imported where it is used: most commands never do, and it imports a library of templates and its
+syntax highlighting.
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.script.revision import RevisionError
 from sqlalchemy import Connection, text
 
 from everstep.store.engine import STATEMENT_SECONDS, create_upgrade_engine
 from everstep.store.errors import SchemaTooNew, StoreError, error_translation
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 T = TypeVar("T")
 
@@ -57,6 +58,8 @@ async def _run_on(url: str, work: Callable[[Connection], T], statement_timeout: 
 
 
 def _upgrade(connection: Connection) -> None:
+    from alembic import command  # noqa: PLC0415 -- see above
+
     connection.execute(_LOCK)
     if _pending(connection):
         config = _config()
@@ -65,6 +68,10 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _pending(connection: Connection) -> list[str]:
+    from alembic.migration import MigrationContext  # noqa: PLC0415 -- see above
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 -- see above
+    from alembic.script.revision import RevisionError  # noqa: PLC0415 -- see above
+
     scripts = ScriptDirectory.from_config(_config())
     current = MigrationContext.configure(connection, opts=OPTIONS).get_current_heads()
     try:
@@ -75,7 +82,9 @@ def _pending(connection: Connection) -> list[str]:
     return [revision.revision for revision in oldest_first if revision.revision not in applied]
 
 
-def _config() -> Config:
+def _config() -> "Config":
+    from alembic.config import Config  # noqa: PLC0415 -- see above
+
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.set_main_option("path_separator", "os")

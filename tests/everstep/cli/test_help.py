@@ -70,3 +70,10 @@ def test_the_version_names_what_a_report_of_an_error_needs() -> None:
     assert result.exit_code == 0
     expected = f"everstep {version('everstep')} (Python {platform.python_version()}, {platform.platform()})\n"
     assert result.output == expected
+
+
+def test_a_command_about_an_execution_imports_no_provider_and_no_migrations() -> None:
+    modules = imported_by("import everstep.cli.executions")
+
+    assert "temporalio" in modules
+    assert not modules & {"openai", "anthropic", "alembic", "mcp", "fastapi"}
