@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from everstep.runtime.signals import restore_for_children
+from tests.bytecode import compile_tests
 from tests.services import ServerHost, databases, services
 
 # Only here: imported into several conftests, each would start servers of its own.
@@ -40,10 +41,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Start the servers of a parallel run, and compile the tests meanwhile."""
+    config.stash[SERVERS] = ServerHost()
+    compile_tests(config.args, config.rootpath)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Let the processes of a parallel run share servers."""
-    if SERVERS not in node.config.stash:
-        node.config.stash[SERVERS] = ServerHost()
     node.workerinput["servers"] = str(node.config.stash[SERVERS].folder)
 
 
