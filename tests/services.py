@@ -29,6 +29,8 @@ POSTGRES: Final = {
     "full_page_writes": "off",
     # All tests of a parallel run have their pools on one server.
     "max_connections": "500",
+    # Autovacuum visits hundreds of databases in turn, and a database that it visits cannot be dropped.
+    "autovacuum": "off",
 }
 """PostgreSQL without waiting for the disk. Committed data survive a killed server, but no power cut; without
 `synchronous_commit` they would not even survive the former.
