@@ -42,7 +42,6 @@ def note(event: str, where: str, **told: Any) -> None:
     journal = os.open(FOLDER / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(journal, line.encode())
-        os.fsync(journal)
     finally:
         os.close(journal)
 

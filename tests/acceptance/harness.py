@@ -42,8 +42,10 @@ DEADLINE: Final = 90.0
 tasks that it had polled for 10.
 """
 
-POLL_SECONDS: Final = 0.02
-"""Seconds between two polls of another process, which sends no signal."""
+POLL_SECONDS: Final = (0.02, 0.15)
+"""Seconds between two polls of another process, which sends no signal: at first, and after some time. A poll
+may be a query or the reading of a journal, and dozens of waits run at once.
+"""
 
 OUR_ENVIRONMENT: Final = re.compile(r"EVERSTEP_|TEMPORAL_|DATABASE_URL|OPENAI_|ANTHROPIC_|COV_")
 
@@ -56,13 +58,15 @@ def environment(**more: str) -> dict[str, str]:
 
 async def until(what: str, condition: Callable[[], Awaitable[object] | object]) -> None:
     """Wait for an effect of another process."""
+    seconds, longest = POLL_SECONDS
     try:
         async with asyncio.timeout(DEADLINE):
             while True:
                 found = condition()
                 if await found if isinstance(found, Awaitable) else found:
                     return
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(seconds)
+                seconds = min(seconds * 1.2, longest)
     except TimeoutError:
         raise AssertionError(f"within {DEADLINE:g} s it did not happen that {what}") from None
 

@@ -8,6 +8,7 @@ ends, because the tests are over or were killed, it ends all children.
 Nothing here may start a thread or an event loop: a fork would inherit half of it.
 """
 
+import gc
 import json
 import os
 import signal
@@ -16,11 +17,13 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
+from alembic import command
+
 from everstep.cli import http
 from everstep.cli.main import main
 
-# Only the processes that need this module import it.
-assert http
+# Only the processes that need these modules import them.
+assert http, command
 
 children: set[int] = set()
 
@@ -58,6 +61,8 @@ def become(order: dict[str, Any]) -> NoReturn:
 
 def serve() -> None:
     """Carry out orders until the input ends."""
+    # A child's garbage collector would read, and thereby copy, all that was imported.
+    gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, reap)
     for line in sys.stdin:
