@@ -91,11 +91,15 @@ async def record_run(
     place: CallPlace,
     run: ToolRun,
     *,
+    made: ToolCall | None = None,
     start_events: Sequence[EventRecord] = (),
     attempt: int = 1,
     disclosure: Disclosure = DEFAULT_DISCLOSURE,
 ) -> CallRecord:
-    """Record the result with its messages and events; a result recorded by an earlier attempt wins."""
+    """Record the result with its messages and events; a result recorded by an earlier attempt wins.
+
+    `made` is the call as the model made it, where a person may have edited its arguments.
+    """
     execution = _redact_error(run.execution, place, disclosure)
     call, error = execution.call, execution.error
     result = CallRecord(
@@ -123,6 +127,7 @@ async def record_run(
         run.notes,
         events=[*start_events, execution_events.call_end_event(place.step_number, call, result)],
         attempt=attempt,
+        digest=call_digest(call.name, (made or call).arguments, result.text),
     )
     return await write_with_retry(lambda: store.record_call(command))
 

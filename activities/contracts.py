@@ -58,6 +58,8 @@ class InferInput:
     """What the model reads first, because it repeats itself."""
     is_last_turn: bool = False
     """Whether the model has to answer now, without tools."""
+    clock: tuple[float, float] | None = None
+    """The seconds since the run began or was resumed, and those of work, when the step was decided."""
 
     def __post_init__(self) -> None:
         require_integer_at_least("number", self.number, 1)
@@ -206,6 +208,10 @@ class SettleInput:
     """The marks of the execution, for snapshots."""
     budget: ExhaustedBudget | None = None
     """The budget that the execution waits for, or that ends it."""
+    elapsed_seconds: float | None = None
+    """At an end: the seconds since the run began or was resumed."""
+    steered: int = 0
+    """At an end: the steering messages that arrived too late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from everstep.agent_domain.capabilities.approvals import ApprovalRule, args_dige
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.errors import RETRYABLE, ModelError
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.boundary import Boundary
 from everstep.agent_domain.loop.budget import BudgetExhausted, BudgetReserved, OnExhausted
 from everstep.agent_domain.loop.retries import DURABLE_SECONDS, GiveUp, budget_of, delay_text
 from everstep.agent_domain.loop.step_error import StepError
@@ -190,6 +191,7 @@ class InferenceRunner:
             outcome=evaluation(request.outcome),
             hears=request.hears,
             events=start_events,
+            boundary=request.clock and Boundary(*request.clock, steered=request.hears),
         )
 
     def _budgeted_calls(self, request: InferInput, started: BegunStep) -> BudgetedCalls | None:

@@ -14,6 +14,7 @@ from everstep.activities.step_state import errors_of, evaluation, failures
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.ids import budget_request_id, request_id
+from everstep.agent_domain.loop.boundary import Boundary
 from everstep.agent_domain.loop.compact_outcomes import compact, expand
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus
 from everstep.agent_domain.loop.step_error import StepError
@@ -86,6 +87,7 @@ class StatusWriter:
             events=await self._prepare_events(request, answer, public_error, material, output),
             budget_request=_budget_request(request),
             replaces_outcome=request.budget is not None and request.stop_reason is not None,
+            boundary=_boundary(request),
             yields_to_cancel=request.status in (ExecutionStatus.COMPLETED, ExecutionStatus.FAILED),
         )
         try:
@@ -200,3 +202,11 @@ def _expiry(row: RequestRow, material: StepInput) -> datetime | None:
     planned = (tool for tool in material.plan.get("tools", ()) if tool["name"] == row.tool)
     seconds = next((tool.get("wait_seconds") for tool in planned), None)
     return None if seconds is None else now() + timedelta(seconds=seconds)
+
+
+def _boundary(request: SettleInput) -> Boundary | None:
+    """What the decision to end the execution has read."""
+    if request.elapsed_seconds is None:
+        return None
+    worked = request.info.cumulative_execution_seconds
+    return Boundary(request.elapsed_seconds, round(worked, 6), request.steered, request.budget)

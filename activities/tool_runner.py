@@ -109,6 +109,7 @@ class ToolRunner:
             self.agents.driver(request.agent, None),
             call_records.CallPlace(request.ref, request.number, reserved.index),
             replace(run, is_denied=reserved.is_denied),
+            made=reserved.call,
             start_events=[*start_events, *await self._load_default_events(request, run)],
             attempt=attempt,
             disclosure=self.disclosure,

@@ -137,6 +137,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             marks=self.facts.marks,
             reminder=decision.reminder,
             is_last_turn=decision.is_last_turn,
+            clock=self.facts.clock if decision.outcome and decision.number > 1 else None,
         )
         self.describe(f"asking the model for step {decision.number}")
         try:
@@ -226,6 +227,8 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             outcome=compact(outcome),
             stop_reason=outcome.stop_reason,
             budget=self.facts.exhausted,
+            elapsed_seconds=self.facts.at(workflow.now()).clock[0],
+            steered=self.facts.steered,
         )
         if not is_recorded:
             self.facts = before

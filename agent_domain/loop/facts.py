@@ -244,6 +244,11 @@ class ExecutionFacts:
         now = self.state_info.updated_at
         return (now - start).total_seconds() if start and now else 0.0
 
+    @property
+    def clock(self) -> tuple[float, float]:
+        """The seconds since the run began or was resumed, and those of work, to microseconds."""
+        return round(self.elapsed_seconds, 6), round(self.state_info.cumulative_execution_seconds, 6)
+
     # Transitions.
 
     def at(self, now: datetime) -> "ExecutionFacts":

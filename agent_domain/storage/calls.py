@@ -91,6 +91,8 @@ class RecordCall:
     notes: MetadataChanges = NO_METADATA_CHANGES
     events: Sequence[EventRecord] = ()
     attempt: int = 1
+    digest: str | None = None
+    """`call_digest` of the call as the model made it, with its result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCa
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
 from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page, Settlement
+from everstep.agent_domain.storage.recorded_executions import RecordedExecutions
 from everstep.agent_domain.storage.requests import RequestRow, Resolution
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.storage.steps import (
@@ -34,7 +35,7 @@ from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import FrozenDict
 
 
-class ExecutionStore(BudgetStore, Protocol):
+class ExecutionStore(BudgetStore, RecordedExecutions, Protocol):
     """Stores executions. Every method is one transaction."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:

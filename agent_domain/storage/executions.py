@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.boundary import Boundary
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
@@ -122,6 +123,8 @@ class Settlement:
     """Whether the change applies only if the execution has not begun."""
     budget_request: BudgetRequest | None = None
     """A request to raise a budget, which this opens."""
+    boundary: Boundary | None = None
+    """What the evaluation has read of which there is no other record."""
     replaces_outcome: bool = False
     """Whether the outcome replaces that of the last step: the step that it requested was not taken."""
     yields_to_cancel: bool = False

@@ -12,6 +12,7 @@ from uuid import UUID
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.capabilities.rights import DecisionPolicy
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.boundary import Boundary
 from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
@@ -166,6 +167,8 @@ class BeginStep:
     """Builds the envelopes to store, given the begun step."""
     known: StepInput | None = None
     """The input, if the caller has read it and no message is added; its conversation is not read again."""
+    boundary: Boundary | None = None
+    """What that evaluation has read of which there is no other record."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "trace": ("executions:trace", "Show why the loop continued or stopped after each step."),
         "diff": ("diff:diff", "Compare two executions step by step, with what they cost."),
         "files": ("downloads:files", "List the files of an execution, or save them to a folder."),
+        "what-if": (
+            "what_if_command:what_if",
+            "Repeat the decisions of past executions under another policy.",
+        ),
         "usage": ("reports:usage", "Show tokens and costs by agent, user, model or day."),
         "follow": ("executions:follow", "Print the steps of an execution as they happen."),
     },

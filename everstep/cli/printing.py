@@ -50,6 +50,15 @@ def echo(text: object = "", *, nl: bool = True, err: bool = False, dim: bool = F
         _IS_SHOWN.reset(token)
 
 
+def show_progress(text: str) -> None:
+    """Replace the current line of standard error, which has to be a terminal."""
+    token = _IS_SHOWN.set(True)
+    try:
+        click.echo(f"\r\x1b[2K{visible(text)}", nl=False, err=True)
+    finally:
+        _IS_SHOWN.reset(token)
+
+
 class VisibleText(io.TextIOWrapper):
     """A text stream that makes everything visible that is written to it."""
 

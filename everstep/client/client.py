@@ -34,13 +34,16 @@ from everstep.agent_domain.messages.response_format import OutputT_co, ResponseF
 from everstep.agent_domain.storage.comparison import Comparison
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
+from everstep.agent_domain.storage.recorded_executions import RecordFilter
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
+from everstep.agent_domain.what_if.policy_change import PolicyChange
 from everstep.client.compared_executions import compare_executions
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
 from everstep.client.structured_results import requested_output
+from everstep.client.what_if import WhatIf
 from everstep.steps.attachments import Attachments
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
@@ -329,6 +332,22 @@ class Client:
         return await compare_executions(
             self.store, self.execution(a).ref, self.execution(b).ref, in_full=True
         )
+
+    def what_if(
+        self, change: PolicyChange | None = None, wanted: RecordFilter | None = None, limit: int | None = None
+    ) -> WhatIf:
+        """Repeat the decisions of past executions under another policy; asks no model.
+
+        Args:
+            change: What differs from the recorded policy.
+            wanted: Which executions; default: all of the tenant.
+            limit: The most executions to examine, the newest ones.
+
+        Raises:
+            InvalidInput: A limit or a criterion cannot be used.
+        """
+        scope = Scope(self.tenant_id)
+        return WhatIf(self.store, scope, change or PolicyChange(), wanted or RecordFilter(), limit)
 
     def agent(self, name: str) -> AgentDefinition:
         """The definition of an agent.

@@ -21,6 +21,7 @@ from everstep.agent_domain.capabilities.rights import (
 )
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import envelope_id
+from everstep.agent_domain.loop.boundary import Boundary
 from everstep.agent_domain.loop.status import TERMINAL_WIRE_STATUSES
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import NOTHING_BESIDES, Besides, CallNeed, StepFacts
@@ -91,6 +92,23 @@ def parse_facts(data: Any) -> StepFacts:
     """Return the facts of a stored step; unknown keys are ignored."""
     with reading("the facts of the step"):
         return _FACTS.validate_python(data)
+
+
+def parse_facts_text(text: str) -> StepFacts:
+    """Return the facts of a stored step from JSON text, which is faster."""
+    with reading("the facts of the step"):
+        return _FACTS.validate_json(text)
+
+
+def dump_boundary(boundary: Boundary | None) -> str | None:
+    """Return what a decision has read as JSON text, or None for None."""
+    return None if boundary is None else encode(boundary.to_dict(), "the boundary")
+
+
+def parse_boundary(data: Any) -> Boundary | None:
+    """Return what a decision has read, or None in rows of older releases."""
+    with reading("the boundary of the step"):
+        return None if data is None else Boundary.from_dict(data)
 
 
 def dump_errors(errors: Iterable[StepError]) -> str:

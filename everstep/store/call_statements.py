@@ -80,7 +80,8 @@ RECORD_CALL = text(f"""
            SET state = 'done', attempts = greatest(attempts, :attempt), result = CAST(:result AS json),
                text = :text, error = CAST(:error AS json), success = :success, started_at = :started_at,
                completed_at = :completed_at, seconds = :seconds, besides = CAST(:besides AS json),
-               note = :note, own_text = :own_text, attachments = CAST(:attachments AS json)
+               note = :note, own_text = :own_text, attachments = CAST(:attachments AS json),
+               digest = :digest
          WHERE execution_id = :execution_id AND call_id = :call_id AND tenant_id = :tenant_id
            AND state <> 'done'
      RETURNING step, need

@@ -22,12 +22,13 @@ from everstep.store import bodies, transcripts
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.memory_calls import MemoryCalls
 from everstep.store.memory_commands import MemoryCommands
+from everstep.store.memory_recorded import MemoryRecords
 from everstep.store.memory_records import MemoryExecution, MemoryStream, as_stored
 from everstep.store.memory_status import MemoryStatus
 from everstep.store.memory_steps import MemorySteps
 
 
-class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands):
+class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, MemoryRecords):
     """An execution store that lives and ends with its process."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:

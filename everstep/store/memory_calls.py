@@ -90,7 +90,7 @@ class MemoryCalls(MemoryBudgets):
         news = bodies.envelopes_from(record.ref.execution_id, record.events)
 
         call.state, call.record, call.started_at = "done", kept, kept.started_at
-        call.attempts = max(call.attempts, record.attempt)
+        call.attempts, call.digest = max(call.attempts, record.attempt), record.digest
         execution.add_lines(call.step, (*lines, *notes))
         close_request(execution, call)
         self._append_envelopes(execution, news)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from everstep.agent_domain.capabilities.rights import Decider, DecisionPolicy
 from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
+from everstep.agent_domain.loop.boundary import Boundary
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
@@ -46,6 +47,7 @@ class MemoryStep:
     response: FrozenDict | None = None
     errors: tuple[StepError, ...] = ()
     outcome: FrozenDict | None = None
+    boundary: Boundary | None = None
     partial_text: str = ""
     next_index: int | None = None
     after_seq: int | None = None
@@ -74,6 +76,7 @@ class MemoryCall:
     started_at: datetime | None = None
     record: CallRecord | None = None
     progress: Progress | None = None
+    digest: str | None = None
 
 
 @dataclass(slots=True)

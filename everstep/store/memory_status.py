@@ -162,5 +162,6 @@ def _complete_steps(
     shown = {number: step for number, step in execution.steps.items() if step.facts}
     for number, step in shown.items():
         step.completed_at = step.completed_at or now
-        if number == (settlement.step.number if settlement.step else max(shown)):
-            step.outcome = outcome if settlement.replaces_outcome else step.outcome or outcome
+        is_judged = number == (settlement.step.number if settlement.step else max(shown))
+        if is_judged and (settlement.replaces_outcome or step.outcome is None):
+            step.outcome, step.boundary = outcome, settlement.boundary

@@ -95,7 +95,8 @@ class MemorySteps(MemoryBudgets):
             step.attempt, step.partial_text = begin.attempt, ""
             step.next_index = step.after_seq = None
         if previous := execution.steps.get(begin.number - 1):
-            previous.outcome = previous.outcome or outcome
+            if previous.outcome is None:
+                previous.outcome, previous.boundary = outcome, begin.boundary
             previous.completed_at = previous.completed_at or now
         # A new step sets the status to running: an earlier status write may be lost. A repeated step may be
         # paused.

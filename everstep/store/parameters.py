@@ -73,6 +73,7 @@ def step_values(begin: BeginStep, seconds_ago: float = 0.0) -> dict[str, Any]:
         "number": begin.number,
         "attempt": begin.attempt,
         "outcome": encode_optional(begin.outcome, "the outcome"),
+        "boundary": bodies.dump_boundary(begin.boundary),
         "hears": begin.hears,
     }
 
@@ -137,6 +138,7 @@ def result_values(given: RecordCall) -> dict[str, Any]:
         "own_text": record.own_text,
         "attachments": bodies.dump_attachments(record.attachments),
         "attempt": given.attempt,
+        "digest": given.digest,
         **line_values(
             (
                 *transcripts.result_lines(given.messages, given.index),
@@ -160,6 +162,7 @@ def outcome_values(settlement: Settlement) -> dict[str, Any]:
     return {
         "judged": settlement.step.number if settlement.step else None,
         "outcome": encode_optional(settlement.outcome, "the outcome"),
+        "boundary": bodies.dump_boundary(settlement.boundary),
         "replaces": settlement.replaces_outcome,
     }
 

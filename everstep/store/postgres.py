@@ -25,10 +25,13 @@ from everstep.store.postgres_commands import PostgresCommands
 from everstep.store.postgres_status import PostgresStatus
 from everstep.store.postgres_steps import PostgresSteps
 from everstep.store.reading import find_execution
+from everstep.store.recorded_reading import PostgresRecords
 from everstep.store.transaction import Transaction
 
 
-class PostgresStore(PostgresSteps, PostgresCalls, PostgresStatus, PostgresCommands, PostgresBudgets):
+class PostgresStore(
+    PostgresSteps, PostgresCalls, PostgresStatus, PostgresCommands, PostgresBudgets, PostgresRecords
+):
     """The execution store of an installation, on an engine from `create_engine`.
 
     Committed envelopes are also pushed to the bus.

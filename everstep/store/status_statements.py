@@ -66,7 +66,9 @@ COMPLETE_STEPS = text("""
        SET completed_at = coalesce(completed_at, clock_timestamp()),
            outcome = CASE WHEN number <> judged.step THEN outcome
                           WHEN :replaces THEN CAST(:outcome AS json)
-                          ELSE coalesce(outcome, CAST(:outcome AS json)) END
+                          ELSE coalesce(outcome, CAST(:outcome AS json)) END,
+           boundary = CASE WHEN number = judged.step AND (outcome IS NULL OR :replaces)
+                           THEN CAST(:boundary AS json) ELSE boundary END
       FROM (SELECT coalesce(CAST(:judged AS int), max(number)) AS step
               FROM agent_steps
              WHERE execution_id = :execution_id AND facts IS NOT NULL) AS judged

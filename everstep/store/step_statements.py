@@ -60,6 +60,7 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
     ), previous AS (
         UPDATE agent_steps
            SET outcome = coalesce(outcome, CAST(:outcome AS json)),
+               boundary = CASE WHEN outcome IS NULL THEN CAST(:boundary AS json) ELSE boundary END,
                completed_at = coalesce(completed_at, clock_timestamp())
           FROM fresh
          WHERE execution_id = :execution_id AND number = :number - 1

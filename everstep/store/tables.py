@@ -247,6 +247,7 @@ steps = Table(
     Column("next_index", Integer),
     Column("after_seq", BigInteger),
     optional_time_column("noted_at"),
+    optional_json_column("boundary"),  # what the evaluation after it has read
     # The end and the reason of the wait for the next attempt: see `RetryWait`.
     optional_json_column("wait"),
     time_column("started_at"),
@@ -314,6 +315,7 @@ tool_calls = Table(
     Column("own_text", Text),
     optional_json_column("attachments"),
     optional_json_column("progress"),
+    Column("digest", Text),  # `call_digest`
     PrimaryKeyConstraint("execution_id", "call_id"),
     UniqueConstraint("execution_id", "step", "idx"),
     one_of("state", "told", "reserved", "done"),

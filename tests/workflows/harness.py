@@ -52,6 +52,7 @@ from everstep.streams.memory_bus import MemoryBus
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, ExecutionProgress, ExecutionResult, workflow_id
 from tests.databases import Databases
+from tests.repeating import require_repeatable
 from tests.services import Servers
 
 DEADLINE = 20.0
@@ -107,16 +108,28 @@ class Storage:
     def __init__(self) -> None:
         self.databases: Databases | None = None
         self._opened: list[tuple[str, AsyncEngine]] = []
+        self._made: list[ExecutionStore] = []
 
     def store(self, bus: MemoryBus) -> ExecutionStore:
         if self.databases is None:
-            return MemoryStore(bus=bus)
+            self._made.append(MemoryStore(bus=bus))
+            return self._made[-1]
         url = self.databases.take()
         engine = create_engine(url)
         self._opened.append((url, engine))
-        return PostgresStore(engine, bus)
+        self._made.append(PostgresStore(engine, bus))
+        return self._made[-1]
 
     async def close(self) -> None:
+        """Close the stores; every decision in them has to be repeatable from its record."""
+        made, self._made = self._made, []
+        try:
+            for store in made:
+                await require_repeatable(store)
+        finally:
+            await self._close_engines()
+
+    async def _close_engines(self) -> None:
         for url, engine in self._opened:
             await engine.dispose()
             if self.databases:

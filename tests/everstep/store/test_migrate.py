@@ -85,6 +85,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0015_costs",
         "0016_call_progress",
         "0017_ends",
+        "0018_boundaries",
     ]
 
 
@@ -217,6 +218,8 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
 
 BEFORE_BUDGETS = """
     ALTER TABLE agent_executions DROP COLUMN outcome;
+    ALTER TABLE agent_steps DROP COLUMN boundary;
+    ALTER TABLE agent_tool_calls DROP COLUMN digest;
     ALTER TABLE agent_tool_calls DROP COLUMN progress;
     DROP TABLE agent_feedback;
     ALTER TABLE agent_answers DROP COLUMN attachment_id;
