@@ -13,6 +13,7 @@ from everstep.activities.contracts import (
     EXPIRE,
     INFER,
     PROCESS,
+    REQUEST_CANCEL,
     RUN_TOOL,
     SETTLE,
     ExpiryInput,
@@ -21,6 +22,7 @@ from everstep.activities.contracts import (
     ProcessInput,
     ProcessOutput,
     SettleInput,
+    StoredEnd,
     ToolInput,
     ToolOutput,
 )
@@ -89,12 +91,12 @@ class AgentActivities:
 
     @activity.defn(name=SETTLE)
     @redact_errors
-    async def settle(self, request: SettleInput) -> bool | None:
+    async def settle(self, request: SettleInput) -> bool | StoredEnd | None:
         """Record the status of the execution, with the events for its viewers, once per key.
 
         Returns:
-            Whether nothing was recorded because a cancel was stored before this end. Older releases returned
-            None.
+            Whether nothing was recorded because a cancel was stored before this end. Or the end that another
+            process has stored. Older releases returned None.
         """
         return await self.status_writer.settle(request)
 
@@ -103,3 +105,11 @@ class AgentActivities:
     async def expire(self, request: ExpiryInput) -> ExpiryOutput:
         """Deny calls about which no one has decided in time, and return when the others are due."""
         return await expire_approvals(self.store, request)
+
+    @activity.defn(name=REQUEST_CANCEL)
+    @redact_errors
+    async def request_cancel(self) -> None:
+        """Request Temporal's cancel of the workflow that runs this activity; repeating it changes nothing."""
+        info = activity.info()
+        workflow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+        await workflow.cancel(reason="the execution was cancelled")

@@ -35,6 +35,7 @@ from everstep.agent_domain.tools.tools import Effect
 from everstep.agent_domain.values import EMPTY, FrozenDict
 
 INFER, RUN_TOOL, PROCESS, SETTLE, EXPIRE = "infer", "run_tool", "process", "settle", "expire"
+REQUEST_CANCEL = "request_cancel"
 SPAWN, REPORT, CLOSE = "spawn", "report", "close"
 
 
@@ -175,6 +176,19 @@ class CloseInput:
 
     ref: ExecutionRef
     status: ExecutionStatus
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEnd:
+    """The end that the store already has of an execution, recorded by another process."""
+
+    status: ExecutionStatus
+    stop_reason: StopReason
+
+    @property
+    def agent_status(self) -> AgentStatus:
+        """The same status in the words of the domain."""
+        return AgentStatus.FAILED if self.status is ExecutionStatus.FAILED else AgentStatus.COMPLETED
 
 
 @dataclass(frozen=True, slots=True)

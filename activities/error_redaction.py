@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.errors import ModelError, NotFound, StoreUnavailable
 from everstep.agent_domain.storage.executions import ExecutionEnded
 
 P = ParamSpec("P")
@@ -33,6 +33,17 @@ def redact_errors(run: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
         except Exception as error:  # noqa: BLE001 -- only its kind may reach the workflow history
             kind = type(error).__name__
             activity.logger.warning("the attempt failed: %s", kind, exc_info=error)
-            raise ApplicationError("the worker's log says why", type=kind) from None
+            raise ApplicationError(_public_reason(error), type=kind) from None
 
     return attempt
+
+
+SEE_THE_LOG = "the worker's log says why"
+STORE_UNAVAILABLE = f"the store cannot be used now, and the attempt is repeated; {SEE_THE_LOG}"
+
+
+def _public_reason(error: Exception) -> str:
+    """Return what an operator can do about an error, in words of Everstep only."""
+    if isinstance(error, StoreUnavailable):
+        return STORE_UNAVAILABLE
+    return (isinstance(error, ModelError) and error.advice) or SEE_THE_LOG

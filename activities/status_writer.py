@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from everstep.activities import call_records, execution_events
 from everstep.activities.agents import AgentProvider, OnEnd, find_agent
 from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
-from everstep.activities.contracts import SettleInput
+from everstep.activities.contracts import SettleInput, StoredEnd
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.snapshots import STEPS_OF_SNAPSHOT, Snapshots, has_snapshot
 from everstep.activities.step_state import errors_of, evaluation, failures
@@ -16,7 +16,7 @@ from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.ids import budget_request_id, request_id
 from everstep.agent_domain.loop.boundary import Boundary
 from everstep.agent_domain.loop.compact_outcomes import compact, expand
-from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.disclosure import Disclosure, with_public_reasons
@@ -52,11 +52,12 @@ class StatusWriter:
         self.strike = strike
         self.on_end = on_end
 
-    async def settle(self, request: SettleInput) -> bool:
+    async def settle(self, request: SettleInput) -> bool | StoredEnd:
         """Record the status of an execution with its events, once per key.
 
         Returns:
-            Whether the execution has to end as cancelled instead: a cancel was stored before this end.
+            Whether the execution has to end as cancelled instead: a cancel was stored before this end. Or the
+            end that the store has, if it is another one than this.
         """
         request = self._redact(request)
         material, steps = await self._load(request)
@@ -97,7 +98,15 @@ class StatusWriter:
         if request.stop_reason is not None:
             await self.on_end(request.ref, settled)
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
-        return False
+        is_refused = settled is None and request.stop_reason is not None
+        return (await self._find_other_end(request) if is_refused else None) or False
+
+    async def _find_other_end(self, request: SettleInput) -> StoredEnd | None:
+        """The stored end of an execution, unless it is the one that an earlier attempt recorded."""
+        row = await self.store.execution(request.ref)
+        if row is None or row.status is request.status or not row.status.is_terminal:
+            return None
+        return StoredEnd(row.status, row.stop_reason or _USUAL_REASONS[row.status])
 
     async def _load(self, request: SettleInput) -> tuple[StepInput, Sequence[StepRow]]:
         if has_snapshot(request):
@@ -164,6 +173,13 @@ class StatusWriter:
                 edited, _, _ = call_records.apply_decision(call, approval.resolution)
                 call = call if definition.tools.refusal(edited) else edited
                 await self.store.ask(request.ref, call_id, request_data(call.args))
+
+
+_USUAL_REASONS = {
+    ExecutionStatus.COMPLETED: StopReason.COMPLETED,
+    ExecutionStatus.FAILED: StopReason.ERROR,
+    ExecutionStatus.CANCELLED: StopReason.USER_REQUESTED,
+}
 
 
 def _budget_request(request: SettleInput) -> BudgetRequest | None:

@@ -4,6 +4,7 @@ Attempts are not limited here. The activity itself counts transport failures of 
 distinguish them from worker crashes. Tool and model errors are returned as facts and do not raise.
 """
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import NotRequired, TypedDict
 
@@ -78,6 +79,14 @@ SETTLE = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=20),
     local_retry_threshold=LOCAL_RETRY_THRESHOLD,
     retry_policy=_RETRY,
+)
+
+# Temporal's own cancel request, for the workflow of an execution that was cancelled in another way. The
+# attempts are limited: a server may refuse it for good.
+CANCEL_REQUEST = LocalActivityConfig(
+    start_to_close_timeout=timedelta(seconds=5),
+    local_retry_threshold=LOCAL_RETRY_THRESHOLD,
+    retry_policy=replace(_RETRY, maximum_attempts=5),
 )
 
 # A repeated attempt finds what an earlier one stored: the timeout only limits the wait for a lost worker.

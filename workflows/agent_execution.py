@@ -53,6 +53,7 @@ with workflow.unsafe.imports_passed_through():
     from everstep.workflows.foreign_workflows import find_foreign_workflow
     from everstep.workflows.people_signals import SignalHandlers
     from everstep.workflows.updates import UpdateHandlers
+    from everstep.workflows.workflow_closing import ClosingExecution
 
 
 HOOK_FAILED = HookFailed.__name__
@@ -62,7 +63,7 @@ UNKNOWN_EFFECT_IS_TOOL_ERROR = "unknown-effect-is-tool-error"
 
 
 @workflow.defn(name=WORKFLOW)
-class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
+class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExecution):
     """One execution, from its first step to its stop reason."""
 
     # The arguments are unchecked: any client of the namespace can start a workflow of this type.
@@ -76,7 +77,12 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
 
     @workflow.run
     async def run(self, start: ExecutionInput) -> ExecutionResult:
-        """Run the execution to its end. Cancelling the workflow cancels the execution."""
+        """Run the execution to its end. Cancelling the workflow cancels the execution.
+
+        Raises:
+            ApplicationError: The execution failed; its details are the result.
+            CancelledError: It was cancelled.
+        """
         del start
         work = asyncio.create_task(self.carry_out())
         while not work.done():
@@ -85,7 +91,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             except asyncio.CancelledError:
                 # Cancelled through Temporal: keep running so that the final status is recorded.
                 self.cancel_now()
-        return work.result()
+        return await self.close(work.result())
 
     async def carry_out(self) -> ExecutionResult:
         """Run the loop; end the execution as failed if it raises.
@@ -234,11 +240,15 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions):
             self.facts = before
             self.cancel_now()
             return None
-        self.describe_end(situation, outcome)
+        status, reason = self.facts.status, outcome.stop_reason
+        if self.stored_end:
+            # Its row was closed by another process, or another cancel. Temporal shows the same.
+            status, reason = self.stored_end.agent_status, self.stored_end.stop_reason
+        self.describe_end(final_situation(status, reason), reason, outcome)
         await workflow.wait_condition(workflow.all_handlers_finished)
         return ExecutionResult(
-            self.facts.status,
-            outcome.stop_reason,
+            status,
+            reason,
             self.facts.step_count,
             self.facts.usage,
             self.facts.steered,

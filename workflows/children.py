@@ -45,7 +45,9 @@ with workflow.unsafe.imports_passed_through():
         workflow_id,
     )
     from everstep.workflows.execution_base import ExecutionBase, gather_all
+    from everstep.workflows.listing import details_of, memo_of, summary_of
     from everstep.workflows.search_attributes import initial_attributes
+    from everstep.workflows.workflow_closing import carried_result
 
 T = TypeVar("T")
 
@@ -61,6 +63,8 @@ class ChildExecutions(ExecutionBase):
         """Children that were sent a pause because this execution was paused."""
         self.child_workflow_ids: dict[UUID, str] = {}
         """The workflow ids of the children that have started."""
+        self.cancelled_children: dict[UUID, ExecutionResult] = {}
+        """The results of children whose workflows close as cancelled."""
         self.spent: dict[UUID, ExecutionResult] = {}
         """The ends of children until the results of their calls include their seconds, tokens and costs."""
 
@@ -190,6 +194,7 @@ class ChildExecutions(ExecutionBase):
                 is_subagent=True,
                 clocks=clocks,
                 run=spawned.run,
+                public_url=self.start.public_url,
             )
             result = await self.run_child_workflow(start)
         if result is None:
@@ -210,13 +215,18 @@ class ChildExecutions(ExecutionBase):
                 cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
                 # If an operator terminates this workflow, the child still records its own end.
                 parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                memo=memo_of(start),
                 search_attributes=initial_attributes(start),
-                static_summary=start.plan.agent,
+                static_summary=summary_of(start),
+                static_details=details_of(start),
             )
             self.child_workflow_ids[start.ref.execution_id] = handle.id
-            return await self.await_or_cancel(handle)
-        except (ChildWorkflowError, WorkflowAlreadyStartedError):
+            result = await self.await_or_cancel(handle)
+        except ChildWorkflowError as error:
+            result = carried_result(error.cause)
+        except WorkflowAlreadyStartedError:
             return None
+        return result or self.cancelled_children.pop(start.ref.execution_id, None)
 
     async def await_or_cancel(self, work: asyncio.Task[T]) -> T | None:
         """Return the result of `work`, or None if the execution is cancelled first.
@@ -253,6 +263,10 @@ class ChildExecutions(ExecutionBase):
 
     @workflow.signal(name=CHILD_STATUS_SIGNAL)
     def on_child_status(self, child: ChildStatus) -> None:
-        """Record that a child was paused or resumed."""
-        if child.execution_id in self.children:
+        """Record that a child was paused, resumed or cancelled."""
+        if child.execution_id not in self.children:
+            return
+        if child.result is not None:
+            self.cancelled_children[child.execution_id] = child.result
+        else:
             self.children[child.execution_id] = child.status

@@ -91,6 +91,8 @@ class ExecutionInput:
     """Carried over by continue-as-new."""
     run: RunContext | None = None
     """The ids of the user and the request, if the plan has criteria that may read them."""
+    public_url: str = ""
+    """The URL of the installation for people, without a slash at its end; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,9 @@ class CallReply:
 
 @dataclass(frozen=True, slots=True)
 class ChildStatus:
-    """A child execution was paused or resumed."""
+    """A child execution was paused, resumed or cancelled."""
 
     execution_id: UUID
     status: ExecutionStatus
+    result: ExecutionResult | None = None
+    """Its result, if it was cancelled: the SDK passes no details of a cancelled child to its parent."""

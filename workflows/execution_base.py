@@ -9,8 +9,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from everstep.activities.agent import AgentActivities
-    from everstep.activities.contracts import SettleInput
+    from everstep.activities.contracts import SettleInput, StoredEnd
     from everstep.agent_domain.loop.continuation import ContinuationOutcome
+    from everstep.agent_domain.loop.explanations import explain_end
     from everstep.agent_domain.loop.facts import ExecutionFacts
     from everstep.agent_domain.loop.status import ExecutionStatus, Situation, StopReason
     from everstep.agent_domain.loop.step_error import StepError
@@ -19,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from everstep.workflows import search_attributes
     from everstep.workflows.activity_options import SETTLE
     from everstep.workflows.contracts import CHILD_STATUS_SIGNAL, ChildStatus, ExecutionInput
+    from everstep.workflows.listing import console_url
 
 CANCELLED = StopSignal(StopReason.USER_REQUESTED, "Cancelled", source="cancel")
 
@@ -39,6 +41,10 @@ class ExecutionBase:
         self.settlements = start.settlements
         self.refused = start.refused
         self.status = ExecutionStatus.RUNNING
+        self.stored_end: StoredEnd | None = None
+        """The end that another process has recorded of this execution, if it is another one."""
+        self.because = ""
+        """Why the execution ended, in one sentence without texts of people or models."""
         self.work: asyncio.Task[None] | None = None
         """The task that a cancel interrupts."""
 
@@ -82,14 +88,17 @@ class ExecutionBase:
             marks=self.facts.marks,
             **details,
         )
-        is_cancel_first = await workflow.execute_local_activity_method(
+        recorded = await workflow.execute_local_activity_method(
             AgentActivities.settle, request, summary=f"settle · {status}", **SETTLE
         )
-        if is_cancel_first:
+        if isinstance(recorded, StoredEnd):
+            self.stored_end, self.status = recorded, recorded.status
+        elif recorded:
             self.status = before
             return False
-        if status is not before:
-            await self.publish_status(status, details.get("stop_reason"))
+        if self.status is not before:
+            reason = self.stored_end.stop_reason if self.stored_end else details.get("stop_reason")
+            await self.publish_status(self.status, reason)
         return True
 
     async def publish_status(self, status: ExecutionStatus, reason: StopReason | None) -> None:
@@ -97,10 +106,14 @@ class ExecutionBase:
         if self.start.search_attributes:
             updates = search_attributes.status_updates(status, reason)
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] -- the SDK's type
+        if not reason:
+            await self.signal_parent(ChildStatus(self.start.ref.execution_id, status))
+
+    async def signal_parent(self, child: ChildStatus) -> None:
+        """Send the status of this execution to the execution that waits for it, if there is one."""
         parent = workflow.info().parent
-        if parent is None or not self.start.is_subagent or reason:
+        if parent is None or not self.start.is_subagent:
             return
-        child = ChildStatus(self.start.ref.execution_id, status)
         try:
             await workflow.get_external_workflow_handle(parent.workflow_id).signal(CHILD_STATUS_SIGNAL, child)
         except FailureError as error:
@@ -131,28 +144,40 @@ class ExecutionBase:
         """Show the current activity in the Temporal UI."""
         facts = self.facts
         workflow.set_current_details(
-            f"**{self.plan.agent}**: {activity}\n\n"
+            f"**{self.plan.agent}**: {activity}\n\n{self.link}"
             f"- steps: {facts.step_count} of {self.plan.max_steps or 'any number'}\n"
             f"- tokens: {facts.usage.total} of {self.plan.max_tokens or 'any number'}\n"
             f"- last decision: {facts.last_outcome.resolved_by if facts.last_outcome else 'none yet'}"
         )
 
-    def describe_end(self, situation: Situation, outcome: ContinuationOutcome) -> None:
+    def describe_end(self, situation: Situation, reason: StopReason, outcome: ContinuationOutcome) -> None:
         """Show how the execution ended; the Temporal UI keeps this for closed workflows."""
         facts, step = self.facts, self.facts.current_step
         # Only the kinds of the last step's errors, or their advice: error messages may quote a prompt.
         step_errors = step.errors if step else ()
         errors = [error.advice or error.exception or error.type or "unknown" for error in step_errors]
         failed = [f"- errors: {', '.join(errors)}"] if errors else []
+        ending = f"{situation.execution} ({reason})"
+        self.because = explain_end(outcome, facts)
+        if self.stored_end:
+            self.because = f"{ending}: its end was recorded by another process"
         lines = [
-            f"**{self.plan.agent}**: {situation.execution} ({outcome.stop_reason})",
+            f"**{self.plan.agent}**: {ending}",
             "",
-            f"- steps: {facts.step_count}",
+            self.because,
+            "",
+            f"{self.link}- steps: {facts.step_count}",
             f"- tokens: {facts.usage.total}",
             f"- seconds of work: {facts.state_info.cumulative_execution_seconds:.1f}",
             f"- decided by: {outcome.source}",
         ]
         workflow.set_current_details("\n".join([*lines, *failed]))
+
+    @property
+    def link(self) -> str:
+        """A paragraph with the link to the execution's page; empty if there is none."""
+        console = console_url(self.start)
+        return f"[Open in the console]({console})\n\n" if console else ""
 
     # Cancellation.
 

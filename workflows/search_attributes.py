@@ -6,6 +6,7 @@ from temporalio.common import (
     SearchAttributeUpdate,
     TypedSearchAttributes,
 )
+from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.workflows.contracts import ExecutionInput
@@ -37,3 +38,8 @@ def initial_attributes(start: ExecutionInput) -> TypedSearchAttributes:
 def status_updates(status: ExecutionStatus, reason: StopReason | None) -> list[SearchAttributeUpdate[str]]:
     """Return the updates for a new status."""
     return [STATUS.value_set(status.value), *([STOP_REASON.value_set(reason.value)] if reason else [])]
+
+
+def is_unknown_attribute(error: RPCError) -> bool:
+    """Return whether the server refuses a start because it does not have a search attribute."""
+    return error.status is RPCStatusCode.INVALID_ARGUMENT and any(key.name in str(error) for key in ALL)

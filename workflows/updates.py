@@ -37,6 +37,7 @@ class UpdateHandlers(ExecutionBase):
             await workflow.wait_condition(
                 lambda: decide_again() != decision,
                 timeout=self.answer_timeout(decision) or _first_expiry(expiring),
+                timeout_summary="the answer is due" if asks else "an approval expires",
             )
         except TimeoutError:
             if asks:

@@ -1,11 +1,12 @@
 """The port that stores sessions, their messages and their queue."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.feedback import AnswerFeedback, Feedback
@@ -202,8 +203,10 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def owner(self, execution_id: UUID) -> ExecutionRef | None:
-        """The full reference of an execution of any tenant, for operators."""
+    async def stored_statuses(
+        self, execution_ids: Sequence[UUID]
+    ) -> Mapping[UUID, tuple[ExecutionRef, ExecutionStatus]]:
+        """The references and statuses of executions of any tenant, for operators; without unknown ids."""
         ...
 
     async def executions_of(

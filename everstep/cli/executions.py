@@ -151,7 +151,8 @@ def _follow_hint(execution: Execution) -> str:
 
 def _print_execution(installation: Installation, row: ExecutionRow) -> None:
     settings = installation.settings
-    for line in output.execution_lines(row, settings.ui_url, settings.temporal_namespace):
+    links = settings.ui_url, settings.temporal_namespace, settings.public_url
+    for line in output.execution_lines(row, *links):
         print_line(line)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from everstep.cli.agent_process import PROGRAM
 from everstep.cli.command import warn
 from everstep.runtime.agent_process import AgentProcess, AgentReport
-from everstep.runtime.api import LocalApi, bind_local_api, open_local_api
+from everstep.runtime.api import LocalApi, bind_local_api, open_api
 from everstep.runtime.file_changes import Snapshot, file_changes, watched_files
 from everstep.runtime.installation import Installation
 from everstep.runtime.reloading import Reloader
@@ -20,6 +20,7 @@ DECIDED_HERE = (
         "temporal_address",
         "ui_url",
         "search_attributes",
+        "public_url",
         "auth_secret",
         "error_details",
         "local_model_url",
@@ -45,11 +46,15 @@ async def open_agents(installation: Installation, *, has_worker: bool) -> AsyncG
     async def wait(stop: asyncio.Event) -> None:
         await stop.wait()
 
-    async with (
-        installation.open_worker() if has_worker else nullcontext(wait) as run,
-        open_local_api(installation) as api,
-    ):
-        yield LocalAgents(api, AgentReport.of(installation), run)
+    with bind_local_api(installation.settings) as (listener, api):
+        # Its own address is the one that Temporal's pages link to.
+        installation = installation.with_public_url(api.url)
+        async with (
+            installation.open_worker() if has_worker else nullcontext(wait) as run,
+            open_api(installation, listener=listener),
+        ):
+            yield LocalAgents(api, AgentReport.of(installation), run)
+            await installation.close_titles()
 
 
 @asynccontextmanager
@@ -64,9 +69,10 @@ async def open_reloaded_agents(
         model: The default preset that the command line names.
     """
     settings, project = installation.settings, Path.cwd()
-    given = {name: getattr(settings, name) for name in DECIDED_HERE}
-    given |= {"data_dir": str(settings.data_dir), "agents": sources or None, "preset": model}
     with bind_local_api(settings) as (listener, api):
+        settings = installation.with_public_url(api.url).settings
+        given = {name: getattr(settings, name) for name in DECIDED_HERE}
+        given |= {"data_dir": str(settings.data_dir), "agents": sources or None, "preset": model}
 
         async def launch() -> AgentProcess:
             return await AgentProcess.start(PROGRAM, given, listener, settings.graceful_shutdown_seconds)

@@ -42,7 +42,9 @@ def agent_lines(agent: AgentDefinition) -> Iterator[str]:
         yield f"  from          {agent.source}"
 
 
-def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "default") -> Iterator[str]:
+def execution_lines(
+    row: ExecutionRow, ui_url: str | None, namespace: str = "default", public_url: str | None = None
+) -> Iterator[str]:
     """One execution with its status and its result."""
     yield f"execution  {row.ref.execution_id}"
     yield f"agent      {row.agent}"
@@ -59,6 +61,8 @@ def execution_lines(row: ExecutionRow, ui_url: str | None, namespace: str = "def
     yield f"cost       {usd_text(row.cost_usd)}{_tree_text(row)}"
     if ui_url:
         yield f"temporal   {ui_url}/namespaces/{namespace}/workflows/agent-execution%2F{row.ref.execution_id}"
+    if public_url:
+        yield f"console    {public_url}/console/executions/{row.ref.execution_id}"
     if row.cancelled_by:
         yield f"cancelled  by {row.cancelled_by.text}, {format_moment(row.cancelled_by.at, 0)}"
     if row.error_message:

@@ -4,6 +4,7 @@ Messages are stored first; Temporal receives only a reference, so that no text i
 Every call is idempotent: repeating it with the same execution id, key or answer changes nothing.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from temporalio.client import (
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.call_limits import call_limits_of, unknown_prices_text
@@ -47,7 +49,10 @@ from everstep.client.what_if import WhatIf
 from everstep.steps.attachments import Attachments
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
-from everstep.workflows.search_attributes import initial_attributes
+from everstep.workflows.listing import details_of, memo_of, summary_of
+from everstep.workflows.search_attributes import initial_attributes, is_unknown_attribute
+
+log = logging.getLogger(__name__)
 
 _NAMESPACE = UUID("6f2c1f0e-0d0b-4d7e-9a53-7b1f1c5f6a10")
 """The namespace of ids that derive from callers' keys; it must never change."""
@@ -87,6 +92,7 @@ class Client:
     task_queue: str = "everstep"
     tenant_id: str = DEFAULT_TENANT
     search_attributes: bool = False
+    """Whether the Temporal server has Everstep's search attributes."""
     strike: Strike = inert
     """Crash tests end the process at these points."""
     check_model: Callable[[str], object] = accept_any_model
@@ -97,6 +103,8 @@ class Client:
     """Refuses a model whose prices are not known, for an execution with a budget in money."""
     attachments: Attachments | None = None
     """The attached files; None if there is no store for them."""
+    public_url: str = ""
+    """The URL of the installation for people, to which Temporal's pages link; without a slash at its end."""
 
     def spec_of(
         self, definition: AgentDefinition, model: str | None, output: ResponseFormat | None = None
@@ -272,21 +280,33 @@ class Client:
             run: The user and the request; criteria of the plan can read their ids.
         """
         known = run.ids if plan.criteria else None
-        start = ExecutionInput(ref, plan, self.search_attributes, clocks=clocks, run=known)
-        session = f" · session {ref.session_id}" if ref.session_id else ""
+        start = ExecutionInput(
+            ref, plan, self.search_attributes, clocks=clocks, run=known, public_url=self.public_url
+        )
         # The workflow may have ended already, if the message was accepted before.
         with suppress(WorkflowAlreadyStartedError):
-            await self.temporal.start_workflow(
-                AgentExecution.run,
-                start,
-                id=workflow_id(ref),
-                task_queue=task_queue or self.task_queue,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                search_attributes=initial_attributes(start),
-                static_summary=f"{plan.agent}{session}",
-            )
+            try:
+                await self._start_workflow(start, task_queue)
+            except RPCError as error:
+                if not (start.search_attributes and is_unknown_attribute(error)):
+                    raise
+                log.warning("the execution starts without search attributes: %s", error)
+                await self._start_workflow(replace(start, search_attributes=False), task_queue)
         return Execution(self, ref)
+
+    async def _start_workflow(self, start: ExecutionInput, task_queue: str | None) -> None:
+        await self.temporal.start_workflow(
+            AgentExecution.run,
+            start,
+            id=workflow_id(start.ref),
+            task_queue=task_queue or self.task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            memo=memo_of(start),
+            search_attributes=initial_attributes(start),
+            static_summary=summary_of(start),
+            static_details=details_of(start),
+        )
 
     def derived_id(self, key: str) -> UUID:
         """The execution id that derives from a caller's key."""

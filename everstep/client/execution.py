@@ -12,9 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic
 from uuid import UUID, uuid4
 
-from temporalio.client import (
-    WorkflowHandle,
-)
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Failpoint
@@ -55,6 +53,7 @@ from everstep.client.structured_results import CompletedExecution, typed_result
 from everstep.steps import json_schema
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionResult, workflow_id
+from everstep.workflows.workflow_closing import carried_result
 
 if TYPE_CHECKING:
     # `client` imports this module, so importing it at run time would be circular.
@@ -114,11 +113,15 @@ class Execution(BudgetActions, ExecutionReader, Generic[OutputT_co]):
             cursor = page.cursor
 
     async def result(self) -> CompletedExecution[OutputT_co]:
-        """Wait until it ends, and return its result; outages of Temporal are retried."""
+        """Wait until it ends in any way, and return its result; outages of Temporal are retried.
+
+        Raises:
+            WorkflowFailureError: Its workflow was ended by other means, for example terminated.
+        """
         await self.get()
         while True:
             try:
-                result = await self.workflow.result()
+                result = await self._workflow_result()
                 row = await self.get()
                 definition = find_definition(self.client.agents, row.agent)
                 output = typed_result(row, self.output_type, definition)
@@ -127,6 +130,14 @@ class Execution(BudgetActions, ExecutionReader, Generic[OutputT_co]):
                 if error.status not in TRANSIENT_CODES:
                     raise
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _workflow_result(self) -> ExecutionResult:
+        try:
+            return await self.workflow.result()
+        except WorkflowFailureError as error:
+            if result := carried_result(error.cause):
+                return result
+            raise
 
     async def requests(self) -> Sequence[RequestRow]:
         """Its open questions and approvals, oldest first."""

@@ -10,7 +10,7 @@ ignored, even if they have the same type.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -41,6 +41,8 @@ GRACE_SECONDS: Final = 30.0
 """Seconds for which an unfinished operation is left to the process that started it."""
 INTERVAL: Final = 15.0
 DELIVERIES_AT_ONCE: Final = 20
+ENDS_AT_ONCE: Final = 500
+"""Ended workflows whose executions are read by one statement."""
 LOOK_BACK: Final = timedelta(minutes=10)
 """How far back ended workflows are checked again, as Temporal's visibility may lag."""
 
@@ -212,7 +214,7 @@ class Reconciler:
                 return
 
     async def _abnormal_ends(self) -> AsyncIterator[ExecutionRef]:
-        """Executions whose workflow ended abnormally since a little before the last pass."""
+        """Open executions whose workflow did not close as completed since a little before the last pass."""
         now = datetime.now(UTC)
         since = (self.last_pass_at or now - timedelta(days=1)) - LOOK_BACK
         query = (
@@ -220,17 +222,34 @@ class Reconciler:
             f"AND CloseTime > '{since.isoformat()}' "
             "AND ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut', 'Canceled')"
         )
-        temporal = self.sessions.client.temporal
-        async for found in temporal.list_workflows(query):
+        ended = dict[UUID, WorkflowExecutionStatus | None]()
+        async for found in self.sessions.client.temporal.list_workflows(query):
             execution_id = execution_id_of(found.id)
-            if found.task_queue != self.task_queue or execution_id is None:
-                continue
-            ref = await self.sessions.store.owner(execution_id)
-            if ref is None:
-                log.warning("the workflow %s ended as %s and belongs to no execution", found.id, found.status)
-                continue
+            if found.task_queue == self.task_queue and execution_id is not None:
+                ended[execution_id] = found.status
+            if len(ended) == ENDS_AT_ONCE:
+                for ref in await self._still_open(ended):
+                    yield ref
+                ended.clear()
+        for ref in await self._still_open(ended):
             yield ref
         self.last_pass_at = now
+
+    async def _still_open(
+        self, ended: Mapping[UUID, WorkflowExecutionStatus | None]
+    ) -> Sequence[ExecutionRef]:
+        """Those executions that the store does not know to have ended; most have, as failed or cancelled."""
+        if not ended:
+            return ()
+        stored = await self.sessions.store.stored_statuses(tuple(ended))
+        for execution_id in ended.keys() - stored.keys():
+            log.warning(
+                "the workflow %s%s ended as %s and belongs to no execution",
+                ID_PREFIX,
+                execution_id,
+                ended[execution_id],
+            )
+        return [ref for ref, status in stored.values() if not status.is_terminal]
 
     async def _close_orphan(self, ref: ExecutionRef, repairs: Repairs) -> None:
         status = await self._workflow_status(ref)

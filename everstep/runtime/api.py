@@ -53,10 +53,8 @@ def api_port(settings: Settings) -> Port:
 
 
 @asynccontextmanager
-async def open_api(
-    installation: Installation, *, or_any_port: bool = False, listener: socket.socket | None = None
-) -> AsyncGenerator[str]:
-    """Serve the HTTP API within the block, on the given listener if there is one; yield the URL."""
+async def open_api(installation: Installation, *, listener: socket.socket) -> AsyncGenerator[str]:
+    """Serve the HTTP API within the block, on the given listener; yield the URL."""
     settings = installation.settings
     async with open_feeds(settings, installation.store.engine) as feeds:
         app = create_app(
@@ -64,7 +62,7 @@ async def open_api(
         )
         limits = ConnectionLimits(settings.http_connections, settings.http_connections_per_address)
         where = settings.http_host, settings.http_port
-        async with serve_app(app, *where, limits, or_any=or_any_port, listener=listener) as url:
+        async with serve_app(app, *where, limits, listener=listener) as url:
             try:
                 yield url
             finally:
@@ -85,29 +83,22 @@ class LocalApi:
 @asynccontextmanager
 async def open_local_api(installation: Installation) -> AsyncGenerator[LocalApi]:
     """Serve the HTTP API on the configured or a free port, and store its URL for other processes."""
-    async with open_api(installation, or_any_port=True) as url:
-        with _announce(installation.settings, url) as api:
+    with bind_local_api(installation.settings) as (listener, api):
+        async with open_api(installation, listener=listener):
             yield api
 
 
 @contextmanager
 def bind_local_api(settings: Settings) -> Generator[tuple[socket.socket, LocalApi]]:
-    """Bind the port of the HTTP API, for processes that serve it one after the other; store its URL."""
+    """Bind the configured or a free port for the HTTP API before it is served; store its URL for commands."""
+    url_file = data_folder(settings) / API_URL_FILE
     with bind_socket(settings.http_host, settings.http_port, or_any=True) as listener:
         url = f"http://{format_address(settings.http_host, listener.getsockname()[1])}"
-        with _announce(settings, url) as api:
-            yield listener, api
-
-
-@contextmanager
-def _announce(settings: Settings, url: str) -> Generator[LocalApi]:
-    """Store the URL of the API within the block, for the commands."""
-    url_file = data_folder(settings) / API_URL_FILE
-    write_private(url_file, url + "\n")
-    try:
-        yield LocalApi(url, None if settings.auth == "off" else local_token(settings))
-    finally:
-        url_file.unlink(missing_ok=True)
+        write_private(url_file, url + "\n")
+        try:
+            yield listener, LocalApi(url, None if settings.auth == "off" else local_token(settings))
+        finally:
+            url_file.unlink(missing_ok=True)
 
 
 def log_requests() -> None:

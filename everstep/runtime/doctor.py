@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import TaskQueueType, WorkerVersioningMode
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
-from temporalio.client import ActivityFailureError, WorkflowExecutionDescription
+from temporalio.client import ActivityFailureError, Client, WorkflowExecutionDescription
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer, TimeoutType
 from temporalio.service import RPCError, RPCStatusCode
@@ -28,6 +28,7 @@ from everstep.client.temporal_entry import ActRequest, ExecutionReport
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import load_all_agents
 from everstep.runtime.codec import ENCODING, PlainPayload, WrongPayloadKey
+from everstep.runtime.embedded import search_attributes
 from everstep.runtime.installation import (
     HOW_TO_START,
     Installation,
@@ -38,7 +39,7 @@ from everstep.runtime.local_model.model_server import missing_part
 from everstep.runtime.models import presets_of
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
-from everstep.runtime.temporal import connect
+from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.store.migrate import pending
 from everstep.workflows.contracts import ExecutionInput, workflow_id
 
@@ -143,7 +144,26 @@ async def _check_temporal(settings: Settings) -> CheckResult:
             f"Temporal at {settings.temporal_address} has no namespace '{client.namespace}': "
             "create it, or check TEMPORAL_NAMESPACE",
         )
-    return CheckResult(True, f"Temporal answers at {settings.temporal_address}")
+    found = await _check_search_attributes(client, settings)
+    return CheckResult(found.is_good, f"Temporal answers at {settings.temporal_address}; {found.text}")
+
+
+async def _check_search_attributes(client: Client, settings: Settings) -> CheckResult:
+    """Report whether executions can be found in Temporal; they run as well without."""
+    if settings.search_attributes is False:
+        return CheckResult(True, "executions get no search attributes: EVERSTEP_SEARCH_ATTRIBUTES is false")
+    try:
+        missing = await search_attributes.find_missing(client, SEARCH_ATTRIBUTES)
+    except RPCError as error:
+        use = "they are set" if settings.search_attributes else "EVERSTEP_SEARCH_ATTRIBUTES=true sets them"
+        return CheckResult(True, f"Temporal does not list its search attributes ({error.message}): {use}")
+    if not missing:
+        return CheckResult(True, f"'{client.namespace}' has Everstep's search attributes")
+    lacking = f"'{client.namespace}' does not have the search attributes {', '.join(missing)}"
+    how = "run `everstep db upgrade`, then start the processes again"
+    if settings.search_attributes:
+        return CheckResult(False, f"{lacking}, and EVERSTEP_SEARCH_ATTRIBUTES is true: {how}")
+    return CheckResult(True, f"{lacking}, so executions get none: to find them by agent or status, {how}")
 
 
 async def _check_worker(settings: Settings) -> CheckResult:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from everstep.client.titles import Titles
 from everstep.inference.models import Models
 from everstep.runtime.agents import AgentBook, load_all_agents
 from everstep.runtime.context_policy import load_context_policy
-from everstep.runtime.data_folder import data_folder, record_project
+from everstep.runtime.data_folder import data_folder, local_url, record_project
 from everstep.runtime.embedded import (
     EmbeddedConfig,
     EmbeddedServices,
@@ -72,8 +72,7 @@ def locate_services(settings: Settings) -> Settings:
             "temporal_address": settings.temporal_address or local.temporal_address,
             "ui_url": settings.ui_url or local.ui_url,
             "auth_secret": settings.auth_secret or find_local_secret(data),
-            # The local Temporal server knows them.
-            "search_attributes": settings.search_attributes or settings.temporal_address is None,
+            "public_url": settings.public_url or local_url(data),
         }
     )
 
@@ -105,8 +104,26 @@ async def register(settings: Settings) -> str:
         await search_attributes.register(await connect(locate_services(settings)), SEARCH_ATTRIBUTES)
     except (EverstepError, RPCError) as error:
         return f"the search attributes are not registered, run `everstep db upgrade` again later: {error}"
-    use = "" if settings.search_attributes else "; EVERSTEP_SEARCH_ATTRIBUTES=true makes use of them"
+    use = (
+        "; EVERSTEP_SEARCH_ATTRIBUTES=false prevents their use" if settings.search_attributes is False else ""
+    )
     return f"Temporal knows the search attributes{use}"
+
+
+async def choose_search_attributes(settings: Settings, temporal: TemporalClient) -> Settings:
+    """Return the settings, in which `search_attributes` says whether executions get them.
+
+    If it was not set, they do if the namespace has them.
+    """
+    if settings.search_attributes is not None:
+        return settings
+    try:
+        has_all = not await search_attributes.find_missing(temporal, SEARCH_ATTRIBUTES)
+    except RPCError as error:
+        # Executions start without them: only lists in Temporal are less useful.
+        log.warning("executions get no search attributes, as Temporal does not list them: %s", error)
+        has_all = False
+    return settings.model_copy(update={"search_attributes": has_all})
 
 
 @dataclass(frozen=True)
@@ -118,6 +135,14 @@ class Installation:
     store: PostgresSessions
     models: Models
     bus: EnvelopeBus = NULL_BUS
+
+    def with_public_url(self, url: str) -> "Installation":
+        """Return the installation with this public URL, unless the settings have one.
+
+        It shares the servers of this one, and has agents and titles of its own.
+        """
+        settings = self.settings.model_copy(update={"public_url": self.settings.public_url or url})
+        return replace(self, settings=settings)
 
     @cached_property
     def book(self) -> AgentBook:
@@ -134,7 +159,8 @@ class Installation:
             self.store,
             self.book.agents,
             task_queue=self.settings.task_queue,
-            search_attributes=self.settings.search_attributes,
+            search_attributes=bool(self.settings.search_attributes),
+            public_url=self.settings.public_url or "",
             strike=build_failpoint(self.settings.failpoint),
             check_model=self.models.presets.resolve,
             window_of=partial(agent_window, self.models.presets),
@@ -171,6 +197,11 @@ class Installation:
             # A title is worth no outage: without one, the first words of the session are shown.
             log.warning("no model writes titles of sessions: %s", error)
             return None
+
+    async def close_titles(self) -> None:
+        """Close the generator of session titles, if it was used."""
+        if isinstance(used := vars(self).get("titles"), Titles):
+            await used.aclose()
 
     @cached_property
     def reconciler(self) -> Reconciler:
@@ -241,7 +272,6 @@ async def open_local_installation(
             "database_url": services.database_url,
             "temporal_address": services.temporal_address,
             "ui_url": services.ui_url,
-            "search_attributes": True,
             "auth_secret": settings.auth_secret or make_local_secret(data),
         }
         settings = settings.model_copy(update=here)
@@ -269,11 +299,11 @@ async def open_installation(
         async with _open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:
             bus = OrderedBus(way)
             store = PostgresSessions(engine, bus)
-            installation = Installation(settings, await connect(settings), store, models, bus)
+            temporal = await connect(settings)
+            settings = await choose_search_attributes(settings, temporal)
+            installation = Installation(settings, temporal, store, models, bus)
             yield installation
-            # Not made only to be closed.
-            if isinstance(used := vars(installation).get("titles"), Titles):
-                await used.aclose()
+            await installation.close_titles()
     finally:
         await engine.dispose()
         await models.aclose()

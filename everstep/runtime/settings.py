@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -36,6 +38,26 @@ def _split_words(value: object) -> object:
 
 Days = Annotated[float, Field(gt=0, le=36_500)]
 CommaSeparated = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_words)]
+
+
+def _clean_url(value: str) -> str:
+    """Return a URL for links, without a slash at its end."""
+    try:
+        parts = urlsplit(value)
+        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_usable, parts = False, urlsplit("")
+    # Links are written in Markdown.
+    if not is_usable or not value.isprintable() or any(each in value for each in " \\<>()\"'`?#"):
+        how = "it has to be an http or https URL without a query, like https://agents.example"
+        raise PydanticCustomError("public_url", "{how}", {"how": how})
+    if "@" in parts.netloc:
+        how = "it must not contain a user or a password: everyone who sees a link could read them"
+        raise PydanticCustomError("public_url", "{how}", {"how": how})
+    return value.rstrip("/")
+
+
+PublicUrl = Annotated[str, AfterValidator(_clean_url)]
 
 
 _PREFIX = "EVERSTEP_"
@@ -90,8 +112,12 @@ class Settings(StrictModel, BaseSettings):
     build_id: str | None = None
     """The version of a worker's code. Executions stay on the version on which they began (PINNED). New
     executions begin on the version that is current in Temporal. None: workers have no version."""
-    search_attributes: bool = False
-    """Whether the Temporal server has Everstep's search attributes."""
+    search_attributes: bool | None = None
+    """Whether executions get Everstep's search attributes in Temporal. None: if the namespace has them, which
+    a process finds out at its start."""
+    public_url: PublicUrl | None = None
+    """The URL under which people reach this installation, such as `https://agents.example`, also with a path.
+    Temporal's pages link to `{public_url}/console/executions/{id}`. `everstep up` uses its own address."""
     agents: CommaSeparated = ()
     """Where the agents are: folders, files, or `module:attribute`. Agents are read from nowhere else."""
     default_agent: str | None = None

@@ -29,6 +29,7 @@ from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
 from everstep.runtime.workflow_guard import WorkflowGuard
 from everstep.steps.attachments import Attachments
 from everstep.workflows.agent_execution import AgentExecution
+from everstep.workflows.workflow_closing import ClosingRunner
 
 
 def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
@@ -67,6 +68,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
         own.process,
         own.settle,
         own.expire,
+        own.request_cancel,
         children.spawn,
         children.report,
         children.close,
@@ -85,7 +87,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
         task_queue=settings.task_queue,
         workflows=[AgentExecution],
         activities=[*activities, *answered],
-        workflow_runner=UnsandboxedWorkflowRunner(),
+        workflow_runner=ClosingRunner(UnsandboxedWorkflowRunner()),
         interceptors=[WorkflowGuard()],
         **_version(settings),
         sticky_queue_schedule_to_start_timeout=STICKY,

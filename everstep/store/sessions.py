@@ -1,7 +1,7 @@
 """Sessions in PostgreSQL: creating, changing and listing them, and recovery of their executions."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -292,11 +292,13 @@ class PostgresSessions(MessageFeedback):
         found = (await connection.execute(session_statements.LAUNCH, execution_key(new))).first()
         return launch_row(found) if found else None
 
-    async def owner(self, execution_id: UUID) -> ExecutionRef | None:
-        """Return the full reference of an execution, from its id alone."""
-        columns = (executions.c.id, executions.c.tenant_id, executions.c.session_id)
-        found = await self._fetch_all(select(*columns).where(executions.c.id == execution_id))
-        return execution_ref(found[0]) if found else None
+    async def stored_statuses(
+        self, execution_ids: Sequence[UUID]
+    ) -> Mapping[UUID, tuple[ExecutionRef, ExecutionStatus]]:
+        """Return the full references and statuses of executions, from their ids alone."""
+        columns = (executions.c.id, executions.c.tenant_id, executions.c.session_id, executions.c.status)
+        found = await self._fetch_all(select(*columns).where(executions.c.id.in_(execution_ids)))
+        return {row.id: (execution_ref(row), ExecutionStatus(row.status)) for row in found}
 
     async def repair_candidates(
         self,

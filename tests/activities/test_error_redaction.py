@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from everstep.activities.error_redaction import redact_errors
-from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.errors import ModelError, NotFound, StoreUnavailable
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionEnded
 
@@ -67,3 +67,21 @@ async def test_an_error_meant_for_readers_passes() -> None:
     asked = ApplicationError("busy", type="RateLimited", non_retryable=True)
 
     assert await redacted_failure(asked) is asked
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModelError("a secret", advice="Set OPENAI_API_KEY"), "Set OPENAI_API_KEY"),
+        (ModelError("a secret"), "the worker's log says why"),
+        (
+            StoreUnavailable("a secret"),
+            "the store cannot be used now, and the attempt is repeated; the worker's log says why",
+        ),
+    ],
+)
+async def test_a_failure_says_what_to_do_about_it(error: Exception, message: str) -> None:
+    """15.6.7: in words of Everstep only."""
+    failure = await redacted_failure(error)
+
+    assert (failure.type, failure.message) == (type(error).__name__, message)

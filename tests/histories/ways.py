@@ -389,6 +389,24 @@ async def cancelled_while_paused_way(temporal: TemporalClient) -> Execution:
     return await with_people(temporal, having(calling("ask")), cancel)
 
 
+# How workflows close since they close like their executions. The ways above closed as completed.
+
+
+@way
+async def closed_as_failed(temporal: TemporalClient) -> Execution:
+    return await alone(temporal, having(calling("bad", "look")))
+
+
+@way
+async def closed_as_cancelled(temporal: TemporalClient) -> Execution:
+    return await with_people(temporal, having(calling("ask")), cancel)
+
+
+@way
+async def closed_by_a_cancel_of_temporal(temporal: TemporalClient) -> Execution:
+    return await with_action_while_writing(temporal, cancel_by_temporal, says="Never")
+
+
 # With children.
 
 
@@ -471,3 +489,19 @@ async def paused_with_its_child(temporal: TemporalClient) -> Execution:
 @way
 async def paused_by_its_parent(temporal: TemporalClient) -> Execution:
     return await hold_both(temporal, wanted=True)
+
+
+@way
+async def children_closed_as_cancelled(temporal: TemporalClient) -> Execution:
+    return await with_hands(temporal, a_boss("asking", "asking"), cancel)
+
+
+@way
+async def a_child_closed_as_cancelled(temporal: TemporalClient) -> Execution:
+    async with at_work(temporal, a_boss("asking"), having(calling("ask")).with_name("asking")) as office:
+        execution = await office.start()
+        await office.until_waiting(execution)
+        (step,) = await execution.steps()
+        await execution.cancel()
+        await final_result(execution)
+        return office.client.execution(subagent_id(execution.id, step.calls[0].call.id))

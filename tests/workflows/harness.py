@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client as TemporalClient
+from temporalio.client import Client as TemporalClient, WorkflowFailureError
 from temporalio.worker import Worker, WorkflowRunner
 
 from everstep.activities.agent import AgentActivities
@@ -51,6 +51,7 @@ from everstep.store.postgres import PostgresStore
 from everstep.streams.memory_bus import MemoryBus
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, ExecutionProgress, ExecutionResult, workflow_id
+from everstep.workflows.workflow_closing import ClosingRunner, carried_result
 from tests.databases import Databases
 from tests.repeating import require_repeatable
 from tests.services import Servers
@@ -280,11 +281,12 @@ class Office:
                 own.process,
                 own.settle,
                 own.expire,
+                own.request_cancel,
                 children.spawn,
                 children.report,
                 children.close,
             ],
-            workflow_runner=runner,
+            workflow_runner=ClosingRunner(runner),
             sticky_queue_schedule_to_start_timeout=STICKY,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )
@@ -390,9 +392,14 @@ async def at_work(
 
 
 async def final_result(execution: Execution) -> ExecutionResult:
-    """The final result of its workflow."""
+    """The final result of its workflow, also if that closed as failed or cancelled."""
     async with asyncio.timeout(DEADLINE):
-        return await execution.workflow.result()
+        try:
+            return await execution.workflow.result()
+        except WorkflowFailureError as error:
+            if result := carried_result(error.cause):
+                return result
+            raise
 
 
 async def progress(execution: Execution) -> ExecutionProgress:

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from temporalio.client import Client as TemporalClient, WorkflowFailureError
+from temporalio.client import Client as TemporalClient, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
@@ -244,15 +244,16 @@ class TestUnforeseen:
         assert (await execution.get()).status is ExecutionStatus.CANCELLED
 
     async def test_an_execution_that_was_ended_elsewhere_ends(self, temporal: TemporalClient) -> None:
-        """8.2.1: a write of an ended execution is refused, and not retried without end."""
+        """8.2.1, 15.6.1: a write of an ended execution is refused; Temporal shows the stored end."""
         office = an_office(temporal, an_agent("Done"))
         execution = await office.start()
         await office.store.settle(Settlement(execution.ref, "reconciler", ExecutionStatus.CANCELLED))
         async with office.worker():
             result = await final_result(execution)
 
-        assert result.status is AgentStatus.FAILED
+        assert result.stop_reason is StopReason.USER_REQUESTED
         assert (await execution.get()).status is ExecutionStatus.CANCELLED
+        assert (await execution.workflow.describe()).status is WorkflowExecutionStatus.CANCELED
 
     async def test_an_execution_that_is_gone_from_the_store_fails_visibly(
         self, temporal: TemporalClient

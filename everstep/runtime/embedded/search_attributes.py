@@ -1,6 +1,7 @@
 """Registration of search attributes in Temporal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Final
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -20,12 +21,24 @@ VALUE_TYPES: Final[dict[SearchAttributeType, IndexedValueType.ValueType]] = {
 }
 
 
+LIST_PATIENCE: Final = timedelta(seconds=5)
+
+
+async def find_missing(client: Client, wanted: Mapping[str, SearchAttributeType]) -> Sequence[str]:
+    """Return the names of those that the namespace does not have.
+
+    Raises:
+        RPCError: The server does not answer, or does not tell this process.
+    """
+    known = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace), retry=True, timeout=LIST_PATIENCE
+    )
+    return [name for name in wanted if name not in known.custom_attributes]
+
+
 async def register(client: Client, wanted: Mapping[str, SearchAttributeType]) -> None:
     """Register those that the namespace does not have yet."""
-    known = await client.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=client.namespace)
-    )
-    missing = wanted.keys() - known.custom_attributes.keys()
+    missing = await find_missing(client, wanted)
     if missing:
         types = {name: VALUE_TYPES[wanted[name]] for name in missing}
         await client.operator_service.add_search_attributes(

@@ -31,7 +31,7 @@ from everstep.client.errors import Refused
 from everstep.client.sessions import UserMessage
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import SessionSetup, a_session_setup, message_with, open_session_setup
-from tests.workflows.harness import HeldModel, an_agent, eventually
+from tests.workflows.harness import HeldModel, an_agent, eventually, final_result
 
 ANN = ContextCaller("ann", "default")
 
@@ -478,7 +478,7 @@ class TestCancelling:
         execution = parlour.execution(sent)
         await parlour.sessions.cancel(execution.ref)
         async with parlour.worker():
-            await execution.workflow.result()
+            await final_result(execution)
 
         assert model.asked == 0
         assert (await execution.get()).status is ExecutionStatus.CANCELLED

@@ -30,6 +30,7 @@ from tests.everstep.http_api.house import (
     assert_problem,
     open_callers,
 )
+from tests.workflows.harness import final_result
 
 REPLAYED = "idempotency-replayed"
 
@@ -384,7 +385,7 @@ async def test_a_cancel_with_a_lost_response_gets_the_same_one_after_the_end(
         patch.setattr("everstep.store.keys.PostgresKeys.remember", lose_process)
         assert_problem(await case.send(processes.ann, "k-1"), 500)
     await processes.ann.wait_for_status(execution, "cancelled")
-    await processes.api_setup.sessions.client.execution(UUID(execution)).workflow.result()
+    await final_result(processes.api_setup.sessions.client.execution(UUID(execution)))
 
     assert (await case.send(processes.also_ann, "k-1")).json()["status"] == "cancelled"
     # With a new key as well: a cancelled execution stays cancelled.

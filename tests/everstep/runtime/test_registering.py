@@ -10,11 +10,12 @@ from tests.services import Servers
 @pytest.mark.parametrize(
     ("is_used", "text"),
     [
+        (None, "Temporal knows the search attributes"),
         (True, "Temporal knows the search attributes"),
-        (False, "Temporal knows the search attributes; EVERSTEP_SEARCH_ATTRIBUTES=true makes use of them"),
+        (False, "Temporal knows the search attributes; EVERSTEP_SEARCH_ATTRIBUTES=false prevents their use"),
     ],
 )
-async def test_they_are_registered_once(services: Servers, is_used: bool, text: str) -> None:
+async def test_they_are_registered_once(services: Servers, is_used: bool | None, text: str) -> None:
     """1.2.1: also with several concurrent and repeated calls."""
     settings = Settings(
         database_url=services.database_url,
