@@ -105,7 +105,11 @@ def test_known_prices_have_a_source_and_a_date_and_no_model_twice() -> None:
     assert len(set(names)) == len(names)
     for row in KNOWN_PRICES:
         assert row.prices.is_known, row.models
-        assert row.source.startswith("https://")
+        is_openai = row.models[0].startswith("gpt-")
+        assert row.source.startswith(
+            "https://developers.openai.com/" if is_openai else "https://platform.claude.com/docs/"
+        )
+        assert row.second_source is None or row.second_source.startswith("https://")
         assert row.read_on.year >= 2026
 
 
