@@ -12,21 +12,26 @@ This sends texts through Temporal, though never into a workflow's history. If Te
 configure a payload codec on both sides, or use the client or the HTTP API.
 """
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from everstep.agent_domain.agents.budget_arguments import parse_budgets
 from everstep.agent_domain.capabilities.approvals import Digest
 from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, OPERATOR_SCOPES, TEMPORAL, Actor, Decider
 from everstep.agent_domain.checks import StrictModel
 from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.loop.budget import Budget
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.loop.usage import usd_number
+from everstep.agent_domain.messages.messages import Message, user
 from everstep.agent_domain.storage.requests import RequestKind
+from everstep.agent_domain.storage.sessions import Scope
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.client import Client
 from everstep.client.execution import Execution, now
@@ -36,6 +41,16 @@ class _Contract(StrictModel):
     """The base of arguments: unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True)
+
+
+class StartBudget(_Contract):
+    """What the model calls of the execution may use, with its subagents; it can only lower the agent's."""
+
+    usd: float | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    on_exhausted: Literal["stop", "ask"] | None = None
+    """`ask` pauses the execution until a person raises the budget; default: it ends."""
 
 
 class StartRequest(_Contract):
@@ -53,6 +68,31 @@ class StartRequest(_Contract):
     """A preset, or a model in one line; default: the agent's."""
     output: dict[str, Any] | None = None
     """The JSON schema of the result; default: the agent's."""
+    budget: StartBudget | None = None
+    """What the execution may use."""
+    attachments: tuple[UUID, ...] = ()
+    """The ids of files that were uploaded over HTTP."""
+
+    @field_validator("attachments", mode="before")
+    @classmethod
+    def _require_ids(cls, given: Any) -> Any:
+        """Refuse files themselves: Temporal must not carry their content."""
+        each: object
+        for each in cast("Iterable[object]", given) if isinstance(given, list | tuple) else (given,):
+            if not isinstance(each, str | UUID):
+                raise ValueError(  # noqa: TRY004 -- pydantic reads a ValueError
+                    "attachments are ids of files; upload each with POST /agent/attachments and pass its id"
+                )
+        return given
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """One budget for each amount.
+
+        Raises:
+            InvalidInput: There is no amount, or one cannot be used.
+        """
+        return parse_budgets(self.budget.model_dump(), "budget") if self.budget else ()
 
 
 class ActRequest(_Contract):
@@ -160,17 +200,26 @@ class TemporalEntry:
         try:
             execution = await self.client.start(
                 request.agent,
-                request.message,
+                await self._message(request),
                 execution_id=named,
                 session_id=request.session_id,
                 debug=request.debug,
                 broadcast=request.broadcast and BroadcastConfig.preset(request.broadcast),
                 model=request.model,
                 output=request.output,
+                budgets=request.budgets,
             )
             return await ExecutionReport.of(execution)
         except EverstepError as error:
             raise _refusal(error) from error
+
+    async def _message(self, request: StartRequest) -> Message:
+        """Return the first message, with the files of the tenant that it names."""
+        if not request.attachments:
+            return user(request.message)
+        files = self.client.require_attachments()
+        attached = await files.for_message(Scope(self.client.tenant_id), request.attachments, None)
+        return Message.user(request.message, attachments=attached)
 
     @activity.defn(name="everstep.act")
     async def act(self, request: ActRequest) -> ExecutionReport:

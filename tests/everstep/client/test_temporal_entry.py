@@ -18,10 +18,18 @@ from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.testing import calls, says
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.capabilities.user_input import UseUserInput
-from everstep.client.temporal_entry import ActRequest, ExecutionReport, StartRequest, TemporalEntry
+from everstep.client.temporal_entry import (
+    ActRequest,
+    ExecutionReport,
+    StartBudget,
+    StartRequest,
+    TemporalEntry,
+)
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
-from tests.workflows.harness import NoModels, Office, an_agent, an_office
+from everstep.steps.attachments import Attachments
+from everstep.store.memory_attachments import MemoryAttachments
+from tests.workflows.harness import NoModels, Office, WatchedStore, an_agent, an_office
 
 ASKING = an_agent(
     calls(("user_input", {"prompt": "Which day?", "choices": ["Monday", "Friday"]})), says("Friday it is.")
@@ -174,6 +182,10 @@ def test_a_malformed_digest_is_refused_before_it_is_sent(digest: str) -> None:
     ("request_", "complaint"),
     [
         (StartRequest(agent="nobody", message="x"), "No agent named 'nobody'"),
+        (
+            StartRequest(agent="agent", message="x", budget=StartBudget(on_exhausted="ask")),
+            "budget has no amount; pass usd, tokens or steps",
+        ),
         (StartRequest(agent="agent", message="x", model="fast"), "the agent 'agent' has a model of its own"),
         (ActRequest(execution_id=UUID(int=5), act="show"), "There is no execution"),
         (ActRequest(execution_id=UUID(int=5), act="answer", text="x"), "There is no execution"),
@@ -191,3 +203,36 @@ async def test_an_invalid_request_is_not_retried(
         assert isinstance(failure.value.cause, ApplicationError)
         assert complaint in str(failure.value.cause)
         assert failure.value.cause.non_retryable
+
+
+async def test_a_start_has_a_budget_and_uploaded_files(temporal: TemporalClient) -> None:
+    """4.8.1, 5.6.1: as a start over HTTP; a file itself is not sent through Temporal."""
+    memory = MemoryAttachments()
+    files = Attachments(memory, memory)
+    office = an_office(temporal, an_agent("Seen."))
+    office.store = WatchedStore()
+    entry = TemporalEntry(replace(office.client, attachments=files))
+    new = files.new_file("notes.txt", b"hello", "text/plain")
+    file = await files.upload(office.client.tenant_id, "ann", new)
+    budget = StartBudget(steps=5, on_exhausted="ask")
+    request = StartRequest(agent="agent", message="Look", budget=budget, attachments=(file.id,))
+
+    async with office.worker():
+        begun = await ActivityEnvironment().run(entry.start, request)
+        execution = office.client.execution(begun.execution_id)
+        await execution.result()
+
+        (account,) = await execution.budgets()
+        assert (account.limit, account.spent, account.on_exhausted) == (5, 1, "ask")
+        message, _ = await office.store.transcript(execution.ref)
+        assert [each.name for each in message.attachments] == ["notes.txt"]
+        unknown = request.model_copy(update={"attachments": (uuid4(),), "execution_id": uuid4()})
+        with pytest.raises(ApplicationError, match="There is no attachment"):
+            await ActivityEnvironment().run(entry.start, unknown)
+
+
+@pytest.mark.parametrize("given", [[{"name": "a.png", "data": "iVBO"}], [b"PNG"], {"name": "a.png"}])
+def test_a_file_itself_is_refused_with_what_to_do(given: object) -> None:
+    """5.6.1"""
+    with pytest.raises(ValidationError, match="upload each with POST /agent/attachments and pass its id"):
+        StartRequest.model_validate({"agent": "agent", "message": "Look", "attachments": given})
