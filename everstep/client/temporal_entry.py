@@ -75,15 +75,14 @@ class StartRequest(_Contract):
 
     @field_validator("attachments", mode="before")
     @classmethod
-    def _require_ids(cls, given: Any) -> Any:
+    def _require_ids(cls, given: object) -> object:
         """Refuse files themselves: Temporal must not carry their content."""
-        each: object
-        for each in cast("Iterable[object]", given) if isinstance(given, list | tuple) else (given,):
-            if not isinstance(each, str | UUID):
-                raise ValueError(  # noqa: TRY004 -- pydantic reads a ValueError
-                    "attachments are ids of files; upload each with POST /agent/attachments and pass its id"
-                )
-        return given
+        parts = cast("Iterable[object]", given) if isinstance(given, list | tuple) else (given,)
+        if all(isinstance(each, str | UUID) for each in parts):
+            return cast("object", given)
+        raise ValueError(
+            "attachments are ids of files; upload each with POST /agent/attachments and pass its id"
+        )
 
     @property
     def budgets(self) -> tuple[Budget, ...]:

@@ -32,6 +32,7 @@ from everstep.agent_domain.values import json_text
 from everstep.http_api.auth import READ_MARKER, READ_METHODS, authenticate_request
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
+from everstep.http_api.multipart_forms import form_boundary
 from everstep.http_api.problems import Refusal, invalid_request, is_refusal, unavailable
 from everstep.http_api.schemas.responses import subject_of
 
@@ -137,9 +138,12 @@ async def _run_with_timeout(answer: Handler, request: Request) -> Response:
 
 async def _digest(request: Request) -> str:
     """A digest of method, URL and body, which identifies the content of a request."""
-    url = request.url
+    url, body = request.url, await request.body()
+    if boundary := form_boundary(request.headers.get("content-type")):
+        # Browsers choose another one when they send the same form again.
+        body = body.replace(boundary, b"")
     named = json_text([request.method, url.path, url.query]).encode()
-    return hashlib.sha256(named + b"\n" + await request.body()).hexdigest()
+    return hashlib.sha256(named + b"\n" + body).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPMethod
 from time import perf_counter
 from uuid import uuid4
@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from everstep.agent_domain.values import json_text
 from everstep.http_api import problems
 from everstep.http_api.metrics import Metrics
+from everstep.http_api.multipart_forms import FORM_OVERHEAD, is_form
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +119,10 @@ class RequestMiddleware:
             max_upload, max(patience, UPLOAD_SECONDS), BodyMemory(max(max_bodies, 2 * max_upload))
         )
 
-    def _limits_of(self, scope: Scope) -> "BodyLimits":
+    def _limits_of(self, scope: Scope, headers: Headers) -> "BodyLimits":
         is_upload = scope.get("path") == self.upload_path and scope.get("method") == HTTPMethod.POST
+        if is_upload and is_form(headers.get("content-type")):
+            return replace(self.upload_limits, max_body=self.upload_limits.max_body + FORM_OVERHEAD)
         return self.upload_limits if is_upload else self.limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,7 +133,7 @@ class RequestMiddleware:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
-        body = _Body(receive, headers, self._limits_of(scope))
+        body = _Body(receive, headers, self._limits_of(scope, headers))
         passing, began = _ResponseSender(send, request_id, body), perf_counter()
         self.metrics.in_progress.inc()
         try:

@@ -12,7 +12,8 @@ from fastapi import Path, Query, Request, Response
 
 from everstep.http_api.auth import CallerDep, acting_user
 from everstep.http_api.idempotency import KeyDep
-from everstep.http_api.problems import invalid_request
+from everstep.http_api.multipart_forms import FORM, form_file, is_form
+from everstep.http_api.problems import too_large
 from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, router
 from everstep.http_api.schemas.attachment_responses import AttachmentResponse, ExecutionFile
 from everstep.http_api.schemas.request_bodies import FileUrlSent, UserName
@@ -24,8 +25,19 @@ routes = router("attachments")
 UPLOAD_PATH = "/agent/attachments"
 
 _FILE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_FORM: dict[str, Any] = {
+    "schema": {
+        "type": "object",
+        "properties": {"file": {"type": "string", "format": "binary"}},
+        "required": ["file"],
+    }
+}
 _UPLOAD: dict[str, Any] = {
-    "requestBody": {"description": "The content of the file.", "required": True, "content": {"*/*": _FILE}}
+    "requestBody": {
+        "description": "The content of the file.",
+        "required": True,
+        "content": {"*/*": _FILE, FORM: _FORM},
+    }
 }
 _DOWNLOAD: dict[int | str, dict[str, Any]] = {
     200: {"description": "The content of the file.", "content": {"*/*": _FILE}}
@@ -43,18 +55,18 @@ async def upload_attachment(
     ] = None,
     user_id: Annotated[UserName, Query()] = None,
 ) -> AttachmentResponse:
-    """Upload a file: its content is the body, its type the header `Content-Type`.
+    """Upload a file: its content is the body, its type the header `Content-Type`; or a form with one file.
 
     Send its id in `attachments` of a message. A file that no message uses expires after a day.
     """
-    claimed = request.headers.get("content-type")
-    if (claimed or "").startswith("multipart/"):
-        raise invalid_request(
-            "Send the content of the file as the body, with its Content-Type, and its name in the query: "
-            f"POST {UPLOAD_PATH}?name=photo.png"
-        )
+    claimed, data = request.headers.get("content-type"), await request.body()
+    if claimed and is_form(claimed):
+        file = form_file(claimed, data)
+        name, claimed, data = name or file.name, file.media_type, file.data
     owner, attachments = acting_user(caller, user_id), api.sessions.client.require_attachments()
-    new = attachments.new_file(name, await request.body(), claimed, key.id("attachment"))
+    if len(data) > attachments.limits.max_bytes:
+        raise too_large(attachments.limits.max_bytes)
+    new = attachments.new_file(name, data, claimed, key.id("attachment"))
     return AttachmentResponse.of(await attachments.upload(caller.tenant_id, owner, new))
 
 

@@ -15,7 +15,7 @@ from everstep.http_api.app import create_app
 from everstep.runtime.retention import open_retention
 from everstep.steps.attachments import Attachments
 from tests.agent_domain.test_media_types import HTML, PNG, SVG
-from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, assert_problem, http_client
+from tests.everstep.http_api.house import Answer, ApiCaller, ApiSetup, MakeCaller, assert_problem, http_client
 
 
 async def answer_of(caller: ApiCaller, execution: str) -> str:
@@ -121,7 +121,10 @@ BAD_UPLOADS: Sequence[tuple[bytes, str | None, str | None, int, str]] = [
     (b"x", "../a.txt", None, 422, "is no file name; send a name without a path"),
     (b"x", "a\x07.txt", None, 422, "has control characters"),
     (b"x", "n" * 300, None, 422, "at most 255"),
-    (b"x", "a.txt", "multipart/form-data; boundary=x", 422, "Send the content of the file as the body"),
+    (b"x", "a.txt", "multipart/form-data; boundary=x", 422, "The form cannot be read; send one file alone"),
+    (b"", "a.txt", "multipart/form-data; boundary=x", 422, "The form breaks off; send one file alone"),
+    (b"x", "a.txt", "multipart/form-data", 422, "type multipart/form-data; send one file alone"),
+    (b"x", "a.txt", "multipart/mixed; boundary=x", 422, "type multipart/mixed; send one file alone"),
     (b"x" * 1001, "a.txt", None, 413, "1000 bytes"),
 ]
 
@@ -366,3 +369,58 @@ async def executions_of(api_setup: ApiSetup) -> int:
 
 
 pytestmark = pytest.mark.timeout(120)
+
+
+async def send_form(caller: ApiCaller, key: str | None = None, query: str = "", **form: Any) -> Answer:
+    """The response to a form."""
+    headers = {"Idempotency-Key": key} if key else {}
+    return await caller.http.post(f"/agent/attachments{query}", headers=headers, **form)
+
+
+async def test_a_form_with_one_file_is_an_upload(ann: ApiCaller, api_setup: ApiSetup) -> None:
+    """5.6.8: also repeated with its key, although the boundary is another one."""
+    form: dict[str, Any] = {"files": {"file": ("fünf.png", PNG, "image/png")}}
+    key = str(uuid4())
+
+    sent, again = [await send_form(ann, key, **form) for _ in range(2)]
+    named = await send_form(ann, query="?name=other.png", **form)
+    plain = await send_form(ann, files={"upload": ("a.txt", b"hello", "application/octet-stream")})
+
+    assert (sent.status_code, sent.json()) == (201, again.json())
+    assert {key: sent.json()[key] for key in ("name", "media_type", "size")} == {
+        "name": "fünf.png",
+        "media_type": "image/png",
+        "size": len(PNG),
+    }
+    assert named.json()["name"] == "other.png"
+    assert (plain.json()["name"], plain.json()["media_type"]) == ("a.txt", "text/plain")
+    data = await ann.http.get(f"/agent/attachments/{sent.json()['id']}")
+    assert data.content == PNG
+    assert await files_of(api_setup) == 3
+
+
+BAD_FORMS: Sequence[tuple[dict[str, Any], int, str]] = [
+    ({"files": {"file": ("a.txt", b"a")}, "data": {"note": "x"}}, 422, "The form has the field 'note'"),
+    ({"files": [("file", ("a.txt", b"a")), ("file", ("b.txt", b"b"))]}, 422, "The form has 2 files"),
+    ({"files": {"file": ("a.txt", b"")}}, 422, "the file 'a.txt' is empty"),
+    ({"files": {"file": ("a.png", b"text", "image/png")}}, 422, "is text/plain and not image/png"),
+    ({"files": {"file": ("a.txt", b"x" * 10_000)}}, 413, "bytes"),
+    ({"files": {"file": ("a.txt", b"x" * 1_001)}}, 413, "1000 bytes"),
+    ({"files": {"file": ("../a.txt", b"x")}}, 422, "is no file name"),
+]
+
+
+async def test_bad_forms_are_refused_in_one_sentence(ann: ApiCaller, api_setup: ApiSetup) -> None:
+    """5.6.8, 5.6.2: with the limits of other uploads, and nothing is stored."""
+    client = api_setup.sessions.client
+    assert client.attachments
+    small = replace(client.attachments, limits=AttachmentLimits(max_bytes=1_000))
+    sessions = replace(api_setup.sessions, client=replace(client, attachments=small))
+    limited = replace(api_setup, sessions=sessions)
+    async with http_client(create_app(limited.api, max_upload=1_000), dict(ann.http.headers)) as http:
+        caller = replace(ann, http=http)
+        whole = await send_form(caller, files={"file": ("a.txt", b"x" * 1_000)})
+        assert whole.status_code == 201
+        for form, status, words in BAD_FORMS:
+            assert_problem(await send_form(caller, **form), status, words)
+    assert await files_of(api_setup) == 1
