@@ -199,6 +199,7 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
     "journal": ("everstep/runtime", "everstep/store"),
     "keys": ("agent_domain/storage", "everstep/store"),
     "models": ("everstep/cli", "everstep/inference", "everstep/runtime"),
+    "overview": ("agent_domain/storage", "everstep/store"),
     "retention": ("everstep/runtime", "everstep/store"),
     "search_attributes": ("everstep/runtime/embedded", "workflows"),
     "sessions": (

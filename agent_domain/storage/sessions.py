@@ -32,6 +32,9 @@ MAX_CONTENT = 200_000
 
 MAX_TITLE = 200
 
+AGENT_KEY = "agent"
+"""The key in the metadata of a session for its agent."""
+
 
 MAX_DERIVED_TITLE = 60
 """The maximum length of a title that is derived from a message, in characters."""
@@ -199,6 +202,10 @@ class SessionFilter:
     related_id: str | None = None
     search: str | None = None
     """Words of the title, in any order; the last one may be a prefix."""
+    agent: str | None = None
+    user_id: str | None = None
+    since: datetime | None = None
+    """Only sessions that began then or later."""
 
 
 ALL_SESSIONS = SessionFilter()
@@ -324,6 +331,10 @@ class ExecutionFilter:
     session_id: UUID | None = None
     parent_execution_id: UUID | None = None
     status: ExecutionStatus | None = None
+    agent: str | None = None
+    user_id: str | None = None
+    since: datetime | None = None
+    """Only executions that were accepted then or later."""
 
 
 @dataclass(frozen=True, slots=True)

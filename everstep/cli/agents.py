@@ -1,18 +1,20 @@
 """The command that lists agents."""
 
+from typing import Any
+
 import click
 
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.values import json_text
 from everstep.cli import output
 from everstep.cli.command import command, print_line, with_agents
+from everstep.cli.json_output import json_option, print_json
 from everstep.runtime.agents import load_all_agents
 from everstep.runtime.models import presets_of
 from everstep.runtime.settings import Settings
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per agent.")
+@json_option
 @with_agents
 @click.pass_obj
 @command
@@ -22,19 +24,20 @@ async def agents(settings: Settings, as_json: bool) -> None:
     The list has the agents of --agents or EVERSTEP_AGENTS, and the demo agent.
     """
     for agent in load_all_agents(settings.agents, presets_of(settings), settings.mcp).values():
-        for line in [_json_line(agent)] if as_json else output.agent_lines(agent):
+        if as_json:
+            print_json(_entry(agent))
+            continue
+        for line in output.agent_lines(agent):
             print_line(line)
 
 
-def _json_line(agent: AgentDefinition) -> str:
+def _entry(agent: AgentDefinition) -> dict[str, Any]:
     descriptor = agent.descriptor
-    return json_text(
-        {
-            "name": descriptor.name,
-            "description": descriptor.description,
-            "tools": descriptor.tools,
-            "capabilities": descriptor.capabilities,
-            "source": agent.source,
-            "definition_hash": agent.digest,
-        }
-    )
+    return {
+        "name": descriptor.name,
+        "description": descriptor.description,
+        "tools": descriptor.tools,
+        "capabilities": descriptor.capabilities,
+        "source": agent.source,
+        "definition_hash": agent.digest,
+    }

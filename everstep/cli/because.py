@@ -7,6 +7,7 @@ import click
 from everstep.agent_domain.explanation.because import ExecutionBecause, HeardMessage, StepBecause
 from everstep.cli.command import command, print_line
 from everstep.cli.executions import with_execution
+from everstep.cli.json_output import json_option, print_json
 from everstep.cli.output import usd_text
 from everstep.client.execution import Execution
 from everstep.http_api.schemas.step_responses import BecauseResponse
@@ -16,7 +17,7 @@ from everstep.runtime.settings import Settings
 
 @click.command()
 @click.argument("execution_id")
-@click.option("--json", "as_json", is_flag=True, help="Print it as one line of JSON.")
+@json_option
 @click.pass_obj
 @command
 async def because(settings: Settings, execution_id: str, *, as_json: bool) -> None:
@@ -28,7 +29,7 @@ async def because(settings: Settings, execution_id: str, *, as_json: bool) -> No
     async def print_because(_installation: Installation, execution: Execution) -> None:
         explained = await execution.because()
         if as_json:
-            print_line(BecauseResponse.of(explained, None).model_dump_json())
+            print_json(BecauseResponse.of(explained, None))
             return
         for line in because_lines(explained):
             print_line(line)

@@ -1,5 +1,6 @@
 """The commands about budgets: of an execution, and those that the operator sets for tenants and users."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -13,9 +14,11 @@ from everstep.agent_domain.loop.budget import BudgetScope, BudgetUnit
 from everstep.agent_domain.storage.budget_ledger import BudgetAccount, OperatorBudget
 from everstep.cli.command import command, print_line
 from everstep.cli.executions import OPERATOR, await_worker, with_execution
+from everstep.cli.json_output import json_data, json_option, print_json
 from everstep.cli.printing import echo
 from everstep.client.budget_raising import resume_after_raise
 from everstep.client.execution import Execution
+from everstep.http_api.schemas.execution_responses import BudgetResponse
 from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.settings import Settings
 
@@ -39,6 +42,7 @@ def _amounts(function: Any) -> Any:
     type=click.Choice([str(scope) for scope in BudgetScope]),
     help="Whose budget; default: the one that the execution waits for, or else the narrowest.",
 )
+@json_option
 @click.pass_obj
 @command
 async def budget(
@@ -49,6 +53,7 @@ async def budget(
     tokens: int | None,
     steps: int | None,
     scope: str | None,
+    as_json: bool,
 ) -> None:
     """Show the budgets of an execution, or raise one of them to a new total."""
     is_raise = any(amount is not None for amount in (usd, tokens, steps))
@@ -60,11 +65,10 @@ async def budget(
             account = await await_worker(
                 execution.raise_budget(usd=usd, tokens=tokens, steps=steps, scope=scope, by=OPERATOR)
             )
-            print_line(f"raised: {budget_line(account)}")
+            print_budgets([account], as_json=as_json, done="raised: ")
             return
         accounts = await execution.budgets()
-        for account in accounts:
-            print_line(budget_line(account))
+        print_budgets(accounts, as_json=as_json)
         if not accounts:
             echo("The execution has no budget.", err=True)
 
@@ -131,14 +135,14 @@ async def set_budgets(
 
 @budgets.command("list")
 @_tenant
+@json_option
 @click.pass_obj
 @command
-async def show(settings: Settings, tenant: str) -> None:
+async def show(settings: Settings, tenant: str, as_json: bool) -> None:
     """List the budgets of a tenant and its users, with what was spent of them."""
     async with open_installation(settings) as installation:
         accounts = await installation.client.store.operator_budgets(tenant)
-    for account in accounts:
-        print_line(budget_line(account))
+    print_budgets(accounts, as_json=as_json)
     if not accounts:
         echo(f"The tenant '{tenant}' has no budgets; `everstep budgets set` sets one.", err=True)
 
@@ -169,6 +173,21 @@ async def _resume(installation: Installation, resumed: tuple[ExecutionRef, ...])
         client = replace(installation.client, tenant_id=resumed[0].tenant_id)
         first = client.execution(resumed[0].execution_id, resumed[0].session_id)
         await await_worker(resume_after_raise(first, resumed))
+
+
+def print_budgets(accounts: Iterable[BudgetAccount], *, as_json: bool, done: str = "") -> None:
+    """Print budgets, one per line.
+
+    Args:
+        accounts: The budgets.
+        as_json: Whether to print each as JSON, as the HTTP API has it, with its subject.
+        done: What happened to them, before each line for people.
+    """
+    for account in accounts:
+        if as_json:
+            print_json({**json_data(BudgetResponse.of(account)), "subject": account.subject})
+        else:
+            print_line(f"{done}{budget_line(account)}")
 
 
 def budget_line(account: BudgetAccount) -> str:

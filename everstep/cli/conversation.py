@@ -20,8 +20,9 @@ from everstep.agent_domain.storage.requests import RequestKind
 from everstep.agent_domain.storage.sessions import OnBusy, Route, SessionStatus
 from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.stream.session_messages import MessageRole
-from everstep.agent_domain.values import frozen_map, json_text, parse_json, thaw, truncate, valid_text
+from everstep.agent_domain.values import json_text, parse_json, thaw, truncate, valid_text
 from everstep.cli import output
+from everstep.cli.decisions import HOW_TO_DECIDE, parse_decision
 from everstep.cli.remote import Declined, Remote
 from everstep.cli.sessions import title_of
 from everstep.cli.terminal import InputLine, InputLines, Screen
@@ -47,8 +48,6 @@ PENDING_HINT_SECONDS = 3.0
 MAX_EARLIER_MESSAGES = 10
 """How many earlier messages are shown when a session is resumed."""
 PAGE_SIZE = 200
-
-HOW_TO_DECIDE = "[a]pprove, [d]eny (reason), [e]dit JSON"
 
 _LINE_REFUSED = frozenset({409, 413, 422})
 """The statuses with which the API refuses one line; the next line may be accepted."""
@@ -476,23 +475,3 @@ def _request_texts(request: Request) -> Iterator[str]:
         yield f"choices: {', '.join(choices)}"
     if schema := request.request.get("schema"):
         yield f"answer with JSON that fits {json_text(thaw(schema))}"
-
-
-def parse_decision(text: str) -> dict[str, Any]:
-    """The decision about a call, as the API expects it.
-
-    Raises:
-        InvalidInput: The line is not a decision.
-    """
-    word, _, rest = text.strip().partition(" ")
-    rest = valid_text(rest.strip(), "the line")
-    match word.lower():
-        case "a" | "approve" if not rest:
-            return {"decision": "approve"}
-        case "d" | "deny":
-            return {"decision": "deny", "reason": rest or None}
-        case "e" | "edit" if rest:
-            args = frozen_map(parse_json(rest, "what follows"), "what follows")
-            return {"decision": "edit", "args": thaw(args)}
-        case _:
-            raise InvalidInput("type a, or d and an optional reason, or e and all arguments as JSON")

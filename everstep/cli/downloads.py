@@ -6,10 +6,11 @@ import click
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import Scope
-from everstep.cli.command import command, print_line
+from everstep.cli.command import command, print_line, warn
 from everstep.cli.executions import with_execution
-from everstep.cli.printing import echo
+from everstep.cli.json_output import json_option, print_json
 from everstep.client.execution import Execution
+from everstep.http_api.schemas.attachment_responses import ExecutionFile
 from everstep.runtime.installation import Installation
 from everstep.runtime.settings import Settings
 
@@ -19,9 +20,10 @@ from everstep.runtime.settings import Settings
 @click.option(
     "--save", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the files to a folder."
 )
+@json_option
 @click.pass_obj
 @command
-async def files(settings: Settings, execution_id: str, save: Path | None) -> None:
+async def files(settings: Settings, execution_id: str, save: Path | None, as_json: bool) -> None:
     """List the files of an execution, or save them to a folder.
 
     These are the files of its messages, and those that its tools returned.
@@ -32,13 +34,16 @@ async def files(settings: Settings, execution_id: str, save: Path | None) -> Non
         uses = await installation.attachments.list_uses(row.ref)
         for use in uses:
             source = f"returned by {use.call_id}" if use.call_id else "sent"
-            print_line(f"{use.attachment.id}  {use.attachment}  {source}")
+            if as_json:
+                print_json(ExecutionFile.from_use(use))
+            else:
+                print_line(f"{use.attachment.id}  {use.attachment}  {source}")
             if save is not None:
                 scope = Scope(row.ref.tenant_id)
                 attachment, data = await installation.attachments.open(scope, use.attachment.id)
                 _save(save, attachment.name, data)
         if not uses:
-            echo("The execution has no files.", err=True)
+            warn("The execution has no files.")
 
     await with_execution(settings, execution_id, list_files)
 
@@ -53,4 +58,4 @@ def _save(folder: Path, name: str, data: bytes) -> None:
         raise InvalidInput(f"'{path}' exists already; save to another folder") from None
     except OSError as error:
         raise InvalidInput(f"'{path}' cannot be written: {error.strerror or type(error).__name__}") from None
-    echo(f"saved {path}")
+    warn(f"saved {path}")

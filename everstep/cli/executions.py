@@ -1,33 +1,26 @@
-"""The commands about executions: start, follow, show, list and steer them, and answer their requests."""
+"""The commands that act on an execution: answer its requests, steer, pause, resume and cancel it."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import click
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 from everstep.agent_domain.attachments import as_attachments
 from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, OPERATOR_SCOPES, Actor, Decider
-from everstep.agent_domain.errors import EverstepError, InvalidInput, StoreUnavailable
+from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.ids import Scope
-from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.messages.messages import Message
-from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.values import frozen_map, json_text, parse_json
-from everstep.cli import output
-from everstep.cli.command import attach_option, command, print_line, with_agents
+from everstep.cli.command import attach_option, command, print_line
 from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.printing import echo
-from everstep.cli.result_schema import read_schema
 from everstep.client.errors import Refused
 from everstep.client.execution import Execution, now
 from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.settings import Settings
-from everstep.runtime.viewing import gateway_url
 
 T = TypeVar("T")
 
@@ -41,173 +34,6 @@ def _operator() -> Decider:
 
 WORKER_SECONDS = 10.0
 """The time limit for a worker to accept an update of an execution."""
-
-
-@click.command()
-@click.argument("message")
-@click.option("--agent", help="The agent; default: the setting default_agent, or the first agent.")
-@click.option("--model", help="A preset, or a model such as openai:gpt-5.5; default: the agent's.")
-@click.option(
-    "--output",
-    "schema_text",
-    metavar="SCHEMA",
-    help="The JSON schema of the result: a file, or the schema itself; default: the agent's.",
-)
-@click.option("--detach", is_flag=True, help="Start the execution, print its id and return.")
-@click.option("--debug", is_flag=True, help="Store a snapshot of the full state after each step.")
-@attach_option
-@with_agents
-@click.pass_obj
-@command
-async def run(
-    settings: Settings,
-    message: str,
-    *,
-    agent: str | None,
-    model: str | None,
-    schema_text: str | None,
-    detach: bool,
-    debug: bool,
-    attach: tuple[Path, ...],
-) -> None:
-    """Start an execution and follow it; Ctrl-C stops only the following."""
-    if not attach:
-        _require_text(message, "message")
-    sent = Message.user(message, attachments=attach)
-    schema = None if schema_text is None else read_schema(schema_text)
-    async with open_installation(settings, "everstep run") as installation:
-        agent_name = agent or installation.default_agent
-        execution = await installation.client.start(
-            agent_name, sent, execution_id=uuid4(), debug=debug, model=model, output=schema
-        )
-        if detach:
-            echo(execution.id)
-            return
-        await _follow_execution(installation, execution)
-
-
-@click.command()
-@click.argument("execution_id")
-@click.option("--detach", is_flag=True, help="Start the new execution, print its id and return.")
-@click.pass_obj
-@command
-async def retry(settings: Settings, execution_id: str, *, detach: bool) -> None:
-    """Let a failed execution go on from its last good step.
-
-    A new execution has its whole conversation: what its tools did is not done again. The command follows it;
-    Ctrl-C stops only the following.
-    """
-
-    async def start_retry(installation: Installation, execution: Execution) -> None:
-        retried = await installation.sessions.retry(execution.ref)
-        if detach:
-            echo(retried.id)
-        else:
-            await _follow_execution(installation, retried)
-
-    await with_execution(settings, execution_id, start_retry)
-
-
-@click.command()
-@click.argument("execution_id")
-@click.pass_obj
-@command
-async def follow(settings: Settings, execution_id: str) -> None:
-    """Print the steps of an execution as they happen."""
-    await with_execution(settings, execution_id, _follow_execution)
-
-
-async def _follow_execution(installation: Installation, execution: Execution) -> None:
-    # Imported here because the other commands do not need them.
-    from everstep.cli.follow import follow_text  # noqa: PLC0415
-    from everstep.cli.watch import open_watch  # noqa: PLC0415
-    from everstep.runtime.authorization import local_token  # noqa: PLC0415
-
-    settings = installation.settings
-    token = os.environ.get("EVERSTEP_API_TOKEN") or local_token(settings)
-    try:
-        async with open_watch(gateway_url(settings), f"agent.execution.{execution.id}", token) as watch:
-            async for text in follow_text(execution, watch):
-                echo(text, nl=False)
-    except asyncio.CancelledError:
-        echo(f"\nThe execution continues. To follow it again: {_follow_hint(execution)}")
-        raise
-    except StoreUnavailable as error:
-        # The model's text may have left the cursor in an unfinished line.
-        echo()
-        raise InvalidInput(
-            f"{error}. The execution continues; to follow it again: {_follow_hint(execution)}"
-        ) from error
-    row = await execution.get()
-    _print_execution(installation, row)
-    if row.status is not ExecutionStatus.COMPLETED:
-        raise click.exceptions.Exit(1)
-
-
-def _follow_hint(execution: Execution) -> str:
-    data = click.get_current_context().find_root().params["data"]
-    return f"everstep {f'--data {data} ' if data else ''}follow {execution.id}"
-
-
-def _print_execution(installation: Installation, row: ExecutionRow) -> None:
-    settings = installation.settings
-    links = settings.ui_url, settings.temporal_namespace, settings.public_url
-    for line in output.execution_lines(row, *links):
-        print_line(line)
-
-
-@click.command()
-@click.argument("execution_id")
-@click.pass_obj
-@command
-async def show(settings: Settings, execution_id: str) -> None:
-    """Show the status of an execution and its steps."""
-
-    async def print_details(installation: Installation, execution: Execution) -> None:
-        _print_execution(installation, await execution.get())
-        for line in output.request_lines(await execution.requests_of_all()):
-            print_line(line)
-        for line in output.decision_lines(await execution.all_requests()):
-            print_line(line)
-        async for step in execution.each_step():
-            for line in output.step_lines(step):
-                print_line(line)
-
-    await with_execution(settings, execution_id, print_details)
-
-
-@click.command()
-@click.argument("execution_id")
-@click.pass_obj
-@command
-async def trace(settings: Settings, execution_id: str) -> None:
-    """Show why the loop continued or stopped after each step."""
-
-    async def print_votes(_installation: Installation, execution: Execution) -> None:
-        async for step in execution.each_step():
-            for line in (*output.step_lines(step), *output.vote_lines(step)):
-                print_line(line)
-
-    await with_execution(settings, execution_id, print_votes)
-
-
-@click.command()
-@click.option("--status", type=click.Choice([status.value for status in ExecutionStatus]))
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 500))
-@click.option("--cursor", help="The cursor that the previous page printed.")
-@click.pass_obj
-@command
-async def executions(settings: Settings, status: str | None, limit: int, cursor: str | None) -> None:
-    """List executions, newest first."""
-    async with open_installation(settings, "everstep executions") as installation:
-        wanted = ExecutionStatus(status) if status else None
-        page = await installation.client.list(status=wanted, cursor=cursor, limit=limit)
-        for row in page.rows:
-            print_line(output.execution_line(row))
-        if page.cursor:
-            echo(f"more: --cursor {page.cursor}")
-        if not page.rows:
-            echo(f"There are no executions{' of this status' if wanted else ''}.", err=True)
 
 
 @click.command()
@@ -296,7 +122,7 @@ async def approve(
 @command
 async def steer(settings: Settings, execution_id: str, message: str, attach: tuple[Path, ...]) -> None:
     """Send a message that the agent reads before its next step."""
-    _require_text(message, "message")
+    require_text(message, "message")
     attached = as_attachments(attach)
 
     async def send_message(installation: Installation, execution: Execution) -> None:
@@ -377,7 +203,8 @@ async def await_worker(update: Awaitable[T]) -> T:
         raise Unheard from None
 
 
-def _require_text(text: str, what: str) -> None:
+def require_text(text: str, what: str) -> None:
+    """Refuse an empty text."""
     if not text.strip():
         raise InvalidInput(f"the {what} is empty; write some text")
 

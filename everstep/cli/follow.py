@@ -4,14 +4,17 @@ The steps are read from the database. The gateway, if there is one, signals when
 the model's text before it is stored.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
 from time import monotonic
+from typing import TypeAlias
 
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.requests import RequestRow
+from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.cli import output
 from everstep.cli.watch import Watch
@@ -22,6 +25,34 @@ LOOK_SECONDS = 0.2
 
 PENDING_HINT_SECONDS = 3.0
 """Seconds after which a worker should have picked the execution up."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepHead:
+    """The beginning of a step, or of another attempt of it."""
+
+    number: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the execution does until the next piece of output."""
+
+    text: str
+    since: datetime | None = None
+
+
+Shown: TypeAlias = StepHead | StepRow | CallRow | RequestRow | Activity | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPiece:
+    """A piece of output: the text for a pipe, and what it shows, for a terminal that draws it."""
+
+    text: str
+    shown: Shown = None
+    """A `StepRow` is a step that is complete; its text is empty, like that of an activity."""
 
 
 async def follow_lines(execution: Execution) -> AsyncGenerator[str]:
@@ -36,42 +67,75 @@ async def follow_lines(execution: Execution) -> AsyncGenerator[str]:
 
 async def follow_text(execution: Execution, watch: Watch | None = None) -> AsyncGenerator[str]:
     """Yield the output of an execution as text with line ends, until the execution ends."""
+    async with aclosing(follow_pieces(execution, watch)) as pieces:
+        async for piece in pieces:
+            if piece.text:
+                yield piece.text
+
+
+async def follow_pieces(execution: Execution, watch: Watch | None = None) -> AsyncGenerator[OutputPiece]:
+    """Yield the output of an execution in pieces, until the execution ends."""
     watch, output_state, counted = watch or Watch(), _PrintedOutput(), 0
     while True:
         # Taken before the database is read, which then contains everything that precedes this text.
         wrote = watch.latest_text(execution.id)
         row = await execution.get()
-        async for text in _poll_output(execution, row, output_state, counted):
-            yield text
+        async for piece in _poll_output(execution, row, output_state, counted):
+            yield piece
         if row.status.is_terminal:
             break
         counted = row.step_count
         is_time = False
         while not is_time:
-            for text in output_state.of_text(wrote):
-                yield text
+            for piece in output_state.of_text(wrote):
+                yield piece
             is_time = await watch.wait(LOOK_SECONDS)
             wrote = watch.latest_text(execution.id)
             is_time = is_time or output_state.is_behind(wrote)
-    for text in output_state.line_end():
-        yield text
+    for piece in output_state.line_end():
+        yield piece
 
 
 async def _poll_output(
     execution: Execution, row: ExecutionRow, output_state: "_PrintedOutput", counted: int
-) -> AsyncGenerator[str]:
+) -> AsyncGenerator[OutputPiece]:
     # All stored requests are read, not only the open ones: a request that is answered between two reads is
     # printed as well. They are read before the steps, which then contain everything that precedes them.
-    requests = [request for request in await execution.all_requests() if not output_state.is_printed(request)]
+    stored = await execution.all_requests()
+    requests = [request for request in stored if not output_state.is_printed(request)]
+    last: StepRow | None = None
     # Only the last step that the previous read counted may have changed since.
-    async for step in execution.each_step(after=counted - 1):
-        for text in output_state.of_step(step, requests):
-            yield text
+    async for last in execution.each_step(after=counted - 1):
+        for piece in output_state.of_step(last, requests):
+            yield piece
     for request in requests:
-        for text in output_state.of_request(request):
-            yield text
-    for text in output_state.of_row(row):
-        yield text
+        for piece in output_state.of_request(request):
+            yield piece
+    for piece in output_state.of_row(row):
+        yield piece
+    yield OutputPiece("", _activity(row, last, stored))
+
+
+def _activity(row: ExecutionRow, step: StepRow | None, requests: Sequence[RequestRow]) -> Activity:
+    """What an execution does now, or waits for."""
+    waiting = [request for request in requests if request.state is RequestState.OPEN]
+    if row.status is ExecutionStatus.PENDING:
+        return Activity("waiting for a worker", row.created_at)
+    if waiting:
+        asked = output.request_text(waiting[0])
+        return Activity(f"waiting for people: {asked}", waiting[0].created_at)
+    if row.status is ExecutionStatus.PAUSED:
+        return Activity("paused", None)
+    return Activity("starting", row.created_at) if step is None else _step_activity(row, step)
+
+
+def _step_activity(row: ExecutionRow, step: StepRow) -> Activity:
+    if step.waits:
+        return Activity(f"waiting until the next attempt: {step.waits.told}", step.waits.since)
+    if step.facts is None:
+        return Activity(f"{row.agent} thinks", step.started_at)
+    running = [call for call in step.calls if call.record is None]
+    return Activity(", ".join(map(output.running_text, running)) or "between two steps")
 
 
 class _PrintedOutput:
@@ -88,12 +152,12 @@ class _PrintedOutput:
         self._is_over = False
         """Whether all text of that step was printed."""
 
-    def of_row(self, row: ExecutionRow) -> Iterator[str]:
+    def of_row(self, row: ExecutionRow) -> Iterator[OutputPiece]:
         """A hint that no worker starts the execution, after some seconds."""
         if row.status is ExecutionStatus.PENDING and monotonic() - self._began > PENDING_HINT_SECONDS:
             yield from self.once("pending", [f"pending: {output.NO_WORKER}"])
 
-    def of_step(self, step: StepRow, requests: Sequence[RequestRow] = ()) -> Iterator[str]:
+    def of_step(self, step: StepRow, requests: Sequence[RequestRow] = ()) -> Iterator[OutputPiece]:
         """The model's text so far, the requests to people, and the calls that have results."""
         at = step.number, step.attempt
         if step.facts is None and at < self._at:
@@ -113,23 +177,25 @@ class _PrintedOutput:
             yield from self._call(step, call, requests)
         for number, error in enumerate(step.errors):
             yield from self.once(f"error {at} {number}", [output.error_line(error)])
+        if all(call.record for call in step.calls):
+            yield from self.once(f"complete {at}", [], step)
 
-    def _call(self, step: StepRow, call: CallRow, requests: Sequence[RequestRow]) -> Iterator[str]:
+    def _call(self, step: StepRow, call: CallRow, requests: Sequence[RequestRow]) -> Iterator[OutputPiece]:
         """A call with its result, after the requests about it; or how far it is."""
         line = output.call_line(call)
         if call.record:
             for request in requests:
                 if _comes_before(request, step, call):
                     yield from self.of_request(request)
-            yield from self.once(call.call.id, [line])
+            yield from self.once(call.call.id, [line], call)
         elif call.progress:
-            yield from self.once(f"{call.call.id} {line}", [line])
+            yield from self.once(f"{call.call.id} {line}", [line], call)
 
-    def _compactions(self, step: StepRow) -> Iterator[str]:
+    def _compactions(self, step: StepRow) -> Iterator[OutputPiece]:
         for index, compaction in enumerate(step.compactions):
             yield from self.once(f"compact {step.number} {index}", [output.compaction_line(compaction)])
 
-    def of_text(self, wrote: Wrote | None) -> Iterator[str]:
+    def of_text(self, wrote: Wrote | None) -> Iterator[OutputPiece]:
         """The model's text from the gateway, before it is stored."""
         if wrote is None:
             return
@@ -143,7 +209,7 @@ class _PrintedOutput:
         """Whether this text is of a later step or attempt: the stored steps before it are printed first."""
         return wrote is not None and (wrote.step_number, wrote.attempt) > self._at
 
-    def _begin(self, at: tuple[int, int]) -> Iterator[str]:
+    def _begin(self, at: tuple[int, int]) -> Iterator[OutputPiece]:
         number, attempt = at
         key = f"step {number} {attempt}"
         if key not in self._keys:
@@ -151,9 +217,9 @@ class _PrintedOutput:
             self._said.pop(number, None)
         if at > self._at:
             self._at, self._is_over = at, False
-        yield from self.once(key, [output.step_head(number, attempt)])
+        yield from self.once(key, [output.step_head(number, attempt)], StepHead(number, attempt))
 
-    def _new_text(self, number: int, text: str, *, is_all: bool = False) -> Iterator[str]:
+    def _new_text(self, number: int, text: str, *, is_all: bool = False) -> Iterator[OutputPiece]:
         before = self._said.get(number, "")
         if not text or (before.startswith(text) and not (is_all and before[len(text) :].strip())):
             # Already printed, from the database or from the gateway.
@@ -163,30 +229,32 @@ class _PrintedOutput:
             yield from self.line_end()
             before = ""
         new = output.indent(text[len(before) :])
-        yield new if before else f"{output.MODEL_PREFIX}{new}"
+        yield OutputPiece(new if before else f"{output.MODEL_PREFIX}{new}")
         self._said[number], self._in_line = text, True
 
     def is_printed(self, request: RequestRow) -> bool:
         """Whether this request was printed."""
         return str(request.id) in self._keys
 
-    def of_request(self, request: RequestRow) -> Iterator[str]:
+    def of_request(self, request: RequestRow) -> Iterator[OutputPiece]:
         """The lines of a request."""
-        yield from self.once(str(request.id), output.request_lines([request]))
+        yield from self.once(str(request.id), output.request_lines([request]), request)
 
-    def once(self, key: str, lines: list[str] | Iterator[str]) -> Iterator[str]:
+    def once(self, key: str, lines: Iterable[str], shown: Shown = None) -> Iterator[OutputPiece]:
         """Lines that are printed only once per key."""
         if key in self._keys:
             return
         self._keys.add(key)
-        yield from self.line_end()
-        yield from (f"{line}\n" for line in lines)
+        text = "".join(f"{line}\n" for line in lines)
+        if text:
+            yield from self.line_end()
+        yield OutputPiece(text, shown)
 
-    def line_end(self) -> Iterator[str]:
+    def line_end(self) -> Iterator[OutputPiece]:
         """The end of an unfinished line."""
         if self._in_line:
             self._in_line = False
-            yield "\n"
+            yield OutputPiece("\n")
 
 
 def _comes_before(request: RequestRow, step: StepRow, call: CallRow) -> bool:

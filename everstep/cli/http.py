@@ -1,6 +1,7 @@
 """The commands that run the HTTP API and manage its keys."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import click
@@ -11,6 +12,7 @@ from everstep.agent_domain.storage.keys import ApiKey
 from everstep.agent_domain.values import format_moment
 from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
 from everstep.cli.id_arguments import parse_id
+from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.api import api_port, log_requests, open_api
@@ -79,13 +81,17 @@ async def create(settings: Settings, name: str, user: str | None, scopes: Sequen
 
 @keys.command("list")
 @_tenant
+@json_option
 @click.pass_obj
 @command
-async def show(settings: Settings, tenant: str) -> None:
+async def show(settings: Settings, tenant: str, as_json: bool) -> None:
     """List keys, newest first, with their last use."""
     async with open_installation(settings) as installation:
         for key in await installation.keys.keys(tenant):
-            print_line(_key_line(key))
+            if as_json:
+                print_json(_key_entry(key))
+            else:
+                print_line(_key_line(key))
 
 
 @keys.command("revoke")
@@ -105,6 +111,17 @@ async def revoke(settings: Settings, key_id: str, tenant: str) -> None:
         if not await installation.keys.revoke_key(tenant, parsed):
             raise InvalidInput(f"the tenant '{tenant}' has no key {parsed}; `everstep keys list` lists them")
     echo("the key is revoked")
+
+
+def _key_entry(key: ApiKey) -> dict[str, Any]:
+    times = {"created_at": key.created_at, "last_used_at": key.last_used_at, "revoked_at": key.revoked_at}
+    return {
+        "id": str(key.id),
+        "name": key.name,
+        "user_id": key.user_id,
+        "scopes": key.scopes,
+        **{name: at and format_moment(at, 6) for name, at in times.items()},
+    }
 
 
 def _key_line(key: ApiKey) -> str:

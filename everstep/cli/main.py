@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 import click
 
@@ -26,27 +26,29 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Start here": {
         "init": ("init:init", "Write a new project: an agent with a tool, its tests and settings."),
         "up": ("processes:up", "Start a local installation; Ctrl-C stops it."),
-        "run": ("executions:run", "Start an execution and follow it; Ctrl-C stops only the following."),
+        "run": ("run:run", "Start an execution and follow it; Ctrl-C stops only the following."),
         "chat": ("chat:chat", "Talk with an agent, or resume a session; Ctrl-D and Ctrl-C leave."),
         "agents": ("agents:agents", "List the agents that can be started from here; needs no server."),
         "models": ("models:models", "List the configured models; needs no server and asks no provider."),
         "doctor": ("processes:doctor", "Check this installation, and explain how to fix what is wrong."),
     },
     "Look": {
-        "executions": ("executions:executions", "List executions, newest first."),
+        "executions": ("execution_lists:executions", "List executions, newest first."),
         "feedback": ("feedback_export:feedback", "Print the feedback on answers as lines of JSON."),
+        "inbox": ("execution_lists:inbox", "List what waits for people, oldest first."),
         "sessions": ("sessions:sessions", "List sessions, newest first."),
-        "show": ("executions:show", "Show the status of an execution and its steps."),
+        "show": ("show:show", "Show what an execution did, with its requests and subagents."),
         "because": ("because:because", "Say why an execution ended, went on or waits."),
-        "trace": ("executions:trace", "Show why the loop continued or stopped after each step."),
+        "trace": ("show:trace", "Show when each step was, and why the loop went on or stopped."),
         "diff": ("diff:diff", "Compare two executions step by step, with what they cost."),
+        "top": ("top:top", "Show what runs now, live, by tenant and agent."),
         "files": ("downloads:files", "List the files of an execution, or save them to a folder."),
         "what-if": (
             "what_if_command:what_if",
             "Repeat the decisions of past executions under another policy.",
         ),
         "usage": ("reports:usage", "Show tokens and costs by agent, user, model or day."),
-        "follow": ("executions:follow", "Print the steps of an execution as they happen."),
+        "follow": ("run:follow", "Print the steps of an execution as they happen."),
     },
     "Act on an execution": {
         "answer": ("executions:answer", "Answer the oldest open question of an execution."),
@@ -55,7 +57,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "steer": ("executions:steer", "Send a message that the agent reads before its next step."),
         "pause": ("executions:pause", "Pause an execution once its running calls are done."),
         "resume": ("executions:resume", "Resume a paused execution."),
-        "retry": ("executions:retry", "Let a failed execution go on from its last good step."),
+        "retry": ("run:retry", "Let a failed execution go on from its last good step."),
         "cancel": ("executions:cancel", "Stop an execution now and abandon its current step."),
     },
     "Operate": {
@@ -128,6 +130,12 @@ def _print_version(context: click.Context, _option: click.Parameter, is_wanted: 
     help="The local installation's data folder; default: EVERSTEP_DATA, or a folder outside the project.",
 )
 @click.option("--agents", multiple=True, metavar=SOURCE, help=f"{AGENTS_HELP} (EVERSTEP_AGENTS)")
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    help="Colours: auto for a terminal without NO_COLOR; always draws for a terminal, in a pipe as well.",
+)
 @click.option("--traceback", is_flag=True, help="Print a stack trace when a command fails.")
 @click.option(
     "--version",
@@ -138,12 +146,14 @@ def _print_version(context: click.Context, _option: click.Parameter, is_wanted: 
     help="Print the versions of Everstep, Python and the platform, and exit.",
 )
 @click.pass_context
-def commands(context: click.Context, data: Path | None, agents: tuple[str, ...], traceback: bool) -> None:
+def commands(
+    context: click.Context, data: Path | None, agents: tuple[str, ...], color: str, traceback: bool
+) -> None:
     """Durable AI agents: start a local installation, run agents, inspect executions."""
     # Imported here because help and version need no settings.
     from everstep.runtime.settings import Settings, misspelled_variables  # noqa: PLC0415
 
-    del traceback
+    del traceback, color
     try:
         context.obj = Settings.read(data_dir=data, agents=agents or None)
     except EverstepError as error:
@@ -170,6 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     else:
         code = 0
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # Python has none where the shell has closed it.
+    streams: tuple[TextIO | None, ...] = (sys.stdout, sys.stderr)
+    for stream in filter(None, streams):
+        stream.flush()
     os._exit(code)

@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from everstep.agent_domain.values import json_text
 from everstep.cli.command import command, print_line, warn
+from everstep.cli.json_output import json_line, json_option
 from everstep.runtime.local_model.provision import download_weights
 from everstep.runtime.model_checks import ModelCheck, check_models
 from everstep.runtime.models import configured_models
@@ -13,7 +13,7 @@ from everstep.runtime.settings import Settings
 
 
 @click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per model.")
+@json_option
 @click.pass_context
 def models(context: click.Context, as_json: bool) -> None:
     """List the configured models; needs no server and asks no provider."""
@@ -26,7 +26,7 @@ async def _list_models(settings: Settings, *, as_json: bool) -> None:
     entries = configured_models(settings)
     width = max(len(entry["name"]) for entry in entries)
     for entry in entries:
-        print_line(json_text(entry) if as_json else _line(entry, width))
+        print_line(json_line(entry) if as_json else _line(entry, width))
 
 
 @models.command()
@@ -44,7 +44,7 @@ async def download(settings: Settings, name: str) -> None:
 
 @models.command()
 @click.argument("names", nargs=-1, metavar="[MODEL]...")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per model.")
+@json_option
 @click.pass_obj
 @command
 async def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
@@ -55,7 +55,7 @@ async def check(settings: Settings, names: tuple[str, ...], as_json: bool) -> No
     """
     is_well = True
     async for checked in check_models(settings, names):
-        print_line(json_text(_check_entry(checked)) if as_json else _check_line(checked))
+        print_line(json_line(_check_entry(checked)) if as_json else _check_line(checked))
         is_well = is_well and checked.is_good
     if not is_well:
         raise click.exceptions.Exit(1)

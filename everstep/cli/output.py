@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.explanation.because import ExecutionBecause
 from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -15,10 +16,11 @@ from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.requests import RequestKind, RequestRow
+from everstep.agent_domain.storage.requests import RequestKind, RequestRow, RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.agent_domain.tools.summaries import args_summary
 from everstep.agent_domain.values import EMPTY, format_moment, json_text, truncate
+from everstep.cli.times import seconds_text
 
 WIDTH = 200
 MODEL_PREFIX = "  model   "
@@ -43,46 +45,95 @@ def agent_lines(agent: AgentDefinition) -> Iterator[str]:
 
 
 def execution_lines(
-    row: ExecutionRow, ui_url: str | None, namespace: str = "default", public_url: str | None = None
+    row: ExecutionRow,
+    ui_url: str | None,
+    namespace: str = "default",
+    public_url: str | None = None,
+    because: str | None = None,
 ) -> Iterator[str]:
     """One execution with its status and its result."""
-    yield f"execution  {row.ref.execution_id}"
-    yield f"agent      {row.agent}"
+    for label, value in execution_fields(row, ui_url, namespace, public_url, because):
+        yield f"{label:<10} {value}"
+
+
+def execution_fields(
+    row: ExecutionRow,
+    ui_url: str | None,
+    namespace: str = "default",
+    public_url: str | None = None,
+    because: str | None = None,
+) -> Iterator[tuple[str, str]]:
+    """The fields of an execution, with their labels.
+
+    Args:
+        row: The execution.
+        ui_url: The address of Temporal's UI.
+        namespace: Its namespace in Temporal.
+        public_url: The address of the installation, whose console has a page about it.
+        because: Why it ended, waits or goes on.
+    """
+    yield "execution", str(row.ref.execution_id)
+    yield "agent", row.agent
     if row.parent_execution_id:
-        yield f"parent     {row.parent_execution_id}"
+        yield "parent", str(row.parent_execution_id)
     # Most completed executions have the stop reason "completed", too.
     reason = f" ({row.stop_reason})" if row.stop_reason and str(row.stop_reason) != str(row.status) else ""
-    yield f"status     {row.status}{reason}"
+    yield "status", f"{row.status}{reason}"
     if row.status is ExecutionStatus.PENDING:
-        yield f"           {NO_WORKER}"
+        yield "", NO_WORKER
+    if because:
+        yield "because", because
     if row.definition_hash:
-        yield f"definition {row.definition_hash}"
-    yield f"steps      {row.step_count}, {row.usage.get('total', 0)} tokens"
-    yield f"cost       {usd_text(row.cost_usd)}{_tree_text(row)}"
+        yield "definition", row.definition_hash
+    took = f", {seconds_text(_seconds(row))}" if row.completed_at else ""
+    yield "steps", f"{row.step_count}, {row.usage.get('total', 0)} tokens{took}"
+    yield "cost", f"{usd_text(row.cost_usd)}{_tree_text(row)}"
     if ui_url:
-        yield f"temporal   {ui_url}/namespaces/{namespace}/workflows/agent-execution%2F{row.ref.execution_id}"
+        address = f"{ui_url}/namespaces/{namespace}/workflows/agent-execution%2F{row.ref.execution_id}"
+        yield "temporal", address
     if public_url:
-        yield f"console    {public_url}/console/executions/{row.ref.execution_id}"
+        yield "console", f"{public_url}/console/executions/{row.ref.execution_id}"
+    yield from _end_fields(row)
+
+
+def _end_fields(row: ExecutionRow) -> Iterator[tuple[str, str]]:
     if row.cancelled_by:
-        yield f"cancelled  by {row.cancelled_by.text}, {format_moment(row.cancelled_by.at, 0)}"
+        yield "cancelled", f"by {row.cancelled_by.text}, {format_moment(row.cancelled_by.at, 0)}"
     if row.error_message:
-        yield f"error      {row.error_message}"
+        yield "error", row.error_message
     output = row.output or EMPTY
     if output.get("data") is not None:
-        yield f"result     {json_text(output['data'])}"
+        yield "result", json_text(output["data"])
     elif output.get("response"):
-        yield f"answer     {output['response']}"
+        yield "answer", str(output["response"])
 
 
-def step_lines(step: StepRow) -> Iterator[str]:
-    """A step: the model's text, calls and errors."""
+def _seconds(row: ExecutionRow) -> float:
+    began = row.started_at or row.created_at
+    return ((row.completed_at or began) - began).total_seconds()
+
+
+def is_open(request: RequestRow) -> bool:
+    """Whether a request waits for an answer."""
+    return request.state is RequestState.OPEN
+
+
+def step_lines(step: StepRow, width: int | None = WIDTH) -> Iterator[str]:
+    """A step: the messages that it read, the model's text, calls and errors.
+
+    Args:
+        step: The step.
+        width: The length to which texts are cut; None for no limit.
+    """
     yield step_head(step.number, step.attempt)
     yield from map(compaction_line, step.compactions)
+    for message in step.messages[: step.heard]:
+        yield f"  read    {indent(cut(message.text, width))}"
     if text := model_text(step):
-        yield f"{MODEL_PREFIX}{indent(truncate(text, WIDTH))}"
+        yield f"{MODEL_PREFIX}{indent(cut(text, width))}"
     if step.waits:
         yield wait_line(step.waits)
-    yield from map(call_line, step.calls)
+    yield from (call_line(call, width) for call in step.calls)
     yield from map(error_line, step.errors)
     yield from cost_line(step)
 
@@ -105,6 +156,11 @@ def usd_text(cost_usd: Decimal | None) -> str:
     return f"${cost_usd:.{max(2, digits)}f}"
 
 
+def short_usd(cost_usd: Decimal | None) -> str:
+    """A cost for a table."""
+    return "unknown" if cost_usd is None else usd_text(cost_usd)
+
+
 def _tree_text(row: ExecutionRow) -> str:
     if row.tree_cost_usd == row.cost_usd:
         return ""
@@ -118,10 +174,15 @@ def cost_line(step: StepRow) -> Iterator[str]:
 
 
 def wait_line(wait: RetryWait) -> str:
+    """The line about a delayed model call."""
+    return f"  waits   {wait_text(wait)}"
+
+
+def wait_text(wait: RetryWait) -> str:
     """The reason for a delayed model call, and the seconds until the next attempt."""
     seconds = max(1, ceil((wait.until - datetime.now(UTC)).total_seconds()))
     reason = f"{wait.told.split(', next attempt')[0]}, next attempt in {seconds} s"
-    return f"  waits   {reason} ({indent(truncate(wait.error, WIDTH))})"
+    return f"{reason} ({indent(truncate(wait.error, WIDTH))})"
 
 
 def model_text(step: StepRow) -> str:
@@ -145,12 +206,24 @@ def _state_text(row: CallRow) -> str:
     return f"runs: {row.progress.detail}" if row.progress else _STATES[row.state]
 
 
-def call_line(row: CallRow) -> str:
+def running_text(row: CallRow) -> str:
+    """A call without a result, on one line."""
+    how_far = f" {row.progress.detail}" if row.progress else ""
+    verb = "runs" if row.state == "reserved" or row.progress else "waits"
+    return f"{row.call.name} {verb}{how_far}"
+
+
+def cut(text: str, width: int | None) -> str:
+    """A text, cut to a length unless that is None."""
+    return text if width is None else truncate(text, width)
+
+
+def call_line(row: CallRow, width: int | None = WIDTH) -> str:
     """A call with its result or its state."""
     call = f"{row.call.name}({args_summary(row.allowed.args)})"
-    result = indent(truncate(row.record.text, WIDTH)) if row.record else _state_text(row)
+    result = indent(cut(row.record.text, width)) if row.record else _state_text(row)
     again = f"  ({row.attempts} attempts)" if row.attempts > 1 else ""
-    ref = _error_ref(row.record.error if row.record else None)
+    ref = error_reference(row.record.error if row.record else None)
     files = row.record.attachments if row.record else ()
     attached = "".join(f"\n  file    {each}  {each.id}" for each in files)
     return f"  tool    {call} -> {result}{ref}{again}{attached}"
@@ -158,12 +231,22 @@ def call_line(row: CallRow) -> str:
 
 def error_line(error: StepError) -> str:
     """An error of a step."""
-    return f"  error   {indent(error.message)}{_error_ref(error)}"
+    return f"  error   {indent(error_text(error))}"
 
 
-def _error_ref(error: StepError | None) -> str:
-    # Viewers see this reference where the text of the error is hidden; it lets an operator find the error.
+def error_text(error: StepError) -> str:
+    """An error, with its reference."""
+    return f"{error.message}{error_reference(error)}"
+
+
+def error_reference(error: StepError | None) -> str:
+    """The reference of an error that viewers see in place of its text; an operator finds it by that."""
     return f"  (ref {error.ref})" if error and error.ref and error.told != error.message else ""
+
+
+def reasons(because: ExecutionBecause) -> dict[int, str]:
+    """Why each step was followed by another one, or by none."""
+    return {step.number: step.sentence for step in because.steps}
 
 
 def vote_lines(step: StepRow) -> Iterator[str]:
@@ -181,23 +264,38 @@ def vote_lines(step: StepRow) -> Iterator[str]:
 def request_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
     """Open requests, with the commands that answer them."""
     for request in requests:
-        if request.kind is CallNeed.INPUT:
-            yield f"question   {request.request.get('prompt', '')}"
-            choices = request.request.get("choices")
-            if choices:
-                yield f"choices    {', '.join(choices)}"
-            yield f"           everstep answer {request.ref.execution_id} TEXT"
-        elif request.kind is RequestKind.BUDGET:
-            asked = request.request
-            yield f"budget     {exhausted_text(asked)}"
-            yield f"           everstep budget {request.ref.execution_id} --{asked['unit']} TOTAL"
-        else:
-            yield f"approval   {request.tool} {json_text(request.args)}"
-            yield f"           everstep approve {request.ref.execution_id} [--deny]"
+        yield f"{request_kind(request):<10} {request_text(request)}"
+        if choices := request.request.get("choices"):
+            yield f"choices    {', '.join(choices)}"
+        yield f"           {request_command(request)}"
+        if request.kind is CallNeed.APPROVAL:
             yield f"digest     {request.args_digest}"
             if request.policy:
                 until = f" until {format_moment(request.expires_at, 0)}" if request.expires_at else ""
                 yield f"by         {request.policy.approver_text}{until}"
+
+
+def request_kind(request: RequestRow) -> str:
+    """What a request asks for, in one word."""
+    return {CallNeed.INPUT: "question", RequestKind.BUDGET: "budget"}.get(request.kind, "approval")
+
+
+def request_text(request: RequestRow) -> str:
+    """What a request asks: the question, the call, or the exhausted budget."""
+    if request.kind is CallNeed.INPUT:
+        return str(request.request.get("prompt", ""))
+    if request.kind is RequestKind.BUDGET:
+        return exhausted_text(request.request)
+    return f"{request.tool} {json_text(request.args)}"
+
+
+def request_command(request: RequestRow) -> str:
+    """The command that answers a request."""
+    if request.kind is CallNeed.INPUT:
+        return f"everstep answer {request.ref.execution_id} TEXT"
+    if request.kind is RequestKind.BUDGET:
+        return f"everstep budget {request.ref.execution_id} --{request.request['unit']} TOTAL"
+    return f"everstep approve {request.ref.execution_id} [--deny]"
 
 
 def exhausted_text(request: Mapping[str, Any]) -> str:
@@ -216,6 +314,11 @@ _VERDICTS = {
 }
 
 
+def verdict_text(resolution: Resolution) -> str:
+    """What was decided, as a participle."""
+    return _VERDICTS.get(resolution.outcome, resolution.outcome)
+
+
 def decision_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
     """The decisions about calls and the answers to questions, with who gave them."""
     for request in requests:
@@ -223,7 +326,7 @@ def decision_lines(requests: Sequence[RequestRow]) -> Iterator[str]:
         if resolution is None:
             continue
         is_budget = request.kind is RequestKind.BUDGET
-        verdict = _VERDICTS.get(resolution.outcome, resolution.outcome)
+        verdict = verdict_text(resolution)
         by = f" by {resolution.by.text}, {format_moment(resolution.by.at, 0)}" if resolution.by else ""
         reason = f": {resolution.reason}" if resolution.reason else ""
         what = f"{resolution.value} {request.request['unit']}" if is_budget else request.tool

@@ -7,6 +7,7 @@ log lines, errors of click and stack traces, passes through `VisibleText`, in wh
 
 import codecs
 import io
+import sys
 from contextvars import ContextVar
 from typing import TextIO, cast
 
@@ -59,8 +60,44 @@ def show_progress(text: str) -> None:
         _IS_SHOWN.reset(token)
 
 
+class StyledOutput:
+    """Standard output for the library that draws pages, whose styles and cursor movements pass.
+
+    Only `everstep.cli.console` writes here: it makes all texts visible itself.
+    """
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the characters that the terminal can show."""
+        stream: TextIO = sys.stdout
+        return "ascii" if getattr(stream, "is_ascii", False) else stream.encoding
+
+    def isatty(self) -> bool:
+        """Whether standard output is a terminal."""
+        return sys.stdout.isatty()
+
+    def fileno(self) -> int:
+        """The file descriptor of standard output."""
+        return sys.stdout.fileno()
+
+    def flush(self) -> None:
+        """Flush standard output."""
+        sys.stdout.flush()
+
+    def write(self, text: str, /) -> int:
+        """Write a text as it is."""
+        token = _IS_SHOWN.set(True)
+        try:
+            return sys.stdout.write(text)
+        finally:
+            _IS_SHOWN.reset(token)
+
+
 class VisibleText(io.TextIOWrapper):
     """A text stream that makes everything visible that is written to it."""
+
+    is_ascii = False
+    """Whether the terminal shows only ASCII."""
 
     def write(self, text: str, /) -> int:
         """Write the visible form of a text."""
@@ -73,6 +110,9 @@ def visible_stream(stream: TextIO) -> TextIO:
         return stream
     stream.flush()
     # click treats an ASCII stream as misconfigured, and would write UTF-8 around this wrapper.
-    encoding = "utf-8" if codecs.lookup(stream.encoding).name == "ascii" else stream.encoding
+    is_ascii = codecs.lookup(stream.encoding).name == "ascii"
+    encoding = "utf-8" if is_ascii else stream.encoding
     binary = cast("TextIO", stream).buffer
-    return VisibleText(binary, encoding=encoding, errors="replace", line_buffering=stream.line_buffering)
+    wrapped = VisibleText(binary, encoding=encoding, errors="replace", line_buffering=stream.line_buffering)
+    wrapped.is_ascii = is_ascii
+    return wrapped

@@ -9,6 +9,7 @@ import click
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
+from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo
 from everstep.runtime.agent_process import AgentReport
 from everstep.runtime.data_folder import find_data_folder
@@ -188,18 +189,23 @@ async def db_start_epoch(settings: Settings) -> None:
     is_flag=True,
     help="If all checks pass, repair what crashed processes and operators left inconsistent.",
 )
+@json_option
 @click.pass_obj
 @command
-async def doctor(settings: Settings, repair: bool) -> None:
+async def doctor(settings: Settings, repair: bool, as_json: bool) -> None:
     """Check this installation, and explain how to fix what is wrong."""
     is_well = True
     async for finding in run_checks(settings):
-        print_line(("ok     " if finding.is_good else "WRONG  ") + finding.text)
+        if as_json:
+            print_json({"status": "ok" if finding.is_good else "wrong", "text": finding.text})
+        else:
+            print_line(("ok     " if finding.is_good else "WRONG  ") + finding.text)
         is_well = is_well and finding.is_good
     if repair and is_well:
         async with open_installation(settings) as installation:
             repairs = await installation.reconciler.once(thorough=True)
-        print_line(f"repaired  {repairs}" if repairs else "nothing to repair")
+        said = f"repaired  {repairs}" if repairs else "nothing to repair"
+        (warn if as_json else print_line)(said)
     if not is_well:
         raise click.exceptions.Exit(1)
 

@@ -6,6 +6,7 @@ import click
 
 from everstep.agent_domain.storage.usage_report import UsageGroup
 from everstep.cli.command import command, print_line
+from everstep.cli.json_output import json_option, print_json
 from everstep.cli.output import usd_text
 from everstep.cli.printing import echo
 from everstep.cli.remote import api_options, open_remote
@@ -20,7 +21,7 @@ TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ")
 @click.option("--by", "group", type=GROUPS, default=UsageGroup.AGENT.value, show_default=True)
 @click.option("--since", type=click.DateTime(TIMES), help="In UTC; default: 30 days before --until.")
 @click.option("--until", type=click.DateTime(TIMES), help="In UTC; default: now.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
+@json_option
 @api_options
 @click.pass_obj
 @command
@@ -39,7 +40,7 @@ async def usage(
     async with open_remote(settings, url, token) as remote:
         report = await remote.get(UsageResponse, "/agent/usage", **wanted)
     if as_json:
-        print_line(report.model_dump_json())
+        print_json(report)
         return
     if not report.groups:
         echo("There are no executions in this time.", err=True)

@@ -29,6 +29,7 @@ from everstep.agent_domain.storage.contexts import ContextCaller
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.session_store import SessionStore
 from everstep.agent_domain.storage.sessions import (
+    AGENT_KEY,
     CompleteMessage,
     ExecutionLaunch,
     MessageOutcome,
@@ -64,9 +65,6 @@ TIMEOUTS = (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError)
 
 DELIVERY_SECONDS = 5.0
 """The time limit for a starting execution to accept earlier commands."""
-
-AGENT_KEY = "agent"
-"""The key in a session's metadata for the agent that receives its messages."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from temporalio.service import RPCError
 from everstep.activities.failpoints import Strike, inert
 from everstep.agent_domain.agents.spawning import needed_resources
 from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.storage.overview import OverviewReader
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.capabilities.mcp import close_connections
 from everstep.client import titles
@@ -50,6 +51,7 @@ from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
 from everstep.store.gateways import PostgresGateways
 from everstep.store.keys import PostgresKeys
+from everstep.store.overview import PostgresOverview
 from everstep.store.sessions import PostgresSessions
 from everstep.streams.ordering import OrderedBus
 
@@ -217,6 +219,11 @@ class Installation:
     def keys(self) -> PostgresKeys:
         """The store of idempotency keys and API keys."""
         return PostgresKeys(self.store.engine)
+
+    @property
+    def overview(self) -> OverviewReader:
+        """What runs now, over all tenants."""
+        return PostgresOverview(self.store.engine)
 
     async def work(self, stop: asyncio.Event, strike: Strike = inert) -> None:
         """Run a worker until the stop event; running model calls may finish.

@@ -28,6 +28,7 @@ from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page
 from everstep.agent_domain.storage.requests import NO_ACCESS, RequestAccess, RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import (
+    AGENT_KEY,
     ALL_SESSIONS,
     ExecutionFilter,
     ExecutionLaunch,
@@ -95,10 +96,14 @@ class PostgresSessions(MessageFeedback):
     ) -> Page[SessionRow]:
         """Return a page of sessions, newest first."""
         query = _filter_by_scope(select(sessions), scope)
-        for name in ("status", "related_type", "related_id"):
+        for name in ("status", "related_type", "related_id", "user_id"):
             value = getattr(wanted, name)
             if value is not None:
                 query = query.where(sessions.c[name] == str(value))
+        if wanted.agent is not None:
+            query = query.where(sessions.c.metadata[AGENT_KEY].as_string() == wanted.agent)
+        if wanted.since is not None:
+            query = query.where(sessions.c.created_at >= wanted.since)
         if wanted.search is not None:
             title = func.to_tsvector(literal_column("'simple'"), func.coalesce(sessions.c.title, ""))
             query = query.where(
@@ -218,10 +223,18 @@ class PostgresSessions(MessageFeedback):
         query = select(*ROW).where(executions.c.tenant_id == scope.tenant_id)
         if scope.user_id is not None:
             query = query.where(executions.c.user_id == scope.user_id)
-        for name in ("session_id", "parent_execution_id", "status"):
-            value = getattr(wanted, name)
+        columns = {
+            executions.c.session_id: wanted.session_id,
+            executions.c.parent_execution_id: wanted.parent_execution_id,
+            executions.c.status: wanted.status,
+            executions.c.agent_type: wanted.agent,
+            executions.c.user_id: wanted.user_id,
+        }
+        for column, value in columns.items():
             if value is not None:
-                query = query.where(executions.c[name] == value)
+                query = query.where(column == value)
+        if wanted.since is not None:
+            query = query.where(executions.c.created_at >= wanted.since)
         return await self._load_page(query, executions, rows.execution_row, cursor, limit)
 
     async def snapshots(

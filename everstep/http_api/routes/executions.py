@@ -42,7 +42,7 @@ from everstep.http_api.schemas.request_bodies import (
 )
 from everstep.http_api.schemas.responses import PageResponse, page_response
 from everstep.http_api.schemas.step_responses import BecauseResponse, Decision, Step
-from everstep.http_api.schemas.text import Cursor, Limit
+from everstep.http_api.schemas.text import Cursor, Instant, Limit, Text
 
 routes = router("executions")
 
@@ -79,17 +79,20 @@ async def start_execution(
 
 
 @routes.get("/agent/executions")
-async def list_executions(
+async def list_executions(  # noqa: PLR0913 -- FastAPI calls it by keyword
     api: ApiDep,
     caller: CallerDep,
     session_id: UUID | None = None,
     parent_execution_id: UUID | None = None,
     status: ExecutionStatus | None = None,
+    agent: Text | None = None,
+    user_id: Text | None = None,
+    since: Annotated[Instant | None, Query(description="Only those accepted then or later.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> PageResponse[ExecutionResponse]:
     """List executions, newest first."""
-    wanted = ExecutionFilter(session_id, parent_execution_id, status)
+    wanted = ExecutionFilter(session_id, parent_execution_id, status, agent, user_id, since)
     page = await api.sessions.store.executions_of(caller.scope, wanted, cursor=cursor, limit=limit)
     return page_response(page, partial(ExecutionResponse.of, in_full=caller.sees_all))
 

@@ -13,6 +13,7 @@ from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.contexts import ContextCaller
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.sessions import (
+    AGENT_KEY,
     ExecutionFilter,
     NewSession,
     OnBusy,
@@ -22,7 +23,7 @@ from everstep.agent_domain.storage.sessions import (
 )
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY, FrozenDict
-from everstep.client.sessions import AGENT_KEY, SendResult as Accepted, UserMessage
+from everstep.client.sessions import SendResult as Accepted, UserMessage
 from everstep.http_api.auth import CallerDep, acting_scope, acting_user, usable_model
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
@@ -43,7 +44,7 @@ from everstep.http_api.schemas.responses import (
     Session,
     page_response,
 )
-from everstep.http_api.schemas.text import Cursor, Limit, Text
+from everstep.http_api.schemas.text import Cursor, Instant, Limit, Text
 from everstep.steps import json_schema
 
 routes = router("sessions")
@@ -69,7 +70,7 @@ async def create_session(body: NewSessionSent, api: ApiDep, caller: CallerDep, k
 
 
 @routes.get("/agent/sessions")
-async def list_sessions(
+async def list_sessions(  # noqa: PLR0913 -- FastAPI calls it by keyword
     api: ApiDep,
     caller: CallerDep,
     status: SessionStatus | None = None,
@@ -78,11 +79,14 @@ async def list_sessions(
     search: Annotated[
         Text | None, Query(max_length=200, description="Words of the title; the last one may be a prefix.")
     ] = None,
+    agent: Annotated[Text | None, Query(description="The agent that the session names.")] = None,
+    user_id: Text | None = None,
+    since: Annotated[Instant | None, Query(description="Only sessions that began then or later.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> PageResponse[Session]:
     """List sessions, newest first."""
-    wanted = SessionFilter(status, related_type, related_id, search)
+    wanted = SessionFilter(status, related_type, related_id, search, agent, user_id, since)
     page = await api.sessions.store.sessions(caller.scope, wanted, cursor=cursor, limit=limit)
     return page_response(page, Session.of)
 

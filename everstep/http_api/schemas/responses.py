@@ -10,13 +10,14 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.feedback import AnswerFeedback, Feedback, Rating
 from everstep.agent_domain.storage.sessions import (
+    AGENT_KEY,
     Route,
     SessionMessageRow,
     SessionRow,
     SessionStatus,
 )
 from everstep.agent_domain.stream.session_messages import MessageRole
-from everstep.client.sessions import AGENT_KEY, SendResult as Accepted
+from everstep.client.sessions import SendResult as Accepted
 from everstep.http_api import samples
 from everstep.http_api.samples import example
 from everstep.http_api.schemas.attachment_responses import AttachmentResponse

@@ -86,6 +86,9 @@ class HesitantModel:
         self.heard = [message.text for message in request.messages]
         if request.messages[-1].text == "Never mind":
             return says("Fine.")
+        if request.messages[-1].text == "Say nothing yet":
+            await self.go_on.wait()
+            return says("Here I am.")
         on_text("Let me think")
         await self.go_on.wait()
         on_text(" about it.")

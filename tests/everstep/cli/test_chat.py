@@ -25,7 +25,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.storage.usage_report import UsageGroup
 from everstep.agent_domain.values import EMPTY
-from everstep.cli import conversation, remote
+from everstep.cli import remote
+from everstep.cli.decisions import HOW_TO_DECIDE
 from everstep.cli.main import commands
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
@@ -273,7 +274,7 @@ async def test_a_call_is_decided_with_its_shown_digest(room: ChatSetup, decision
     """8.6.2"""
     shown = await room.output_of("chat", typed=f"pay\n{decision}\n")
 
-    asked = f'transfer waits for approval: {{"euros":80}}\n{conversation.HOW_TO_DECIDE}\n'
+    asked = f'transfer waits for approval: {{"euros":80}}\n{HOW_TO_DECIDE}\n'
     assert shown.count(asked) == 1
     assert outcome in shown.partition(asked)[2]
     assert shown.splitlines()[-1] == "It is done."

@@ -157,7 +157,7 @@ async def test_a_trace_shows_who_decided(desk: CommandLine) -> None:
     execution = await desk.client.start("clerk", "shout")
     await execution.result()
 
-    said = await desk.output_of("trace", execution.id)
+    said = await desk.output_of("trace", execution.id, "--votes")
 
     assert "  another step, decided by ToolCallPresenceCheck" in said
     assert "  stop: completed, decided by ToolCallPresenceCheck" in said

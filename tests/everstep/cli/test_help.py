@@ -21,6 +21,7 @@ SLOW = {
     "anthropic",
     "yaml",
     "asyncio",
+    "rich",
     "jsonschema_rs",
 }
 

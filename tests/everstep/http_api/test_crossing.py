@@ -196,11 +196,16 @@ async def test_lists_of_another_user_are_refused(sign_in: MakeCaller, work: None
     for query in (
         {"session_id": theirs.ids["session_id"]},
         {"parent_execution_id": theirs.ids["execution_id"]},
+        {"user_id": "ann"},
+        {"since": "2020-01-01T00:00:00Z"},
     ):
         assert (await ben.get("/agent/executions", **query))["items"] == []
     cursor = (await ann.get("/agent/sessions", limit=1))["next_cursor"]
     assert (await ben.get("/agent/sessions", cursor=cursor))["items"] == []
-    assert (await ben.get("/agent/sessions", search="treasure"))["items"] == []
+    for wanted in ({"search": "treasure"}, {"user_id": "ann"}, {"since": "2020-01-01T00:00:00Z"}):
+        assert (await ben.get("/agent/sessions", **wanted))["items"] == []
+    assert (await ann.get("/agent/sessions", user_id="ann", since="2020-01-01T00:00:00Z"))["items"]
+    assert (await ann.get("/agent/executions", user_id="ann", agent="nobody"))["items"] == []
     del work
 
 

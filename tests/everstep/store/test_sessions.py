@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4
@@ -55,6 +56,8 @@ from tests.everstep.store.store_words import (
     run_step,
     texts,
 )
+
+LONG_AGO, FAR_AHEAD = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @pytest_asyncio.fixture
@@ -117,6 +120,10 @@ class TestSessions:
             (SessionFilter(search="rome tr"), ["Trip to Rome"]),
             (SessionFilter(search="'ro & !:*"), ["Trip to Rome", "Rome again"]),
             (SessionFilter(search="paris"), []),
+            (SessionFilter(agent="guide"), ["Rome again"]),
+            (SessionFilter(user_id=BOB), []),
+            (SessionFilter(related_type="ticket", since=LONG_AGO), ["Trip to Rome", "Rome again"]),
+            (SessionFilter(since=FAR_AHEAD), []),
         ],
     )
     async def test_they_are_found_by_their_messages(
@@ -124,7 +131,9 @@ class TestSessions:
     ) -> None:
         old = await new_session_id(store, title="Old trip")
         await store.change_session(ALL, old, SessionChanges(status=SessionStatus.ARCHIVED))
-        await new_session_id(store, title="Rome again", context=Context("ticket", "1"))
+        await new_session_id(
+            store, title="Rome again", context=Context("ticket", "1"), metadata=frozen_map({"agent": "guide"})
+        )
         await new_session_id(store, title="Trip to Rome", context=Context("ticket", "2"))
         await new_session_id(store)
 
@@ -494,6 +503,12 @@ class TestLists:
             "session": (ExecutionFilter(session_id), [child, ref]),
             "children": (ExecutionFilter(parent_execution_id=ref.execution_id), [child]),
             "running": (ExecutionFilter(status=ExecutionStatus.RUNNING), [ref]),
+            "agent": (ExecutionFilter(agent="helper"), [child, ref]),
+            "another agent": (ExecutionFilter(agent="nobody"), []),
+            "user": (ExecutionFilter(user_id=HERS.user_id), [child, ref]),
+            "another user": (ExecutionFilter(user_id=BOB), []),
+            "since then": (ExecutionFilter(since=LONG_AGO), [child, ref]),
+            "since later": (ExecutionFilter(since=FAR_AHEAD), []),
             "none": (ExecutionFilter(uuid4()), []),
         }
         for name, (filter_, refs) in wanted.items():

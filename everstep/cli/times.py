@@ -1,0 +1,60 @@
+"""Times of commands: in arguments, and as people read them."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SCALES: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+TENTHS_BELOW: Final = 9.95
+"""Seconds below which a tenth of a second is shown."""
+_AGO = re.compile(r"(\d{1,5})([smhdw])")
+
+
+class Since(click.ParamType[datetime]):
+    """A time: how long ago (`2h`), a day or a time in UTC."""
+
+    name = "since"
+
+    def convert(
+        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read the argument."""
+        if isinstance(value, datetime):
+            return value
+        if ago := _AGO.fullmatch(value.strip()):
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        try:
+            at = datetime.fromisoformat(value.strip())
+        except ValueError:
+            self.fail(
+                f"{value!r} is no time; write how long ago, such as 30m, 2h or 7d, or a time in UTC, such as "
+                "2026-01-16 or 2026-01-16T10:05:00Z",
+                param,
+                ctx,
+            )
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+since_option = click.option(
+    "--since", type=Since(), metavar="TIME", help="Only what began since: 30m, 2h, 7d ago, or a time in UTC."
+)
+"""`--since` of the commands that list."""
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in its two largest units: `0.3 s`, `42 s`, `3 m 05 s`, `2 h 10 m`, `5 d 03 h`."""
+    if seconds < TENTHS_BELOW:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, part in _SCALES:
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller:02} {part}"
+    return f"{whole} s"
+
+
+def age_text(at: datetime, now: datetime) -> str:
+    """How long ago a time was."""
+    return seconds_text((now - at).total_seconds())
