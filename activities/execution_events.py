@@ -10,7 +10,8 @@ from everstep.agent_domain.capabilities.rights import OLD_POLICY
 from everstep.agent_domain.ids import budget_request_id
 from everstep.agent_domain.loop.compact_outcomes import expand
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
-from everstep.agent_domain.loop.status import ExecutionStatus, WireStatus, final_situation
+from everstep.agent_domain.loop.explanations import DecidedStep, one_line, outcome_sentence
+from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, WireStatus, final_situation
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.calls import CallRecord, Reservation
 from everstep.agent_domain.storage.requests import RequestRow
@@ -42,7 +43,9 @@ def step_start_events(
             else []
         ),
         *(_step_end_events(material, request.outcome) if request.outcome is not None else ()),
-        *_evaluation_events(request.number - 1, request.outcome, material),
+        *_evaluation_events(
+            request.number - 1, request.outcome, material, _decided_step(material, request.hears)
+        ),
         _with_announcement(event, session_messages.step_started_announcement(request.number)),
         *_superseded_events(request.number, attempt, started),
     )
@@ -84,10 +87,26 @@ def _public_evaluation(outcome: FrozenDict | None, material: StepInput) -> Conti
 
 
 def _evaluation_events(
-    number: int, outcome: FrozenDict | None, material: StepInput
+    number: int,
+    outcome: FrozenDict | None,
+    material: StepInput,
+    step: DecidedStep,
+    *,
+    is_failed: bool = False,
 ) -> tuple[EventRecord, ...]:
     evaluation = _public_evaluation(outcome, material)
-    return (envelopes.continuation_record(number, evaluation),) if evaluation else ()
+    if evaluation is None:
+        return ()
+    because = outcome_sentence(evaluation, step, number, is_failed=is_failed)
+    return (envelopes.continuation_record(number, evaluation, because),)
+
+
+def _decided_step(material: StepInput, hears: int = 0) -> DecidedStep:
+    before = material.before
+    if before is None:
+        return DecidedStep(has_messages_next=hears > 0)
+    names = (call.name for call in before.facts.calls)
+    return DecidedStep.of(names, before.step_errors, has_messages_next=hears > 0)
 
 
 def _step_end_events(material: StepInput, outcome: FrozenDict | None) -> tuple[EventRecord, ...]:
@@ -172,9 +191,13 @@ def settlement_events(
     step_end = _step_end_events(material, request.outcome) if request.completes_step else ()
     # Another step may have been decided on before the cancel, and its evaluation was stored under the same
     # step: the settlement's key distinguishes the two.
+    step, is_failed = _decided_step(material), request.agent_status is AgentStatus.FAILED
+    step = replace(step, error_text=one_line(error)) if error else step
     evaluations = [
         replace(event, key=f"{event.key}/{request.key}")
-        for event in _evaluation_events(request.step_count, request.outcome, material)
+        for event in _evaluation_events(
+            request.step_count, request.outcome, material, step, is_failed=is_failed
+        )
     ]
     return [*requests, *step_end, *evaluations, _status_change_event(request, answer, error, output)]
 

@@ -11,9 +11,10 @@ from everstep.agent_domain.explanation.states import explain_state
 from everstep.agent_domain.loop.explanations import explain_end
 from everstep.agent_domain.loop.loop import Decision
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.state.events import ContinuationEvaluated, Event, EventBus
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import InferenceResponse
-from everstep.agent_domain.testing import MockTool, ScriptedModel
+from everstep.agent_domain.testing import MockTool, ScriptedModel, calls
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict
@@ -96,6 +97,21 @@ async def test_a_run_in_this_process_says_why_it_ended(scenario: Scenario) -> No
 
     assert explain_state(state).sentence == scenario.because
     assert explain_state(AgentState.from_dict(state.to_dict())).sentence == scenario.because
+
+
+async def test_each_evaluation_of_a_run_says_why_another_step_follows_or_none() -> None:
+    """15.1.1: listeners in this process receive the sentence with the votes."""
+    heard = list[Event]()
+    builder = AgentBuilder.new().with_driver(ToolCallingDriver(ScriptedModel(calls(("look", {})), "Done")))
+    definition = builder.with_tools([MockTool("look")]).definition()
+
+    await LocalRunner(definition, events=EventBus([heard.append])).run(AgentState.empty().with_messages("Go"))
+
+    evaluations = [event for event in heard if isinstance(event, ContinuationEvaluated)]
+    assert [event.to_dict()["because"] for event in evaluations] == [
+        "went on: the model called 1 tool: look",
+        "completed: the model answered without calling tools",
+    ]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

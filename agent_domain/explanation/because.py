@@ -131,13 +131,16 @@ class StepExplainer:
             return next_step_sentence(outcome, replace(decided, has_messages_next=has_messages))
         if outcome is None and step.number < self.row.step_count:
             return f"interrupted: by the exception of step {step.number + 1}"
-        if self.row.status.is_terminal:
-            return ended_sentence(self.row, step, in_full=self.in_full)
-        return self._waiting_sentence(step)
+        if not self.row.status.is_terminal:
+            return self._waiting_sentence(step)
+        if step.facts is None:
+            return "abandoned: the execution ended before the model had answered"
+        return ended_sentence(self.row, step, in_full=self.in_full)
 
     def _waiting_sentence(self, step: StepRow) -> str:
         now = self.now
-        opened = [request for request in self.requests if request.step_number == step.number]
+        # The budget that the next step waits for is requested before that step begins.
+        opened = [request for request in self.requests if request.step_number >= step.number]
         if opened:
             more = f", and {len(opened) - 1} more" if len(opened) > 1 else ""
             return f"{request_sentence(opened[0], now)}{more}"
@@ -242,7 +245,11 @@ def _superseded(step: StepRow) -> Iterator[str]:
 
 
 def _attempts_text(attempts: Sequence[int]) -> str:
-    return f"{'attempt' if len(attempts) == 1 else 'attempts'} {', '.join(map(str, attempts))}"
+    first, last = attempts[0], attempts[-1]
+    if first == last:
+        return f"attempt {first}"
+    is_range = len(attempts) == last - first + 1
+    return f"attempts {first} to {last}" if is_range else f"attempts {', '.join(map(str, attempts))}"
 
 
 def _outage(step: StepRow) -> str:

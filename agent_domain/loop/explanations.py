@@ -103,6 +103,15 @@ def end_sentence(
     return f"failed: {text}, and the last step failed{_prefixed(': ', step.error_text)}"
 
 
+def outcome_sentence(
+    outcome: ContinuationOutcome, step: DecidedStep, steps: int, *, is_failed: bool = False
+) -> str:
+    """Why another step followed, or why the execution ended; see `end_sentence`."""
+    if outcome.should_continue:
+        return next_step_sentence(outcome, step)
+    return end_sentence(outcome, step, steps, is_failed=is_failed)
+
+
 def next_step_sentence(outcome: ContinuationOutcome, step: DecidedStep) -> str:
     """Why another step followed."""
     policy = _policy_vote(outcome)

@@ -213,7 +213,8 @@ class EventEnvelopeAdapter:
             self._begin_run()
         self._run.step_count = event.step_number
         if self.config.include_continuation_trace:
-            self._send(envelopes.continuation_record(event.step_number, event.outcome), event.at)
+            record = envelopes.continuation_record(event.step_number, event.outcome, event.because)
+            self._send(record, event.at)
         if event.should_continue:
             return
         self._run.is_over, self._run.cost_usd = True, event.cost_usd

@@ -33,7 +33,7 @@ class Event:
 
     keys: ClassVar[Mapping[str, str]] = {}
     """Keys of attributes whose key is not simply their name in camelCase."""
-    optional: ClassVar[tuple[str, ...]] = ("output", "cost_usd")
+    optional: ClassVar[tuple[str, ...]] = ("output", "cost_usd", "because")
     """Attributes that the payload leaves out while they are None."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -255,6 +255,8 @@ class ContinuationEvaluated(Event):
     """The structured result as JSON, if the execution ends with one."""
     cost_usd: Decimal | None = None
     """What the run cost so far, in US dollars; None, and left out of JSON, if it is unknown."""
+    because: str | None = None
+    """Why another step follows or none does, in one sentence."""
 
     @property
     def step(self) -> int:

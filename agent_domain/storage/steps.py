@@ -45,6 +45,8 @@ class PreviousStep:
     """From its start to its completion, or to now."""
     inner_usage: Usage = Usage()
     """Tokens used by model calls of its tools, hooks and processors so far."""
+    step_errors: tuple[StepError, ...] = field(default=(), compare=False)
+    """Its own errors with their messages, or those of its failed calls if it has none."""
 
     @property
     def cost_usd(self) -> Decimal | None:

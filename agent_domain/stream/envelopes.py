@@ -274,14 +274,17 @@ def step_completed_record(
     return _record(EnvelopeType.AGENT_STEP_COMPLETED, f"step/{step_number}/completed", payload | optional)
 
 
-def continuation_record(step_number: int, outcome: ContinuationOutcome) -> EventRecord:
-    """The outcome of the evaluation after a step, with every vote."""
+def continuation_record(
+    step_number: int, outcome: ContinuationOutcome, because: str | None = None
+) -> EventRecord:
+    """The outcome of the evaluation after a step, with every vote and the sentence that explains it."""
     votes = [
         {"criterion": vote.name, "decision": vote.decision, "reason": vote.reason}
         | ({"source": vote.source} if vote.source else {})
         for vote in outcome.evaluations
     ]
-    payload = {"step_number": step_number, **_verdict(outcome), "evaluations": votes}
+    sentence = {"because": because} if because else {}
+    payload = {"step_number": step_number, **_verdict(outcome), **sentence, "evaluations": votes}
     return _record(EnvelopeType.AGENT_CONTINUATION, f"step/{step_number}/continuation", payload)
 
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
+from everstep.agent_domain.loop.explanations import DecidedStep, outcome_sentence
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.state.events import (
@@ -142,6 +143,14 @@ class EventNarrator:
                 last_response=state.final_response,
                 output=state.execution.output_data,
                 cost_usd=_known_cost(state),
+                because=outcome_sentence(
+                    outcome,
+                    DecidedStep.of((call.name for call in step.tool_calls), step.errors, in_full=True)
+                    if step
+                    else DecidedStep(),
+                    state.step_count,
+                    is_failed=status is AgentStatus.FAILED,
+                ),
             )
         )
 

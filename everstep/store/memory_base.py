@@ -179,7 +179,7 @@ def _step_before(execution: MemoryExecution, number: int | None, now: datetime) 
     if step is None or step.facts is None:
         return None
     calls = [call for call in execution.calls.values() if call.step == step.facts.number]
-    failed = sum(call.record is not None and call.record.error is not None for call in calls)
+    failed = tuple(call.record.error for call in calls if call.record and call.record.error)
     inner = sum((call.record.besides.usage for call in calls if call.record), processing_usage(step))
     milliseconds = ((step.completed_at or now) - step.started_at) / _MILLISECOND
-    return PreviousStep(step.facts, failed, milliseconds, inner)
+    return PreviousStep(step.facts, len(failed), milliseconds, inner, step.errors or failed)

@@ -103,7 +103,9 @@ def material(
     if before is not None and before.facts_before is not None:
         facts = bodies.parse_facts(before.facts_before)
         inner_usage = bodies.sum_usage(before.inner_usage or ())
-        step = PreviousStep(facts, before.failed_calls, float(before.milliseconds), inner_usage)
+        call_errors = bodies.parse_errors(before.call_errors)
+        errors = bodies.parse_errors(before.errors) or call_errors
+        step = PreviousStep(facts, len(call_errors), float(before.milliseconds), inner_usage, errors)
     return StepInput(
         spec(row),
         messages,

@@ -25,16 +25,17 @@ _INNER_USAGE = """(
 
 _STEP_AND_BEFORE = f"""
     SELECT known.attempt, known.facts, known.wait, known.was_silent, before.facts AS facts_before,
-           before.failed_calls, before.milliseconds, before.inner_usage
+           before.errors, before.call_errors, before.milliseconds, before.inner_usage
       FROM (VALUES (1)) AS one
       LEFT JOIN known ON true
       LEFT JOIN (SELECT facts,
                         extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000
                         AS milliseconds,
-                        (SELECT count(*)
+                        errors,
+                        (SELECT json_agg(error ORDER BY idx)
                            FROM agent_tool_calls
                           WHERE execution_id = :execution_id AND step = :number - 1 AND error IS NOT NULL)
-                        AS failed_calls,
+                        AS call_errors,
                         {_INNER_USAGE}
                    FROM agent_steps step
                   WHERE execution_id = :execution_id AND number = :number - 1) AS before ON true
@@ -99,10 +100,11 @@ nothing if the execution has ended."""
 STEP_BEFORE = text(f"""
     SELECT facts AS facts_before,
            extract(epoch FROM coalesce(completed_at, clock_timestamp()) - started_at) * 1000 AS milliseconds,
-           (SELECT count(*)
+           errors,
+           (SELECT json_agg(call.error ORDER BY idx)
               FROM agent_tool_calls call
              WHERE call.execution_id = :execution_id AND call.step = step.number
-               AND call.error IS NOT NULL) AS failed_calls,
+               AND call.error IS NOT NULL) AS call_errors,
            {_INNER_USAGE}
       FROM agent_steps step
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND facts IS NOT NULL

@@ -296,7 +296,7 @@ async def test_the_preset_may_be_chosen_for_one_execution(temporal: TemporalClie
 
 
 async def test_a_cancel_shows_why_the_execution_ended(temporal: TemporalClient) -> None:
-    """7.4.2: the trace comes before the last status, also where another step had been decided on."""
+    """7.4.2, 15.1.1: the trace comes before the last status, also where another step had been decided on."""
     model = HeldModel(calls(("look", {})), "Done", holds=2)
     agent = an_agent(model=model, tools=[MockTool("look")]).with_broadcast(BroadcastConfig.debug())
     async with at_work(temporal, agent) as office:
@@ -309,4 +309,9 @@ async def test_a_cancel_shows_why_the_execution_ended(temporal: TemporalClient) 
     *_, trace, status = stored
     assert (trace.type, trace.payload["stop_reason"]) == ("agent.continuation", "user_requested")
     assert (status.type, status.payload["status"]) == ("agent.status", "cancelled")
-    assert [e.payload["should_continue"] for e in stored if e.type == trace.type] == [True, False]
+    traces = [each.payload for each in stored if each.type == trace.type]
+    assert [each["should_continue"] for each in traces] == [True, False]
+    assert [each["because"] for each in traces] == [
+        "went on: the model called 1 tool: look",
+        "cancelled: on request, after 1 step",
+    ]

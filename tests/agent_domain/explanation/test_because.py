@@ -258,7 +258,30 @@ def test_an_ended_execution_says_why(row: ExecutionRow, steps: tuple[StepRow, ..
     because = explain(row, *steps)
 
     assert because.sentence == sentence
-    assert not steps or because.steps[-1].sentence == sentence
+    if steps and steps[-1].facts:
+        assert because.steps[-1].sentence == sentence
+
+
+def test_a_step_that_the_end_cut_short_was_abandoned() -> None:
+    """15.1.1: the execution ended before the model had answered."""
+    steps = a_step_row(1, GOES_ON, a_call_row()), replace(UNANSWERED, number=2)
+
+    explained = explain(replace(CANCELLED, step_count=1), *steps).steps
+
+    assert [step.sentence for step in explained] == [
+        "went on: the model called 1 tool: search",
+        "abandoned: the execution ended before the model had answered",
+    ]
+
+
+def test_a_step_waits_for_the_budget_of_the_next_one() -> None:
+    """15.1.1: the request comes before that step begins."""
+    request = a_request(RequestKind.BUDGET, BUDGET, step_number=2)
+
+    because = explain(PAUSED, a_step_row(1, None, a_call_row()), requests=[request])
+
+    assert because.sentence.startswith("waits: a higher limit, budget of the user: 0.24 of 0.25 USD spent")
+    assert because.steps[0].sentence == because.sentence
 
 
 def test_each_step_says_why_another_one_followed() -> None:
@@ -326,8 +349,15 @@ def test_a_step_names_the_answer_to_its_question() -> None:
         (
             a_step_row(1, ENDS, attempt=4, wait=WAIT, failed_attempts=(1, 2)),
             (
-                "attempts 1, 2 given up: provider unavailable for 20 s",
+                "attempts 1 to 2 given up: provider unavailable for 20 s",
                 "attempt 3 given up: the worker was lost or stopped",
+            ),
+        ),
+        (
+            a_step_row(1, ENDS, attempt=4, wait=WAIT, failed_attempts=(1, 3)),
+            (
+                "attempts 1, 3 given up: provider unavailable for 20 s",
+                "attempt 2 given up: the worker was lost or stopped",
             ),
         ),
         (
@@ -336,7 +366,7 @@ def test_a_step_names_the_answer_to_its_question() -> None:
         ),
         (
             replace(UNANSWERED, attempt=2, wait=WAIT, failed_attempts=(1, 2)),
-            ("attempts 1, 2 given up: provider unavailable for 20 s",),
+            ("attempts 1 to 2 given up: provider unavailable for 20 s",),
         ),
         (
             a_step_row(1, GOES_ON, a_call_row(attempts=3)),

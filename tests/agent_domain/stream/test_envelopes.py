@@ -384,12 +384,13 @@ PAYLOADS: list[tuple[EventRecord, str, str, dict[str, Any]]] = [
         {"content": "Hello", "next_index": 5, "step_number": 2, "attempt": 3, "after_seq": 17},
     ),
     (
-        envelopes.continuation_record(2, STOPPED),
+        envelopes.continuation_record(2, STOPPED, "completed: it is done"),
         "agent.continuation",
         "step/2/continuation",
         {
             "step_number": 2,
             **VERDICT,
+            "because": "completed: it is done",
             "evaluations": [
                 {"criterion": "StepsLimit", "decision": "allow", "reason": "fine"},
                 {"criterion": "ToolCallPresenceCheck", "decision": "stop", "reason": "nothing left"},
