@@ -38,7 +38,6 @@ _OPENAI: Final = "https://developers.openai.com/api/docs/models"
 _OPENAI_LIST: Final = "https://developers.openai.com/docs/models"
 _COPILOT: Final = "https://github.com/github/docs/blob/main/data/tables/copilot/models-and-pricing.yml"
 """Prices of OpenAI for cached input and long requests; other pages of resellers agree."""
-_PROMPT_FUEL: Final = "https://github.com/TheKrush/PromptFuel/releases/tag/v1.0.23"
 """A price of Anthropic that was lowered after its page had been stored; other price tables agree."""
 _READ_ON: Final = date(2026, 11, 19)
 
@@ -91,9 +90,7 @@ KNOWN_PRICES: Final = (
     _row("claude-opus-5", _claude("5 6.25 0.50 25"), f"{_CLAUDE_MODELS}/opus-5/overview"),
     _row("claude-opus-4-8 claude-opus-4-7 claude-opus-4-6", _claude("5 6.25 0.50 25"), _CLAUDE),
     _row("claude-opus-4-5 claude-opus-4-5-20251101", _claude("5 6.25 0.50 25"), _CLAUDE),
-    _row(
-        "claude-sonnet-5-5", _claude("2 2.50 0.10 10"), f"{_CLAUDE_MODELS}/sonnet-5-5/overview", _PROMPT_FUEL
-    ),
+    _row("claude-sonnet-5-5", _claude("2 2.50 0.20 10"), f"{_CLAUDE_MODELS}/sonnet-5-5/overview"),
     _row("claude-sonnet-5", _claude("2 2.50 0.20 10"), f"{_CLAUDE_MODELS}/sonnet-5/overview"),
     _row("claude-sonnet-4-6", _claude("3 3.75 0.30 15"), _CLAUDE),
     _row("claude-haiku-5-5", _HAIKU_5_5, f"{_CLAUDE_MODELS}/haiku-5-5/overview"),
