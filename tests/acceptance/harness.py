@@ -97,11 +97,37 @@ class Nursery:
             await process.wait()
             await nursery._listening
 
-    async def start(self, *arguments: str, log: Path, environment: Mapping[str, str]) -> "Process":
-        """Start an `everstep` process."""
+    async def start(
+        self,
+        *arguments: str,
+        log: Path,
+        environment: Mapping[str, str],
+        errors: Path | None = None,
+        folder: Path = ROOT,
+        stdin: int | None = None,
+    ) -> "Process":
+        """Start an `everstep` process.
+
+        Args:
+            arguments: The command and its arguments.
+            log: The file of its output.
+            environment: All of its environment.
+            errors: The file of its standard error; by default the log.
+            folder: The folder that it runs in.
+            stdin: A descriptor of this process that becomes its standard input; may be closed afterwards.
+        """
         born = asyncio.get_running_loop().create_future()
         self._births.append(born)
-        order = {"arguments": arguments, "log": str(log), "environment": dict(environment)}
+        os.umask(umask := os.umask(0))
+        order = {
+            "arguments": arguments,
+            "log": str(log),
+            "errors": errors and str(errors),
+            "environment": dict(environment),
+            "folder": str(folder),
+            "input": os.devnull if stdin is None else f"/proc/{os.getpid()}/fd/{stdin}",
+            "umask": umask,
+        }
         assert self._process.stdin
         self._process.stdin.write(f"{json.dumps(order)}\n".encode())
         pid = await born

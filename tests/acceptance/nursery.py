@@ -1,9 +1,9 @@
 """Starts `everstep` processes quickly: a process that has imported everything and forks.
 
 An `everstep` process imports for two seconds before it does anything, and the tests start dozens. This
-process has already done so. It reads one order per line (environment, arguments, log) and forks; the child
-runs the command. It answers with each child's id and, later, with its exit code. When its standard input
-ends, because the tests are over or were killed, it ends all children.
+process has already done so. It reads one order per line (environment, arguments, folder, files of the
+standard streams) and forks; the child runs the command. It answers with each child's id and, later, with its
+exit code. When its standard input ends, because the tests are over or were killed, it ends all children.
 
 Nothing here may start a thread or an event loop: a fork would inherit half of it.
 """
@@ -50,12 +50,14 @@ def become(order: dict[str, Any]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Its own process group: Ctrl-C in the terminal reaches only the tests, which then end everything.
     os.setsid()
-    nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(order["log"], os.O_WRONLY | os.O_CREAT, 0o644)
-    os.dup2(nothing, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    os.dup2(os.open(order["input"], os.O_RDONLY | os.O_NOCTTY), 0)
+    os.dup2(os.open(order["log"], os.O_WRONLY | os.O_CREAT, 0o644), 1)
+    errors = order["errors"]
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT, 0o644) if errors else 1, 2)
     os.environ.clear()
     os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    os.umask(order["umask"])
     main(order["arguments"])
 
 

@@ -6,10 +6,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
-from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,12 +18,11 @@ import pytest
 from sqlalchemy import make_url
 
 from everstep.runtime.embedded.process_table import command_lines
-from tests.acceptance.harness import environment, until
+from tests.acceptance.harness import Nursery, Process, environment, until
 from tests.services import data_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-EVERSTEP = (sys.executable, "-c", "from everstep.cli.main import main; main()")
 ANY_PORT = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gateway-port", "0")
 
 
@@ -34,6 +31,7 @@ class Place:
     """A user's home with projects in it."""
 
     root: Path
+    nursery: Nursery
 
     @property
     def state(self) -> Path:
@@ -57,12 +55,22 @@ class Place:
 
     async def says(self, project: Path, *arguments: str) -> str:
         """Run a command that succeeds and return its output."""
-        process = await asyncio.create_subprocess_exec(
-            *(*EVERSTEP, *arguments), cwd=project, env=self.environment, stdout=-1, stderr=-1
+        out, err = self.new_file("out"), self.new_file("err")
+        process = await self.start(project, *arguments, out=out, err=err)
+        assert await process.wait() == 0, err.read_text()
+        return out.read_text()
+
+    async def start(self, project: Path, *arguments: str, out: Path, err: Path) -> Process:
+        """Start a command in a project's folder."""
+        return await self.nursery.start(
+            *arguments, log=out, errors=err, environment=self.environment, folder=project
         )
-        out, err = await process.communicate()
-        assert process.returncode == 0, err.decode()
-        return out.decode()
+
+    def new_file(self, name: str) -> Path:
+        """An empty file."""
+        file = self.root / f"{name}-{len(list(self.root.iterdir()))}"
+        file.touch()
+        return file
 
 
 @dataclass(frozen=True)
@@ -83,31 +91,23 @@ class Up:
 
 
 @pytest.fixture
-def place() -> Generator[Place]:
+def place(nursery: Nursery) -> Generator[Place]:
     with data_directory() as root:
-        yield Place(root)
+        yield Place(root, nursery)
 
 
 @asynccontextmanager
 async def up(place: Place, project: Path, *options: str) -> AsyncGenerator[Up]:
     """Start it as a user does, and stop it with Ctrl-C."""
-    logs = place.root / "out", place.root / "err"
-    with logs[0].open("w") as out, logs[1].open("w") as err:
-        process = await asyncio.create_subprocess_exec(
-            *(*EVERSTEP, *options, "up", "--json", *ANY_PORT),
-            cwd=project,
-            env=place.environment,
-            stdin=DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
+    out, err = place.new_file("up"), place.new_file("up")
+    process = await place.start(project, *options, "up", "--json", *ANY_PORT, out=out, err=err)
     try:
-        await until("it is up", lambda: logs[0].read_text().endswith("}\n") or process.returncode is not None)
-        assert process.returncode is None, logs[1].read_text()
-        yield Up(*(log.read_text() for log in logs))
+        await until("it is up", lambda: out.read_text().endswith("}\n") or process.code is not None)
+        assert process.code is None, err.read_text()
+        yield Up(out.read_text(), err.read_text())
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGINT)
+        if process.code is None:
+            process.signal(signal.SIGINT)
         await process.wait()
 
 
