@@ -6,12 +6,11 @@ import os
 import pty
 import re
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -41,7 +40,7 @@ from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
 from tests.acceptance.front import a_free_port
-from tests.acceptance.harness import ROOT, Installation, environment, until
+from tests.acceptance.harness import Installation, Nursery, Process, environment, until
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import AGENTS
 from tests.everstep.http_api.house import SECRET, ApiSetup, make_app
@@ -58,6 +57,7 @@ class ChatSetup:
 
     house: ApiSetup
     folder: Path
+    nursery: Nursery
     port: int = field(default_factory=a_free_port)
     processes: list[Process] = field(default_factory=list[Process])
 
@@ -105,14 +105,11 @@ class ChatSetup:
         (line,) = result.stderr.splitlines()
         return line.removeprefix("Error: ")
 
-    async def start_process(self, *arguments: str, stdin: int = PIPE) -> tuple[Process, Path]:
+    async def start_process(self, *arguments: str, stdin: int | None = None) -> tuple[Process, Path]:
         """A command as a process, and its output."""
         log = self.folder / f"{len(self.processes)}.log"
-        with log.open("wb") as out:
-            module = (sys.executable, "-m", "everstep.cli", *arguments)
-            process = await asyncio.create_subprocess_exec(
-                *module, stdin=stdin, stdout=out, stderr=out, cwd=ROOT, env=self.environment
-            )
+        log.touch()
+        process = await self.nursery.start(*arguments, log=log, environment=self.environment, stdin=stdin)
         self.processes.append(process)
         return process, log
 
@@ -122,7 +119,15 @@ class ChatSetup:
         assert words in log.read_text(), log.read_text()
 
     def has_ended(self) -> bool:
-        return self.processes[-1].returncode is not None
+        return self.processes[-1].code is not None
+
+
+@contextmanager
+def open_pipe() -> Generator[tuple[int, FileIO]]:
+    """The end of a pipe that a process reads from, and the one to write to."""
+    theirs, ours = os.pipe()
+    with FileIO(theirs), FileIO(ours, "w") as writing:
+        yield theirs, writing
 
 
 def _invoke(arguments: list[str], typed: str, told: dict[str, str | None]) -> Result:
@@ -139,13 +144,11 @@ async def room(installation: Installation, tmp_path: Path) -> AsyncGenerator[Cha
     files = build_attachments(settings, engine)
     client = Client(installation.temporal, store, known, settings.task_queue, attachments=files)
     house = ApiSetup(Sessions(client, store, "clerk"), PostgresKeys(engine), settings)
-    room = ChatSetup(house, tmp_path)
+    room = ChatSetup(house, tmp_path, installation.nursery)
     async with house.open_worker():
         yield room
     for process in room.processes:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await process.kill()
     await engine.dispose()
 
 
@@ -390,11 +393,11 @@ async def test_a_busy_session_handles_the_line_as_requested(
     session = await a_session(http, agent="hesitant")
     sent = await post_message(http, session, content="Think")
     await until("it thinks", status_check(http, sent["execution_id"], "running"))
-    process, log = await room.start_process("chat", session, "--on-busy", on_busy)
-    assert process.stdin
-    process.stdin.write(b"Never mind\n")
-    process.stdin.close()
-    await room.wait_for_output(log, taken)
+    with open_pipe() as (theirs, ours):
+        process, log = await room.start_process("chat", session, "--on-busy", on_busy, stdin=theirs)
+        ours.write(b"Never mind\n")
+        ours.close()
+        await room.wait_for_output(log, taken)
     hesitant.go_on.set()
 
     assert await process.wait() == 0, log.read_text()
@@ -407,11 +410,12 @@ async def test_a_busy_session_handles_the_line_as_requested(
 async def test_leaving_prints_the_command_to_resume(room: ChatSetup, http: httpx2.AsyncClient) -> None:
     session = await a_session(http, agent="hesitant")
     sent = await post_message(http, session, content="Think")
-    process, log = await room.start_process("chat", session)
-    await room.wait_for_output(log, "> Think")
-    process.send_signal(signal.SIGINT)
+    with open_pipe() as (theirs, _):
+        process, log = await room.start_process("chat", session, stdin=theirs)
+        await room.wait_for_output(log, "> Think")
+        process.signal(signal.SIGINT)
 
-    assert await process.wait() == 130
+        assert await process.wait() == 130
     assert log.read_text().splitlines()[-1] == f"The execution continues. To return: everstep chat {session}"
     assert "Traceback" not in log.read_text()
     assert await status_check(http, sent["execution_id"], "pending", "running")()
@@ -425,24 +429,23 @@ async def test_leaving_prints_the_command_to_resume(room: ChatSetup, http: httpx
 
 async def test_a_restarted_api_loses_no_line(room: ChatSetup) -> None:
     """8.2.2"""
-    async with AsyncExitStack() as first:
-        http = await first.enter_async_context(room.open_api())
-        process, log = await room.start_process("chat")
-        assert process.stdin
-        process.stdin.write(b"hello\n")
-        await room.wait_for_output(log, "Hello!")
-    process.stdin.write(b"choose\n")
-    await room.wait_for_output(log, f"no answer from {room.url}")
-    async with room.open_api() as http:
-        await room.wait_for_output(log, "choices: high, low")
-        process.stdin.write(b"high\n")
-        process.stdin.close()
+    with open_pipe() as (theirs, ours):
+        async with room.open_api():
+            process, log = await room.start_process("chat", stdin=theirs)
+            ours.write(b"hello\n")
+            await room.wait_for_output(log, "Hello!")
+        ours.write(b"choose\n")
+        await room.wait_for_output(log, f"no answer from {room.url}")
+        async with room.open_api() as http:
+            await room.wait_for_output(log, "choices: high, low")
+            ours.write(b"high\n")
+            ours.close()
 
-        assert await process.wait() == 0, log.read_text()
-        session = session_id_in(log.read_text())
-        assert await stored_texts(http, session) == ["hello", "choose", "high"]
-    assert "trying again\nthe API answers again\n" in log.read_text()
-    assert log.read_text().splitlines()[-1] == "It is done."
+            assert await process.wait() == 0, log.read_text()
+            session = session_id_in(log.read_text())
+            assert await stored_texts(http, session) == ["hello", "choose", "high"]
+        assert "trying again\nthe API answers again\n" in log.read_text()
+        assert log.read_text().splitlines()[-1] == "It is done."
 
 
 async def test_a_line_with_a_lost_response_is_stored_once(room: ChatSetup) -> None:
@@ -594,12 +597,11 @@ async def test_a_list_without_a_row_says_so(room: ChatSetup) -> None:
 
 
 async def test_input_that_is_not_utf_8_is_not_sent(room: ChatSetup, http: httpx2.AsyncClient) -> None:
-    process, log = await room.start_process("chat")
-    assert process.stdin
-    process.stdin.write(b"hello \xff\n")
-    process.stdin.close()
-
-    assert await process.wait() == 1
+    with open_pipe() as (theirs, ours):
+        process, log = await room.start_process("chat", stdin=theirs)
+        ours.write(b"hello \xff\n")
+        ours.close()
+        assert await process.wait() == 1
     assert re.search(r"Error: the input cannot be read|refused: the line contains half", log.read_text())
     assert "Traceback" not in log.read_text()
 
