@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.harness import environment, until
+from tests.acceptance.harness import Nursery, Process, environment, until
 from tests.services import data_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-EVERSTEP = (sys.executable, "-c", "from everstep.cli.main import main; main()")
 ANY_PORT = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gateway-port", "0")
 QUESTION = "What does it cost to ship 2 kg to Norway?"
 
@@ -55,6 +53,7 @@ class Project:
     """A project's folder, and its user's home beside it."""
 
     home: Path
+    nursery: Nursery
 
     @property
     def folder(self) -> Path:
@@ -74,6 +73,21 @@ class Project:
         assert process.returncode == 0, out.decode() + err.decode()
         return out.decode()
 
+    async def says(self, *arguments: str) -> str:
+        """The output of a command that succeeds in the project's folder."""
+        out, err = self.home / "command-out", self.home / "command-err"
+        for file in (out, err):
+            file.write_text("")
+        process = await self.start(*arguments, out=out, err=err)
+        assert await process.wait() == 0, out.read_text() + err.read_text()
+        return out.read_text()
+
+    async def start(self, *arguments: str, out: Path, err: Path) -> Process:
+        """Start a command in the project's folder."""
+        return await self.nursery.start(
+            *arguments, log=out, errors=err, environment=self.environment, folder=self.folder
+        )
+
     @property
     def environment(self) -> dict[str, str]:
         own = environment(HOME=str(self.home), XDG_STATE_HOME=str(self.home / "state"))
@@ -92,48 +106,42 @@ class Project:
 
 
 @pytest.fixture
-def project() -> Generator[Project]:
+def project(nursery: Nursery) -> Generator[Project]:
     with data_directory() as home:
         (home / "project").mkdir()
-        yield Project(home)
+        yield Project(home, nursery)
 
 
 @asynccontextmanager
 async def up(project: Project) -> AsyncGenerator[None]:
     """`everstep up --reload` in another terminal, until Ctrl-C."""
-    with (project.home / "out").open("w") as out, (project.home / "err").open("w") as err:
-        process = await asyncio.create_subprocess_exec(
-            *(*EVERSTEP, "up", "--reload", "--json", *ANY_PORT),
-            cwd=project.folder,
-            env=project.environment,
-            stdin=DEVNULL,
-            stdout=out,
-            stderr=err,
-        )
+    out, err = project.home / "out", project.home / "err"
+    for file in (out, err):
+        file.touch()
+    process = await project.start("up", "--reload", "--json", *ANY_PORT, out=out, err=err)
     try:
-        addresses = project.home / "out"
-        await until("it is up", lambda: addresses.read_text() or process.returncode is not None)
-        assert process.returncode is None, project.log
+        await until("it is up", lambda: out.read_text() or process.code is not None)
+        assert process.code is None, project.log
         yield
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGINT)
+        if process.code is None:
+            process.signal(signal.SIGINT)
         assert await process.wait() == 0, project.log
 
 
 @pytest.mark.timeout(600)
 async def test_a_new_project_is_tested_started_and_changed_while_an_execution_runs(project: Project) -> None:
     """13.6.2, 13.6.3, 13.6.5 and 9.9.7"""
-    await project.output_of(*EVERSTEP, "init")
+    await project.says("init")
     assert "2 passed" in await project.output_of(sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
     project.save("    if country not in", f"{HELD_TOOL}\n    if country not in")
 
     async with up(project):
-        answer = await project.output_of(*EVERSTEP, "run", QUESTION)
+        answer = await project.says("run", QUESTION)
         assert answer.startswith(SHOWN)
 
         (project.folder / "hold").touch()
-        execution = (await project.output_of(*EVERSTEP, "run", "--detach", QUESTION)).strip()
+        execution = (await project.says("run", "--detach", QUESTION)).strip()
         calls = project.folder / "calls"
         await until("the tool waits", lambda: calls.read_text().count("\n") == 2)
 
@@ -147,10 +155,10 @@ async def test_a_new_project_is_tested_started_and_changed_while_an_execution_ru
         await project.wait_for_text("\nreloaded: shipping-desk, assistant")
 
         (project.folder / "hold").unlink()
-        followed = await project.output_of(*EVERSTEP, "follow", execution)
+        followed = await project.says("follow", execution)
         assert "shipping_cost(country: 'Norway', weight_kg: 2) -> 14.00 euros" in followed
         assert "status     completed" in followed
-        assert "-> 18.00 euros" in await project.output_of(*EVERSTEP, "run", QUESTION)
+        assert "-> 18.00 euros" in await project.says("run", QUESTION)
 
     # The old process finished the call that it had begun, and no call ran twice.
     before, held, after = calls.read_text().split()
