@@ -100,7 +100,7 @@ class ContinuationEvaluation:
     source: str = ""
     """The requester of the stop, in the vote of a signal that names its source."""
     numbers: Numbers = field(default=EMPTY, compare=False)
-    """The value and the limit behind a veto, such as `{"steps": 3, "maxSteps": 3}`, for its explanation."""
+    """The value and the limit behind a veto, such as `steps` and `maxSteps`, for its explanation."""
 
     def __post_init__(self) -> None:
         # Converted to the enum, so that a veto given as the text "forbid" is not overlooked.
