@@ -1,6 +1,9 @@
 """Denies the calls about which no one decides in time."""
 
-from everstep.activities.call_records import now
+from collections.abc import Callable
+from datetime import datetime
+
+from everstep.activities import call_records
 from everstep.activities.contracts import ExpiryInput, ExpiryOutput
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict
 from everstep.agent_domain.ids import request_id
@@ -10,7 +13,9 @@ from everstep.agent_domain.storage.requests import RequestRow, Resolution
 from everstep.agent_domain.stream import envelopes
 
 
-async def expire_approvals(store: ExecutionStore, request: ExpiryInput) -> ExpiryOutput:
+async def expire_approvals(
+    store: ExecutionStore, request: ExpiryInput, now: Callable[[], datetime] = call_records.now
+) -> ExpiryOutput:
     """Deny the calls that are due, unless a decision came first, and say when the others are."""
     denied = [call_id for call_id in request.due if await _is_denied(store, request, call_id)]
     waiting = [row for row in await store.open_requests(request.ref) if row.call_id in request.calls]

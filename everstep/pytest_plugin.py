@@ -1,4 +1,4 @@
-"""The plugin of pytest: `durable_agents`, which runs agents durably in a test.
+"""The plugin of pytest: `durable_agents`, which runs agents durably in a test, and `--everstep-record`.
 
 It imports nothing of Everstep until a test uses it.
 """
@@ -13,6 +13,23 @@ import pytest
 
 if TYPE_CHECKING:
     from everstep.testing.durable import DurableAgents
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that accepts what recorded runs do now."""
+    parser.getgroup("everstep").addoption(
+        "--everstep-record",
+        action="store_true",
+        help="Write what exported runs do now into their files, instead of failing where they differ.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let replays write their files, if the option is given."""
+    if config.getoption("--everstep-record"):
+        from everstep.testing.replay import Recording  # noqa: PLC0415 -- only for tests that use it
+
+        Recording.is_on = True
 
 
 @pytest.fixture(scope="session")

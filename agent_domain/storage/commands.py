@@ -1,6 +1,7 @@
 """Commands for running executions; they are stored before the workflow is notified."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from everstep.agent_domain.ids import ExecutionRef
@@ -35,6 +36,14 @@ class Command:
     is_denied: bool = False
     is_delivered: bool = False
     """Whether the workflow needs no further delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentCommand:
+    """A command that was stored, whether or not its workflow has received it."""
+
+    kind: CommandKind
+    sent_at: datetime
 
 
 def cancel_command_key(key: str) -> str:

@@ -14,9 +14,10 @@ from everstep.agent_domain.messages.messages import Message, Messages
 from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTerms
 from everstep.agent_domain.storage.budget_store import BudgetStore
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
-from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
+from everstep.agent_domain.storage.commands import Command, CommandKind, SentCommand, Steering
 from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page, Settlement
+from everstep.agent_domain.storage.metadata_changes import MetadataHistory
 from everstep.agent_domain.storage.recorded_executions import RecordedExecutions
 from everstep.agent_domain.storage.requests import RequestRow, Resolution
 from everstep.agent_domain.storage.sessions import Settled
@@ -217,6 +218,10 @@ class ExecutionStore(BudgetStore, RecordedExecutions, Protocol):
         """The commands that the execution's workflow may not have received, in the order of their arrival."""
         ...
 
+    async def sent_commands(self, ref: ExecutionRef) -> Sequence[SentCommand]:
+        """The pauses, resumes and cancels of an execution that are stored, delivered or not, oldest first."""
+        ...
+
     async def confirm_delivery(self, command: Command) -> None:
         """Mark a command as delivered."""
         ...
@@ -288,6 +293,10 @@ class ExecutionStore(BudgetStore, RecordedExecutions, Protocol):
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """The conversation of an execution, including the executions that it continues."""
+        ...
+
+    async def metadata_history(self, ref: ExecutionRef) -> MetadataHistory:
+        """The agent's metadata at the start of an execution, and what its calls changed."""
         ...
 
     async def envelopes(

@@ -59,6 +59,15 @@ class MetadataChanges:
 NO_METADATA_CHANGES = MetadataChanges()
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataHistory:
+    """The metadata with which an execution began, and what each of its calls changed."""
+
+    initial: FrozenDict
+    calls: Mapping[tuple[int, int], MetadataChanges]
+    """By the number of the step and the position of the call in it."""
+
+
 def inherited_metadata(metadata: FrozenDict) -> FrozenDict:
     """The metadata that the next execution of a conversation inherits."""
     return MetadataChanges(removed=EXECUTION_KEYS).apply_to(metadata)

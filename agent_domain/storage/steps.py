@@ -69,6 +69,16 @@ def step_cost(facts: StepFacts, inner_usage: Usage) -> Decimal | None:
 MessagePlace: TypeAlias = tuple[int, int]
 """The step of a message in its execution, and its index there, which is negative before the step's reply."""
 
+STEERING_END: Final = -1000
+"""Steering messages are placed below this index of their step; hook messages between it and the reply."""
+
+
+def is_steering(place: MessagePlace) -> bool:
+    """Whether the message at this place came from a person while the execution ran."""
+    step, index = place
+    return step > 0 and index < STEERING_END
+
+
 EARLIER_EXECUTION: Final = (-1, 0)
 """The place of all messages of the executions that this one continues."""
 

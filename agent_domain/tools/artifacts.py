@@ -32,6 +32,10 @@ class Artifacts:
         self._files[new_id] = attachment
         return attachment.without_data
 
+    def restore(self, attachment: Attachment) -> None:
+        """Add a file that an earlier run of the same call returned; its content is not at hand."""
+        self._files[attachment.id] = attachment
+
     @property
     def files(self) -> Sequence[Attachment]:
         """The files with their content, in the order of their names' first use."""

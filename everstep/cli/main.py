@@ -60,6 +60,13 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "retry": ("run:retry", "Let a failed execution go on from its last good step."),
         "cancel": ("executions:cancel", "Stop an execution now and abandon its current step."),
     },
+    "Learn from executions": {
+        "export": ("run_exports:export", "Make a test, a script or training data of executions."),
+        "eval": (
+            "run_exports:eval_",
+            "Replay exported runs, and show which differ; needs no server.",
+        ),
+    },
     "Operate": {
         "worker": ("processes:worker", "Run agents until stopped by SIGINT or SIGTERM."),
         "api": ("http:api", "Serve the HTTP API until stopped by SIGINT or SIGTERM."),

@@ -4,6 +4,7 @@ It behaves like the PostgreSQL store, and the same tests cover both. No method a
 its writes, so each is atomic. Everything that can be refused is validated before anything is changed.
 """
 
+import sys
 from dataclasses import replace
 from decimal import Decimal
 from uuid import UUID
@@ -15,6 +16,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.usage import sum_costs
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
+from everstep.agent_domain.storage.metadata_changes import MetadataHistory
 from everstep.agent_domain.storage.steps import StepInput
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
@@ -87,6 +89,17 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, Memory
         """Return the recorded tools of this execution's toolsets, or None."""
         execution = self._find(ref)
         return execution.toolset_tools if execution else None
+
+    async def metadata_history(self, ref: ExecutionRef) -> MetadataHistory:
+        """Return the metadata at the start of an execution, and the changes of its calls."""
+        execution = self._require_execution(ref)
+        initial = self._metadata(execution, (0, -sys.maxsize))
+        calls = {
+            (step, index - 1): changes
+            for (step, idx), changes in execution.notes.items()
+            if (index := transcripts.call_of_note(idx))
+        }
+        return MetadataHistory(initial, calls)
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """Return one execution."""

@@ -8,7 +8,7 @@ from everstep.agent_domain.capabilities.rights import Decider
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import Message
-from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
+from everstep.agent_domain.storage.commands import Command, CommandKind, SentCommand, Steering
 from everstep.agent_domain.storage.requests import RequestRow, RequestState, Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.stream.session_messages import Announcement
@@ -56,13 +56,18 @@ class MemoryCommands(MemoryBase):
         is_new = key not in execution.commands
         if is_new:
             require_active(execution)
-            execution.commands[key] = MemoryCommand(kind, sent_by=sent_by)
+            execution.commands[key] = MemoryCommand(kind, sent_by=sent_by, sent_at=self._now())
         return _command(execution, key), is_new
 
     async def pending_commands(self, ref: ExecutionRef) -> tuple[Command, ...]:
         """Return the commands that the workflow may not know, in order of arrival."""
         execution = self._require_execution(ref)
         return tuple(_command(execution, key) for key, c in execution.commands.items() if not c.is_delivered)
+
+    async def sent_commands(self, ref: ExecutionRef) -> tuple[SentCommand, ...]:
+        """Return the pauses, resumes and cancels that are stored, in order of arrival."""
+        commands = self._require_execution(ref).commands.values()
+        return tuple(SentCommand(command.kind, command.sent_at) for command in commands if command.sent_at)
 
     async def confirm_delivery(self, command: Command) -> None:
         """Record that a command was delivered."""

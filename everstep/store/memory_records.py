@@ -110,6 +110,7 @@ class MemoryCommand:
     is_denied: bool = False
     is_delivered: bool = False
     sent_by: Decider | None = None
+    sent_at: datetime | None = None
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from everstep.agent_domain.storage.calls import AnsweredQuestion, CallRow
 from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.steps import (
+    STEERING_END,
     BeginStep,
     BegunStep,
     CallToRecord,
@@ -43,7 +44,6 @@ from everstep.store.memory_records import (
     processing_usage,
     require_active,
 )
-from everstep.store.transcripts import STEERING_END
 
 
 class MemorySteps(MemoryBudgets):

@@ -29,9 +29,10 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.calls import InnerReply
-from everstep.agent_domain.storage.commands import CommandKind
+from everstep.agent_domain.storage.commands import CommandKind, SentCommand
 from everstep.agent_domain.storage.compactions import ContinuedInput
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
+from everstep.agent_domain.storage.metadata_changes import MetadataHistory
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.steps import StepInput, StepRow
 from everstep.agent_domain.stream.records import StoredEnvelope
@@ -44,6 +45,7 @@ from everstep.store import (
     rows,
     step_statements,
     transcript_statements,
+    transcripts,
 )
 from everstep.store.cost_statements import TREE_COST
 from everstep.store.cursors import Cursor, page_size
@@ -195,6 +197,20 @@ class PostgresReader:
         """Return the recorded tools of this execution's toolsets, or None."""
         found = await self._fetch_all(execution_statements.TOOLSET_TOOLS, execution_key(ref))
         return bodies.optional_document(found[0].listed, "the tools that were listed") if found else None
+
+    async def metadata_history(self, ref: ExecutionRef) -> MetadataHistory:
+        """Return the metadata at the start of an execution, and the changes of its calls."""
+        found = await self._fetch_all(transcript_statements.NOTES, execution_key(ref))
+        if not found:
+            raise NotFound("execution", ref.execution_id)
+        return transcripts.parse_metadata_history(found)
+
+    async def sent_commands(self, ref: ExecutionRef) -> tuple[SentCommand, ...]:
+        """Return the pauses, resumes and cancels that are stored, in order of arrival."""
+        mine = (commands.c.execution_id == ref.execution_id, commands.c.tenant_id == ref.tenant_id)
+        wanted = commands.c.kind.in_([CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL])
+        found = await self._fetch_all(select(commands).where(*mine, wanted).order_by(commands.c.position))
+        return tuple(SentCommand(CommandKind(row.kind), row.created_at) for row in found)
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """Return the conversation of an execution, including that of the executions it continues."""

@@ -38,6 +38,9 @@ def _transcript(condition: str) -> str:
 
 TRANSCRIPT = text(_transcript("true"))
 
+NOTES = text(_transcript("said.role = 'note'"))
+"""The metadata with which an execution began, and its changes since."""
+
 NOTES_BEFORE_CALL = text(
     _transcript("""said.role = 'note'
                AND (chain.depth > 0

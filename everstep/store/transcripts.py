@@ -14,16 +14,17 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message, Messages, Role
 from everstep.agent_domain.storage.compactions import RecordCompaction
-from everstep.agent_domain.storage.metadata_changes import MetadataChanges, inherited_metadata
+from everstep.agent_domain.storage.metadata_changes import (
+    MetadataChanges,
+    MetadataHistory,
+    inherited_metadata,
+)
 from everstep.agent_domain.storage.steps import EARLIER_EXECUTION, HookAdditions, MessagePlace
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, reading
 from everstep.store.bodies import document, encode
 
 RESULTS_FROM = 1000
 """The index of the first result within a step, above that of any reply."""
-
-STEERING_END = -RESULTS_FROM
-"""Steering messages are placed below this index; the range above it is for hook messages."""
 
 PROCESSED_FROM = 1_900_000_000
 _NOTES_OF_HOOKS = -2_000_000_000
@@ -217,6 +218,30 @@ def message_places(said: Iterable[Row[Any]]) -> tuple[MessagePlace, ...]:
         elif "begins" in row.content:
             places = [EARLIER_EXECUTION] * len(places)
     return tuple(places)
+
+
+def parse_metadata_history(said: Iterable[Row[Any]]) -> MetadataHistory:
+    """Return the metadata with which the last execution of these rows began, and the changes of its calls."""
+    metadata, initial, calls = EMPTY, EMPTY, dict[tuple[int, int], MetadataChanges]()
+    for row in said:
+        if row.role != NOTE:
+            continue
+        if "begins" in row.content:
+            initial = metadata = initial_metadata(
+                metadata, document(row.content["begins"], "the agent's metadata")
+            )
+            calls = {}
+            continue
+        changes = parse_notes(row.content)
+        metadata = changes.apply_to(metadata)
+        if index := call_of_note(row.idx):
+            calls[row.step, index - 1] = changes
+    return MetadataHistory(initial, calls)
+
+
+def call_of_note(idx: int) -> int:
+    """Return the position, from 1, of the call whose note has this index; 0 for other notes."""
+    return idx - _NOTES_OF_CALLS + 1 if _NOTES_OF_CALLS <= idx < _NOTES_OF_PROCESSORS else 0
 
 
 def find_task(said: Iterable[tuple[tuple[int, int], Message]], earlier: str | None) -> str | None:

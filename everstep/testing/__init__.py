@@ -14,6 +14,7 @@ from everstep.agent_domain.testing import (
     calls as calls,
     says as says,
 )
+from everstep.runtime.replay.replaying import Replay as Replay, RunDiffers as RunDiffers
 from everstep.store.memory import MemoryStore as MemoryStore
 from everstep.streams.memory_bus import MemoryBus as MemoryBus
 from everstep.testing.clock import ManualClock as ManualClock
@@ -22,3 +23,4 @@ from everstep.testing.durable import (
     open_agents as open_agents,
     open_server as open_server,
 )
+from everstep.testing.replay import replay as replay
