@@ -63,8 +63,8 @@ check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a
 	@$(BIN)/python $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tests.rules
 
-bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, budgets, the gateway, capabilities
-	@missed=0; for each in domain engine api budgets gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
+bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, budgets, what-ifs, the gateway, capabilities
+	@missed=0; for each in domain engine api budgets what_if gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
 
 docs: $(READY)  ## Build the documentation as a site, in site/; dead links are errors
 	@$(BIN)/python -m sphinx -c docs -b html --fail-on-warning --keep-going --quiet . site

@@ -33,6 +33,9 @@ _CANCELLED = StopSignal(StopReason.USER_REQUESTED, source="cancel")
 _SLACK = timedelta(seconds=1)
 """The clocks of a worker, a database and Temporal differ by less."""
 
+_FOREVER = timedelta(days=36_500)
+"""The most that can pass until a decision that has not been made."""
+
 _UNKNOWN_TOKENS = 10**12
 """The most that a child whose end was not recorded can have used."""
 
@@ -158,7 +161,7 @@ class _Repetition:
             outcome = None if outcome is not None and outcome.get("shouldContinue") else outcome
         facts = replace(facts, execution_started_at=self.start)
         if boundary is None:
-            return DecisionPoint(number, facts, self._assumed_time(step), followed, outcome)
+            return DecisionPoint(number, facts, self._assumed_time(step, followed), followed, outcome)
         worked = boundary.worked_seconds
         session = self.record.clocks.session_execution_seconds + worked
         info = replace(
@@ -168,11 +171,13 @@ class _Repetition:
         now = self.start + timedelta(seconds=boundary.elapsed_seconds)
         return DecisionPoint(number, facts, now, followed, outcome, boundary)
 
-    def _assumed_time(self, step: RecordedStep | None) -> datetime:
+    def _assumed_time(self, step: RecordedStep | None, followed: Followed) -> datetime:
         """The time of a decision of which it was not recorded; a pause restarts the wall clock."""
         if step is None or self.bound is Bound.LEAST:
             return self.start
-        latest = step.completed_at or self.record.completed_at or self.start
+        latest = step.completed_at or self.record.completed_at
+        if followed is Followed.NOTHING or latest is None:
+            return self.start + _FOREVER
         return max(self.start, latest + _SLACK)
 
 

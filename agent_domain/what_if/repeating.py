@@ -86,6 +86,7 @@ class _Comparer:
         self.change = change
         self.registry = registry
         self.decisions = 0
+        self.changes_decisions = change.changes_decisions
 
     def compare(self) -> WhatIfResult:
         if missing := _missing(self.record):
@@ -93,7 +94,7 @@ class _Comparer:
         plan = ExecutionPlan.model_validate(self.record.plan)
         try:
             own = plan.rules(self.registry)
-            other = self.change.changed(plan).rules(self.registry) if self.change.changes_decisions else own
+            other = self.change.changed(plan).rules(self.registry) if self.changes_decisions else own
         except UnknownName as error:
             return self._result(ChangedEnd.UNDETERMINED, 0, f"{error}; load the agents that register it")
         tracks = [decision_points(self.record, bound) for bound in bounds_of(self.record)]
@@ -122,7 +123,7 @@ class _Comparer:
             because = "the recorded policy does not reproduce the recorded decision"
             return self._result(ChangedEnd.UNDETERMINED, point.step, because), True
         raised = reproduced[0].is_raised_end
-        if not self.change.changes_decisions:
+        if not self.changes_decisions:
             return None, raised
         decided = [_Decided.at(each, other, drops_budget=self._drops_exhausted(each)) for each in points]
         if len({(type(each.decision), each.reason) for each in decided}) > 1:

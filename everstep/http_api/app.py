@@ -25,6 +25,7 @@ from everstep.http_api.routes import (
     sessions,
     streams,
     usage,
+    what_if_route,
 )
 
 _REFUSALS: Mapping[int | str, dict[str, Any]] = {
@@ -62,7 +63,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     problems.install(app)
     for module in (
         *(sessions, executions, execution_records, attachments, budgets, answer_feedback),
-        *(listings, usage, streams, broadcasting),
+        *(listings, usage, what_if_route, streams, broadcasting),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(health.routes)

@@ -43,3 +43,11 @@ def test_the_steering_that_waited_is_a_fact() -> None:
     (step,) = record.steps
     steered = replace(record, steps=(replace(step, boundary=Boundary(1.0, 1.0, steered=2)),))
     assert list(decision_points(steered, Bound.LEAST))[-1].facts.steered == 2
+
+
+def test_the_time_of_a_decision_that_was_not_made_is_open() -> None:
+    """15.2.3: an execution that runs may be decided at any later time."""
+    record = recorded_run(base(), [ScriptedStep((Call(),))])
+    *_, last = decision_points(record, Bound.MOST)
+    assert last.followed is Followed.NOTHING
+    assert last.facts.at(last.now).elapsed_seconds > 10**9
