@@ -250,6 +250,7 @@ from everstep.agent_domain.storage.attachments import (
     AttachmentStore as AttachmentStore,
     AttachmentUse as AttachmentUse,
 )
+from everstep.agent_domain.storage.audit import AuditReport as AuditReport, Break as Break
 from everstep.agent_domain.storage.calls import (
     AnsweredQuestion as AnsweredQuestion,
     CallRecord as CallRecord,
@@ -279,6 +280,7 @@ from everstep.agent_domain.storage.executions import (
     ExecutionSpec as ExecutionSpec,
     Page as Page,
 )
+from everstep.agent_domain.storage.ledger import LedgerEntry as LedgerEntry
 from everstep.agent_domain.storage.requests import (
     RequestKind as RequestKind,
     RequestRow as RequestRow,

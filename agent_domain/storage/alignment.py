@@ -40,7 +40,7 @@ def _differences(a: Any, b: Any, path: str) -> Iterator[Difference]:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         one, other = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
         for key in dict.fromkeys((*one, *other)):
-            yield from _differences(one.get(key, ABSENT), other.get(key, ABSENT), _joined(path, key))
+            yield from _differences(one.get(key, ABSENT), other.get(key, ABSENT), _path_of(path, key))
     elif isinstance(a, list | tuple) and isinstance(b, list | tuple):
         pairs = zip_longest(cast("Sequence[Any]", a), cast("Sequence[Any]", b), fillvalue=ABSENT)
         for index, (one, other) in enumerate(pairs):
@@ -54,7 +54,7 @@ def _is_same(a: Any, b: Any) -> bool:
     return isinstance(a, bool) == isinstance(b, bool) and a == b
 
 
-def _joined(path: str, key: str) -> str:
+def _path_of(path: str, key: str) -> str:
     if not _PLAIN_KEY.fullmatch(key):
         return f"{path}[{json.dumps(key, ensure_ascii=False)}]"
     return f"{path}.{key}" if path else key

@@ -1,4 +1,4 @@
-"""The ledger of tool calls: a call is reserved before it runs, and its result is recorded once."""
+"""Tool calls in the store: a call is reserved before it runs, and its result is recorded once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -203,19 +203,19 @@ def compare(a: ComparedExecution, b: ComparedExecution, *, in_full: bool = False
         in_full: Whether results contain the texts of errors, not only those for every viewer.
     """
     one, other = a.steps, b.steps
-    shared = _shared_count(one, other)
+    shared = _count_shared(one, other)
     pairs = [
         *zip(one[:shared], other[:shared], strict=True),
         *align(one[shared:], other[shared:], (_calls_key, _tools_key), pairs_rest=True),
     ]
     steps = tuple(
-        _compared_step(left and left.row, right and right.row, is_shared=place < shared, in_full=in_full)
+        _compare_step(left and left.row, right and right.row, is_shared=place < shared, in_full=in_full)
         for place, (left, right) in enumerate(pairs)
     )
     return Comparison(a, b, tuple(_settings(a, b)), steps, (*_notes("A", a), *_notes("B", b)))
 
 
-def _shared_count(one: Sequence[PlacedStep], other: Sequence[PlacedStep]) -> int:
+def _count_shared(one: Sequence[PlacedStep], other: Sequence[PlacedStep]) -> int:
     """Return how many steps at the beginning are the same ones."""
     count = 0
     for left, right in zip(one, other, strict=False):
@@ -249,12 +249,12 @@ def _settings(a: ComparedExecution, b: ComparedExecution) -> Iterator[Difference
     yield from differences(a.spec.llm_preset, b.spec.llm_preset, "model")
     yield from differences(a.spec.definition_hash, b.spec.definition_hash, "definition_hash")
     yield from differences(a.plan, b.plan, "plan")
-    for name in _changed_parts(a.spec, b.spec):
+    for name in _differing_parts(a.spec, b.spec):
         # A name only: the prompt of an agent is not for every caller.
         yield Difference(f"definition.{name}", "differs", "differs")
 
 
-def _changed_parts(a: ExecutionSpec, b: ExecutionSpec) -> Iterator[str]:
+def _differing_parts(a: ExecutionSpec, b: ExecutionSpec) -> Iterator[str]:
     one, other = a.cached_context, b.cached_context
     for key in dict.fromkeys((*one, *other)):
         if one.get(key) != other.get(key):
@@ -273,12 +273,12 @@ def _notes(name: str, side: ComparedExecution) -> Iterator[str]:
 # Steps.
 
 
-def _compared_step(a: StepRow | None, b: StepRow | None, *, is_shared: bool, in_full: bool) -> ComparedStep:
+def _compare_step(a: StepRow | None, b: StepRow | None, *, is_shared: bool, in_full: bool) -> ComparedStep:
     calls = align(a.calls if a else (), b.calls if b else (), (_call_key, _tool_key))
     return ComparedStep(
         ComparedValue(a and a.number, b and b.number),
         is_shared,
-        tuple(_compared_call(left, right, in_full=in_full) for left, right in calls),
+        tuple(_compare_call(left, right, in_full=in_full) for left, right in calls),
         ComparedValue(a and _text(a), b and _text(b)),
         ComparedValue(a and _model(a), b and _model(b)),
         ComparedValue(a and _errors(a, in_full=in_full), b and _errors(b, in_full=in_full)),
@@ -290,7 +290,7 @@ def _compared_step(a: StepRow | None, b: StepRow | None, *, is_shared: bool, in_
     )
 
 
-def _compared_call(a: CallRow | None, b: CallRow | None, *, in_full: bool) -> ComparedCall:
+def _compare_call(a: CallRow | None, b: CallRow | None, *, in_full: bool) -> ComparedCall:
     args = differences(a.allowed.args, b.allowed.args) if a and b else ()
     return ComparedCall(
         ComparedValue(a and a.call.name, b and b.call.name),

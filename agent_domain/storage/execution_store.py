@@ -1,22 +1,25 @@
 """The port of the execution store."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 from everstep.agent_domain.capabilities.rights import Decider
-from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.messages import Message, Messages
+from everstep.agent_domain.storage.audit import AuditedExecution
 from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTerms
 from everstep.agent_domain.storage.budget_store import BudgetStore
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
 from everstep.agent_domain.storage.commands import Command, CommandKind, SentCommand, Steering
 from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page, Settlement
+from everstep.agent_domain.storage.ledger import LedgerPage, PeriodPage
 from everstep.agent_domain.storage.metadata_changes import MetadataHistory
 from everstep.agent_domain.storage.recorded_executions import RecordedExecutions
 from everstep.agent_domain.storage.requests import RequestRow, Resolution
@@ -303,4 +306,26 @@ class ExecutionStore(BudgetStore, RecordedExecutions, Protocol):
         self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
     ) -> tuple[StoredEnvelope, ...]:
         """Stored envelopes of a stream, in order, with a `seq` above `after`."""
+        ...
+
+    async def sealed_ledger(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> LedgerPage | None:
+        """Entries of an execution's ledger after a position; None if it was accepted without a ledger."""
+        ...
+
+    async def ledger_of_period(
+        self,
+        scope: Scope,
+        since: datetime,
+        until: datetime,
+        cursor: str | None = None,
+        limit: int = 1000,
+    ) -> PeriodPage:
+        """The entries of all executions that a caller sees, in the order of their times.
+
+        The cursor continues where a page ended, also later: every entry is read once.
+        """
+        ...
+
+    async def audited_execution(self, ref: ExecutionRef) -> AuditedExecution | None:
+        """Everything that an audit compares, read at one moment; None without such an execution."""
         ...

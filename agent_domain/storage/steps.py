@@ -219,7 +219,7 @@ class BegunStep:
 
 @dataclass(frozen=True, slots=True)
 class CallToRecord:
-    """A call of a reply, for the ledger."""
+    """A call of a reply, to be recorded."""
 
     call: ToolCall
     need: CallNeed

@@ -47,6 +47,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "what_if_command:what_if",
             "Repeat the decisions of past executions under another policy.",
         ),
+        "ledger": ("ledger_commands:ledger", "Print facts and decisions of executions as lines of JSON."),
+        "audit": ("ledger_commands:audit", "Check that nothing recorded of an execution was changed."),
         "usage": ("reports:usage", "Show tokens and costs by agent, user, model or day."),
         "follow": ("run:follow", "Print the steps of an execution as they happen."),
     },

@@ -5,7 +5,7 @@ Every call is idempotent: repeating it with the same execution id, key or answer
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -33,9 +33,11 @@ from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext, r
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, Messages, as_messages, user
 from everstep.agent_domain.messages.response_format import OutputT_co, ResponseFormat
+from everstep.agent_domain.storage.audit import AuditReport
 from everstep.agent_domain.storage.comparison import Comparison
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
+from everstep.agent_domain.storage.ledger import LedgerEntry
 from everstep.agent_domain.storage.recorded_executions import RecordFilter
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.inquiry import ModelChoice
@@ -44,6 +46,7 @@ from everstep.agent_domain.what_if.policy_change import PolicyChange
 from everstep.client.compared_executions import compare_executions
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
+from everstep.client.ledgers import audit_execution, each_entry
 from everstep.client.structured_results import requested_output
 from everstep.client.what_if import WhatIf
 from everstep.steps.attachments import Attachments
@@ -339,6 +342,25 @@ class Client:
     ) -> Page[ExecutionRow]:
         """List executions, newest first."""
         return await self.store.executions(self.tenant_id, status=status, cursor=cursor, limit=limit)
+
+    async def ledger(self, execution_id: UUID | str) -> AsyncGenerator[LedgerEntry]:
+        """Iterate over the ledger of an execution: facts and decisions, each with the hash of its entry.
+
+        Raises:
+            InvalidInput: This is not an id.
+            NotFound: There is no such execution.
+        """
+        async for entry in each_entry(self.store, self.execution(execution_id).ref):
+            yield entry
+
+    async def audit(self, execution_id: UUID | str) -> AuditReport:
+        """Check that nothing was changed in the ledger of an execution, and in what it records.
+
+        Raises:
+            InvalidInput: This is not an id.
+            NotFound: There is no such execution.
+        """
+        return await audit_execution(self.store, self.execution(execution_id).ref)
 
     async def diff(self, a: UUID | str, b: UUID | str) -> Comparison:
         """Compare two executions: settings, steps, calls with their arguments, decisions, tokens and cost.

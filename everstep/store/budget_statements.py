@@ -173,7 +173,7 @@ RESUME = """
             ON CONFLICT DO NOTHING
     )"""
 
-_RESUMED = """(SELECT coalesce(json_agg(json_build_array(execution.id, execution.session_id)
+_RESUMED = """(SELECT coalesce(json_agg(json_build_array(execution.id, execution.session_id, resolved.id)
                                        ORDER BY execution.created_at), '[]')
                  FROM resolved
                  JOIN agent_executions execution ON execution.id = resolved.execution_id) AS resumed"""

@@ -180,8 +180,13 @@ def _current_account(account: BudgetAccount, row: Any) -> BudgetAccount:
 
 def resumed_refs(tenant_id: str, data: Any) -> tuple[ExecutionRef, ...]:
     """Return the executions that waited for a budget."""
+    return tuple(ref for ref, _ in resumed_requests(tenant_id, data))
+
+
+def resumed_requests(tenant_id: str, data: Any) -> list[tuple[ExecutionRef, UUID]]:
+    """Return the executions that waited for a budget, each with the request that was resolved."""
     given = json.loads(data) if isinstance(data, str) else data
-    return tuple(
-        ExecutionRef(UUID(execution), tenant_id, UUID(session) if session else None)
-        for execution, session in given
-    )
+    return [
+        (ExecutionRef(UUID(execution), tenant_id, UUID(session) if session else None), UUID(request))
+        for execution, session, request in given
+    ]

@@ -51,9 +51,11 @@ RESOLVE = text("""
             ON CONFLICT DO NOTHING
     )
     SELECT coalesce(execution.session_id, execution.id) AS stream_id,
-           EXISTS (SELECT 1 FROM answered) AS is_answered
+           EXISTS (SELECT 1 FROM answered) AS is_answered, request.kind, request.call_id, call.args_digest
       FROM agent_requests request
       JOIN agent_executions execution ON execution.id = request.execution_id
+      LEFT JOIN agent_tool_calls call
+        ON call.execution_id = request.execution_id AND call.call_id = request.call_id
      WHERE request.id = :request_id AND request.execution_id = :execution_id
        AND request.tenant_id = :tenant_id
 """)

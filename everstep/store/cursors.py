@@ -3,11 +3,13 @@
 import base64
 import binascii
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.storage.ledger import LedgerEntry
 from everstep.agent_domain.values import parse_moment
 
 MAX_PAGE = 1000
@@ -53,6 +55,47 @@ def _decode(text: str) -> str:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except (ValueError, binascii.Error):
         raise InvalidInput(_UNREADABLE) from None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCursor:
+    """The last entry of a page of many ledgers."""
+
+    at: datetime
+    execution_id: UUID
+    position: int
+
+    @classmethod
+    def first(cls) -> "LedgerCursor":
+        """Return a cursor before every entry."""
+        return cls(datetime.min.replace(tzinfo=UTC), UUID(int=0), 0)
+
+    @classmethod
+    def after(cls, entries: Sequence[LedgerEntry], cursor: str | None) -> str | None:
+        """Return the cursor after these entries, or the given one if there are none."""
+        if not entries:
+            return cursor
+        last = entries[-1]
+        written = f"{last.at.isoformat()} {last.execution_id} {last.position}"
+        return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> "LedgerCursor":
+        """Parse a cursor that a client sent.
+
+        Raises:
+            InvalidInput: The text is no cursor of a period.
+        """
+        parts = _decode(text).split(" ")
+        if len(parts) != _LEDGER_PARTS or not re.fullmatch(r"[0-9]{1,9}", parts[-1]):
+            raise InvalidInput(_UNREADABLE)
+        try:
+            return cls(parse_moment(parts[0]), UUID(parts[1]), int(parts[2]))
+        except ValueError:
+            raise InvalidInput(_UNREADABLE) from None
+
+
+_LEDGER_PARTS = 3
 
 
 def place_text(step: int, index: int, kind: str) -> str:

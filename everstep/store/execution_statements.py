@@ -6,7 +6,7 @@ Each does in one round trip what has to happen under one lock. A statement decid
 taken *before* it waits for a lock. So a decision that depends on the previous lock holder's writes is made in
 a later statement, or from the locked row itself.
 
-Locks are taken in one order everywhere: session, execution, call, request, stream.
+Locks are taken in one order everywhere: session, execution, call, request, stream, budgets, ledger.
 
 No statement selects `*` from a table: if it was prepared before an upgrade adds a column, it fails
 afterwards.
@@ -15,14 +15,15 @@ afterwards.
 from sqlalchemy import text
 
 from everstep.store.budget_statements import OPERATOR_UNITS
+from everstep.store.ledger_statements import OPEN_CHAIN
 
-ACCEPT = text("""
+ACCEPT = text(f"""
     WITH execution AS (
         INSERT INTO agent_executions
                (id, tenant_id, session_id, user_id, agent_type, agent_config, input, token_breakdown,
                 metadata, agent_id, parent_agent_id, parent_execution_id, continues_execution_id,
                 continues_until, plan, agent_metadata, task_queue, queue_rank, released_at,
-                session_seconds, session_began_at)
+                session_seconds, session_began_at, is_sealed)
         VALUES (:execution_id, :tenant_id, :session_id, :user_id, :agent, CAST(:spec AS json),
                 CAST(:input AS json), CAST(:breakdown AS json), CAST(:metadata AS json), :agent_id,
                 :parent_agent_id, :parent_execution_id, :continues, :continues_until, CAST(:plan AS json),
@@ -36,7 +37,8 @@ ACCEPT = text("""
                 CASE WHEN CAST(:parent_execution_id AS uuid) IS NULL
                      THEN coalesce((SELECT created_at FROM agent_sessions WHERE id = :session_id),
                                    (SELECT coalesce(session_began_at, started_at)
-                                      FROM agent_executions WHERE id = :continues)) END)
+                                      FROM agent_executions WHERE id = :continues)) END,
+                true)
             ON CONFLICT (id) DO NOTHING
      RETURNING id, tenant_id, session_id, agent_type, status, step_count, token_breakdown, cost_usd,
                stop_reason,
@@ -66,9 +68,10 @@ ACCEPT = text("""
         INSERT INTO agent_streams (stream_id, tenant_id)
         SELECT :stream_id, tenant_id FROM execution
             ON CONFLICT (stream_id) DO NOTHING
+    ), ledger AS ({OPEN_CHAIN.format(accepted="execution")}
     )
     SELECT * FROM execution
-""")
+""")  # noqa: S608 -- constants only
 """Returns no row, and writes nothing, if the id is taken."""
 
 OWNS_STREAM = text("""

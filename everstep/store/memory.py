@@ -16,21 +16,24 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.usage import sum_costs
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
+from everstep.agent_domain.storage.ledger import Chain
 from everstep.agent_domain.storage.metadata_changes import MetadataHistory
 from everstep.agent_domain.storage.steps import StepInput
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
-from everstep.store import bodies, transcripts
+from everstep.store import bodies, ledger_entries, transcripts
+from everstep.store.bodies import encode
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.memory_calls import MemoryCalls
 from everstep.store.memory_commands import MemoryCommands
+from everstep.store.memory_ledger import MemoryLedger, accepted_values
 from everstep.store.memory_recorded import MemoryRecords
 from everstep.store.memory_records import MemoryExecution, MemoryStream, as_stored
 from everstep.store.memory_status import MemoryStatus
 from everstep.store.memory_steps import MemorySteps
 
 
-class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, MemoryRecords):
+class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, MemoryRecords, MemoryLedger):
     """An execution store that lives and ends with its process."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:
@@ -69,6 +72,10 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, Memory
             request=as_stored(new.request, "the request") or (parent.request if parent else EMPTY),
         )
         execution.add_lines(0, transcripts.lines(new.messages))
+        execution.ledger = Chain(ref.execution_id)
+        values = accepted_values(execution, new)
+        execution.sent = values["input"]
+        execution.record(self._now(), ledger_entries.acceptance_entry(new, values))
         self._streams.setdefault(ref.stream_id, MemoryStream(ref.tenant_id))
         self._executions[ref.execution_id] = execution
         return execution.row
@@ -83,6 +90,8 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, Memory
         kept = execution.toolset_tools
         if kept is None:
             kept = execution.toolset_tools = frozen_map(as_stored(tools, "the tools that were listed"))
+            entry = ledger_entries.tools_entry({"listed": encode(kept)})
+            execution.record(self._now(), entry)
         return kept
 
     async def recorded_tools(self, ref: ExecutionRef) -> FrozenDict | None:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.budget import BudgetScope
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.budget_ledger import (
     BudgetAccount,
@@ -27,7 +28,7 @@ from everstep.agent_domain.storage.executions import Settlement
 from everstep.agent_domain.storage.requests import RequestKind, RequestState, Resolution
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY
-from everstep.store import bodies, budget_values
+from everstep.store import bodies, budget_values, ledger_entries
 from everstep.store.memory_base import MemoryBase
 from everstep.store.memory_records import (
     MemoryBudget,
@@ -97,6 +98,9 @@ class MemoryBudgets(MemoryBase):
         kept = self._budgets.setdefault(change.account.id, MemoryBudget(change.account))
         kept.raised_to = change.limit
         resolution = Resolution(budget_values.RAISED, str(change.limit), key=change.key, by=change.by)
+        own = self._executions.get(UUID(change.account.subject)) if _is_own(change.account) else None
+        if own:
+            own.record(self._now(), ledger_entries.raised_entry(change))
         resumed = self._resume(change.account.tenant_id, change.account.id, resolution)
         return RaisedBudget(kept.account(change.account.limit), resumed)
 
@@ -135,6 +139,8 @@ class MemoryBudgets(MemoryBase):
                 if is_asked and request.request["budget_id"] == str(budget_id):
                     request.state, request.resolution = RequestState.RESOLVED, kept
                     _store_command(execution, request.id)
+                    entry = ledger_entries.decided_entry(request.id, "budget", resolution)
+                    execution.record(self._now(), entry)
                     resumed.append(execution.ref)
         return tuple(resumed)
 
@@ -178,6 +184,11 @@ class MemoryBudgets(MemoryBase):
         execution.requests[request.id] = asked
         if is_raised:
             _store_command(execution, request.id)
+
+
+def _is_own(account: BudgetAccount) -> bool:
+    """Return whether a budget is that of one execution."""
+    return account.scope is BudgetScope.EXECUTION
 
 
 def _store_command(execution: MemoryExecution, request_id: UUID) -> None:

@@ -10,7 +10,7 @@ from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTe
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
 from everstep.agent_domain.stream.records import EventRecord, no_event_records
 from everstep.agent_domain.values import EMPTY, FrozenDict
-from everstep.store import bodies, transcripts
+from everstep.store import bodies, ledger_entries, parameters, transcripts
 from everstep.store.bodies import encode
 from everstep.store.memory_base import remembered_rules
 from everstep.store.memory_budgets import MemoryBudgets
@@ -27,6 +27,8 @@ class MemoryCalls(MemoryBudgets):
         kept = as_stored(request, "the request")
         if call.record is None and identity not in execution.requests:
             execution.requests[identity] = MemoryRequest(identity, call, CallNeed.INPUT, kept, self._now())
+            entry = ledger_entries.asked_entry(identity, call_id, CallNeed.INPUT, encode(kept), None)
+            execution.record(self._now(), entry)
 
     async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
         """Return the result of `reserve_call`; nothing is written."""
@@ -94,6 +96,7 @@ class MemoryCalls(MemoryBudgets):
         execution.add_lines(call.step, (*lines, *notes))
         close_request(execution, call)
         self._append_envelopes(execution, news)
+        execution.record(self._now(), ledger_entries.call_entry(record, parameters.result_values(record)))
         return record.record
 
     async def inner_reply(self, ref: ExecutionRef, key: str) -> InnerReply | None:
@@ -122,4 +125,6 @@ class MemoryCalls(MemoryBudgets):
         execution.add_usage(usage)
         if spending:
             self._settle_budgets(ref, spending)
+        values = parameters.inner_reply_values(reply, usage)
+        execution.record(self._now(), ledger_entries.inner_reply_entry(reply, usage, values))
         return reply

@@ -12,7 +12,7 @@ from everstep.agent_domain.storage.commands import Command, CommandKind, SentCom
 from everstep.agent_domain.storage.requests import RequestRow, RequestState, Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.stream.session_messages import Announcement
-from everstep.store import bodies, transcripts
+from everstep.store import bodies, ledger_entries, transcripts
 from everstep.store.memory_base import MemoryBase
 from everstep.store.memory_records import (
     MemoryCommand,
@@ -40,6 +40,8 @@ class MemoryCommands(MemoryBase):
         del announces
         execution.steering[key] = MemorySteering(message_from(line))
         execution.commands[f"{CommandKind.STEER}/{key}"] = MemoryCommand(CommandKind.STEER)
+        entry = ledger_entries.steered_entry(key, line.role, line.content, line.metadata)
+        execution.record(self._now(), entry)
         return True
 
     async def steering(self, ref: ExecutionRef, key: str) -> Steering | None:
@@ -57,6 +59,8 @@ class MemoryCommands(MemoryBase):
         if is_new:
             require_active(execution)
             execution.commands[key] = MemoryCommand(kind, sent_by=sent_by, sent_at=self._now())
+            sender = bodies.encode_optional(sent_by and sent_by.to_dict(), "the sender")
+            execution.record(self._now(), ledger_entries.command_entry(key, str(kind), sent_by, sender))
         return _command(execution, key), is_new
 
     async def pending_commands(self, ref: ExecutionRef) -> tuple[Command, ...]:
@@ -76,9 +80,11 @@ class MemoryCommands(MemoryBase):
 
     async def withdraw(self, command: Command) -> None:
         """Delete a command that the workflow refused."""
-        commands = self._require_execution(command.ref).commands
+        execution = self._require_execution(command.ref)
+        commands = execution.commands
         if command.key in commands and not commands[command.key].is_delivered:
             del commands[command.key]
+            execution.record(self._now(), ledger_entries.withdrawn_entry(command.key))
 
     async def open_requests(self, ref: ExecutionRef) -> tuple[RequestRow, ...]:
         """Return the open requests, oldest first."""
@@ -123,6 +129,14 @@ class MemoryCommands(MemoryBase):
         command = MemoryCommand(CommandKind(request.kind.value), request.call.call.id, resolution.is_denied)
         execution.commands[f"{request.kind}/{request_id}"] = command
         self._append_envelopes(execution, news)
+        entry = ledger_entries.decided_entry(
+            request_id,
+            request.kind,
+            resolution,
+            call_id=request.call.call.id or None,
+            args_digest=request.call.args_digest or None,
+        )
+        execution.record(self._now(), entry)
         return True
 
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:

@@ -24,6 +24,7 @@ from everstep.agent_domain.storage.budget_ledger import BudgetAccount
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionRow, ExecutionSpec
+from everstep.agent_domain.storage.ledger import Chain, NewEntry
 from everstep.agent_domain.storage.metadata_changes import MetadataChanges, apply_changes
 from everstep.agent_domain.storage.requests import AnyRequestKind, RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait
@@ -91,6 +92,8 @@ class MemoryRequest:
     policy: DecisionPolicy | None = None
     state: RequestState = RequestState.OPEN
     resolution: Resolution | None = None
+    policy_text: str | None = None
+    """The policy as a database stores it."""
 
 
 @dataclass(slots=True)
@@ -187,6 +190,20 @@ class MemoryExecution:
     steering: dict[str, MemorySteering] = field(default_factory=dict[str, MemorySteering])
     commands: dict[str, MemoryCommand] = field(default_factory=dict[str, MemoryCommand])
     settlements: set[str] = field(default_factory=set[str])
+    sent: str = ""
+    """What it was accepted with, as a database stores it."""
+    ledger: Chain | None = None
+    ledger_keys: set[str] = field(default_factory=set[str])
+
+    def record(self, at: datetime, *entries: NewEntry) -> None:
+        """Append entries to the ledger; a known key changes nothing, and so does a closed ledger."""
+        for entry in entries:
+            if self.ledger is None or self.ledger.head.is_closed:
+                return
+            free = (key for key in (entry.key, entry.fallback_key) if key and key not in self.ledger_keys)
+            if key := next(free, None):
+                self.ledger_keys.add(key)
+                self.ledger = self.ledger.appended(entry, at)
 
     @property
     def run(self) -> RunContext:

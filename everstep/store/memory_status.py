@@ -1,6 +1,7 @@
 """Status changes and snapshots in the memory store."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,9 +16,11 @@ from everstep.agent_domain.storage.calls import CallRecord
 from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict, frozen_map
-from everstep.store import bodies, transcripts
+from everstep.store import bodies, ledger_entries, transcripts
 from everstep.store.bodies import encode
+from everstep.store.ledger_entries import settlement_texts
 from everstep.store.memory_budgets import MemoryBudgets
+from everstep.store.memory_ledger import end_digest
 from everstep.store.memory_records import (
     MemoryCall,
     MemoryExecution,
@@ -76,7 +79,31 @@ class MemoryStatus(MemoryBudgets):
         self._apply_to_budgets(execution, settlement)
         _confirm_all(execution, ends=ends)
         self._append_envelopes(execution, news)
+        self._record_settlement(execution, settlement, closing)
         return Settled()
+
+    def _record_settlement(
+        self,
+        execution: MemoryExecution,
+        settlement: Settlement,
+        closing: Sequence[tuple[MemoryCall, str, tuple[TranscriptLine, ...]]],
+    ) -> None:
+        """Append to the ledger: closed calls first, the status or the end last."""
+        entries = [
+            ledger_entries.call_end_entry(
+                call.step, call.call.id, text, [(call.step, line) for line in lines]
+            )
+            for call, text, lines in sorted(closing, key=lambda each: (each[0].step, each[0].idx))
+        ]
+        shown = [number for number, step in execution.steps.items() if step.facts]
+        judged = settlement.step.number if settlement.step else max(shown, default=None)
+        entries += ledger_entries.status_entries(settlement, settlement_texts(settlement), judged)
+        if settlement.status.is_terminal:
+            reason = execution.stop_reason and str(execution.stop_reason)
+            tokens = execution.usage.get("total", 0)
+            end = ledger_entries.EndFacts(reason, execution.step_count, tokens, execution.cost_usd)
+            entries.append(ledger_entries.end_entry(settlement, end, end_digest(execution)))
+        execution.record(self._now(), *entries)
 
     async def keep_snapshot(self, ref: ExecutionRef, number: int, state: FrozenDict) -> bool:
         """Store the full state after a step for debugging; return False if this step has a snapshot."""

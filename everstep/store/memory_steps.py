@@ -28,7 +28,7 @@ from everstep.agent_domain.storage.steps import (
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import EMPTY, FrozenDict
-from everstep.store import bodies, transcripts
+from everstep.store import bodies, ledger_entries, parameters, transcripts
 from everstep.store.bodies import HUMAN_NEEDS, encode
 from everstep.store.cursors import page_size
 from everstep.store.memory_budgets import MemoryBudgets
@@ -78,6 +78,7 @@ class MemorySteps(MemoryBudgets):
         execution.add_lines(begin.number, placed)
         self._start_step(execution, begin, outcome)
         self._append_envelopes(execution, news)
+        self._record_begin(execution, begin)
         head = len(self._streams[execution.ref.stream_id].envelopes)
         return replace(begun, after_seq=head if news else None)
 
@@ -105,6 +106,10 @@ class MemorySteps(MemoryBudgets):
         execution.started_at = execution.started_at or now
         execution.step_count = max(execution.step_count, begin.number - 1)
 
+    def _record_begin(self, execution: MemoryExecution, begin: BeginStep) -> None:
+        entries = ledger_entries.begin_entries(begin, parameters.step_values(begin))
+        execution.record(self._now(), *entries)
+
     async def note_partial(
         self,
         ref: ExecutionRef,
@@ -131,6 +136,8 @@ class MemorySteps(MemoryBudgets):
         if step is None:
             raise NotFound("step", number)
         step.failed_attempts.add(attempt)
+        assert execution is not None  # noqa: S101
+        execution.record(self._now(), ledger_entries.failed_attempt_entry(number, attempt))
         return len(step.failed_attempts)
 
     async def note_wait(
@@ -147,6 +154,7 @@ class MemorySteps(MemoryBudgets):
             return
         step.wait = written
         self._append_envelopes(execution, news)
+        execution.record(self._now(), ledger_entries.wait_entry(number, wait, bodies.dump_wait(wait)))
 
     async def note_progress(
         self, ref: ExecutionRef, call_id: str, progress: Progress, events: Sequence[EventRecord] = ()
@@ -199,6 +207,9 @@ class MemorySteps(MemoryBudgets):
         if reply.spending:
             self._settle_budgets(reply.ref, reply.spending)
         self._append_envelopes(execution, news)
+        if reply.begins:
+            self._record_begin(execution, reply.begins)
+        execution.record(self._now(), ledger_entries.reply_entry(reply, parameters.reply_values(reply)))
         return reply.facts
 
     async def record_compaction(self, record: RecordCompaction) -> Compaction:
@@ -212,6 +223,8 @@ class MemorySteps(MemoryBudgets):
 
         execution.add_lines(number, [line])
         self._append_envelopes(execution, news)
+        values = parameters.compaction_values(record)
+        execution.record(self._now(), ledger_entries.compaction_entry(record, values))
         return record.compaction
 
     async def continued_input(self, ref: ExecutionRef) -> ContinuedInput | None:
@@ -247,6 +260,8 @@ class MemorySteps(MemoryBudgets):
         step.processed = outcome
         for number, line in added:
             execution.add_lines(number, [line])
+        values = parameters.processing_values(record)
+        execution.record(self._now(), ledger_entries.processing_entry(record, values))
         return record.outcome
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
@@ -304,7 +319,8 @@ def _request_from(
     identity = request_id(reply.ref.execution_id, call.call.id)
     asked = as_stored(recorded.request or {}, "the request")
     policy = bodies.parse_policy(call.need, recorded.policy and json.loads(recorded.policy.model_dump_json()))
-    return MemoryRequest(identity, call, call.need, asked, now, policy)
+    written = bodies.dump_policy(recorded.policy)
+    return MemoryRequest(identity, call, call.need, asked, now, policy, policy_text=written)
 
 
 def _call_row(execution: MemoryExecution, call: MemoryCall) -> CallRow:

@@ -15,13 +15,21 @@ from everstep.agent_domain.errors import InvalidInput, NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution
 from everstep.agent_domain.values import FrozenDict
-from everstep.store import bodies, execution_statements, parameters, rows
+from everstep.store import (
+    bodies,
+    execution_statements,
+    ledger_entries,
+    ledger_statements,
+    parameters,
+    rows,
+)
 from everstep.store.attachments import require_used, use_statements
 from everstep.store.bodies import encode
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_budgets import PostgresBudgets
 from everstep.store.postgres_calls import PostgresCalls
 from everstep.store.postgres_commands import PostgresCommands
+from everstep.store.postgres_ledger import PostgresLedger, ledger_writes
 from everstep.store.postgres_status import PostgresStatus
 from everstep.store.postgres_steps import PostgresSteps
 from everstep.store.reading import find_execution
@@ -30,7 +38,13 @@ from everstep.store.transaction import Transaction
 
 
 class PostgresStore(
-    PostgresSteps, PostgresCalls, PostgresStatus, PostgresCommands, PostgresBudgets, PostgresRecords
+    PostgresSteps,
+    PostgresCalls,
+    PostgresStatus,
+    PostgresCommands,
+    PostgresBudgets,
+    PostgresRecords,
+    PostgresLedger,
 ):
     """The execution store of an installation, on an engine from `create_engine`.
 
@@ -46,10 +60,15 @@ class PostgresStore(
     async def record_tools(self, ref: ExecutionRef, tools: FrozenDict) -> FrozenDict:
         """Record the tools that toolsets list for this execution; an earlier record wins."""
         values = execution_key(ref) | {"listed": encode(tools, "the tools that were listed")}
-        found = await self._fetch_all(execution_statements.RECORD_TOOLSET_TOOLS, values)
-        if not found:
+        async with self._transaction() as connection:
+            found, _ = await connection.together(
+                (execution_statements.RECORD_TOOLSET_TOOLS, values),
+                *ledger_writes(ref, [ledger_entries.tools_entry(values)]),
+                last=True,
+            )
+        if found.first() is None:
             raise NotFound("execution", ref.execution_id)
-        return bodies.document(found[0].listed, "the tools that were listed")
+        return bodies.document(found.one().listed, "the tools that were listed")
 
     async def _insert_execution(self, connection: Transaction, new: NewExecution) -> tuple[Row[Any], bool]:
         """Return the execution, and whether it is new."""
@@ -62,8 +81,10 @@ class PostgresStore(
         # The session is locked because the execution becomes its last one, unless it is a subagent's.
         lock = [] if parent or not ref.session_id else [(execution_statements.LOCK_NAMED_SESSION, values)]
         accepting = (execution_statements.ACCEPT, values), (execution_statements.OWNS_STREAM, values)
-        answers = await connection.together(*lock, *accepting, *use_statements(ref, new.messages))
-        accepted, owned, *used = answers[len(lock) :]
+        entries = ledger_writes(ref, [ledger_entries.acceptance_entry(new, values)])
+        uses = use_statements(ref, new.messages)
+        answers = await connection.together(*lock, *accepting, *entries, *uses)
+        accepted, owned, _, *used = answers[len(lock) :]
         made = accepted.first()
         if made is None:
             return await self._find_accepted_execution(connection, ref), False
@@ -71,6 +92,15 @@ class PostgresStore(
             raise NotFound("session", ref.stream_id)
         require_used(new.messages, used)
         return made, True
+
+    async def _open_ledger(self, connection: Transaction, ref: ExecutionRef) -> None:
+        """Write the first entry of an execution that was copied, with the digests of its rows."""
+        accepted, stored = await connection.together(
+            (ledger_statements.ACCEPTED, execution_key(ref)), (ledger_statements.BODIES, execution_key(ref))
+        )
+        digests = {row.name: row.digest for row in stored.all()}
+        entry = ledger_entries.copy_entry(accepted.one(), digests)
+        await connection.together(*ledger_writes(ref, [entry]))
 
     async def _find_referenced_execution(
         self, connection: Transaction, ref: ExecutionRef, execution_id: UUID | None

@@ -1,12 +1,14 @@
 """Budgets in PostgreSQL."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import func, select
 
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.budget import BudgetScope
 from everstep.agent_domain.storage.budget_ledger import (
     BudgetAccount,
     BudgetClaim,
@@ -19,11 +21,12 @@ from everstep.agent_domain.storage.budget_ledger import (
     refusal,
 )
 from everstep.agent_domain.storage.requests import Resolution
-from everstep.store import budget_statements, budget_values
+from everstep.store import budget_statements, budget_values, ledger_entries
 from everstep.store.budget_tables import budgets
 from everstep.store.parameters import execution_key
+from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
-from everstep.store.transaction import QueryResult
+from everstep.store.transaction import BoundStatement, QueryResult
 
 
 class PostgresBudgets(PostgresWriter):
@@ -98,9 +101,10 @@ class PostgresBudgets(PostgresWriter):
                 (budget_statements.OPEN_BUDGETS, opening),
                 (budget_statements.LOCK_BUDGET, values),
                 (budget_statements.RAISE, values),
-                last=True,
             )
-        row = found.one()
+            row = found.one()
+            entries = _raised_entries(change, row.resumed)
+            await connection.together(*entries, last=True)
         raised = budget_values.changed_account(account, row, change.limit)
         return RaisedBudget(raised, budget_values.resumed_refs(account.tenant_id, row.resumed))
 
@@ -109,9 +113,12 @@ class PostgresBudgets(PostgresWriter):
         values = {"tenant_id": budget.tenant_id, **budget_values.operator_values(budget)}
         async with self._transaction() as connection:
             *_, found = await connection.together(
-                (budget_statements.LOCK_BUDGET, values), (budget_statements.SET_OPERATORS, values), last=True
+                (budget_statements.LOCK_BUDGET, values), (budget_statements.SET_OPERATORS, values)
             )
-        row = found.one()
+            row = found.one()
+            resolution = Resolution(budget_values.RAISED, str(budget.limit))
+            entries = _resolved_entries(budget.tenant_id, row.resumed, resolution)
+            await connection.together(*entries, last=True)
         account = budget_values.changed_account(budget.account, row, budget.limit)
         return RaisedBudget(account, budget_values.resumed_refs(budget.tenant_id, row.resumed))
 
@@ -129,12 +136,37 @@ class PostgresBudgets(PostgresWriter):
         values = {"tenant_id": tenant_id, **budget_values.resume_values(budget_id, resolution)}
         async with self._transaction() as connection:
             *_, found = await connection.together(
-                (budget_statements.LOCK_BUDGET, values),
-                (budget_statements.REMOVE_OPERATORS, values),
-                last=True,
+                (budget_statements.LOCK_BUDGET, values), (budget_statements.REMOVE_OPERATORS, values)
             )
-        row = found.first()
-        if row is None:
-            return None
+            row = found.first()
+            if row is None:
+                return None
+            entries = _resolved_entries(tenant_id, row.resumed, resolution)
+            await connection.together(*entries, last=True)
         resumed = budget_values.resumed_refs(tenant_id, row.resumed)
         return RaisedBudget(budget_values.account_row(row), resumed)
+
+
+def _raised_entries(change: RaiseBudget, resumed: Any) -> list[BoundStatement]:
+    """Return the writes of ledgers after a budget was raised: its own execution's, and those that waited."""
+    account = change.account
+    resolution = Resolution(budget_values.RAISED, str(change.limit), key=change.key, by=change.by)
+    writes = _resolved_entries(account.tenant_id, resumed, resolution)
+    if account.scope is not BudgetScope.EXECUTION:
+        return writes
+    own = ExecutionRef(UUID(account.subject), account.tenant_id)
+    return [*ledger_writes(own, [ledger_entries.raised_entry(change)]), *writes]
+
+
+def _resolved_entries(tenant_id: str, resumed: Any, resolution: Resolution) -> list[BoundStatement]:
+    """Return the writes of the ledgers of executions that go on, in the order of their ids."""
+    requests = sorted(budget_values.resumed_requests(tenant_id, resumed), key=_id_of)
+    return [
+        write
+        for ref, request_id in requests
+        for write in ledger_writes(ref, [ledger_entries.decided_entry(request_id, "budget", resolution)])
+    ]
+
+
+def _id_of(resumed: tuple[ExecutionRef, UUID]) -> UUID:
+    return resumed[0].execution_id

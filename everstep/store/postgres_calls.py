@@ -7,6 +7,7 @@ from sqlalchemy import Row, select
 
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, question_id
+from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.storage.budget_ledger import BudgetSpending, BudgetTerms
 from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCall, Reservation
@@ -18,6 +19,7 @@ from everstep.store import (
     budget_values,
     call_statements,
     execution_statements,
+    ledger_entries,
     parameters,
     rows,
     transcript_statements,
@@ -25,6 +27,7 @@ from everstep.store import (
 )
 from everstep.store.bodies import encode
 from everstep.store.parameters import execution_key
+from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.tables import tool_calls
 from everstep.store.transaction import QueryResult, Transaction
@@ -36,8 +39,15 @@ class PostgresCalls(PostgresWriter):
     async def ask(self, ref: ExecutionRef, call_id: str, request: FrozenDict) -> None:
         """Open the question of a call that was approved; a repeated call changes nothing."""
         identity = question_id(ref.execution_id, call_id)
-        values = {"call_id": call_id, "request_id": identity, "request": encode(request, "the request")}
-        await self._fetch_all(call_statements.ASK, execution_key(ref) | values)
+        asked = encode(request, "the request")
+        values = {"call_id": call_id, "request_id": identity, "request": asked}
+        entry = ledger_entries.asked_entry(identity, call_id, CallNeed.INPUT, asked, None)
+        async with self._transaction() as connection:
+            await connection.together(
+                (call_statements.ASK, execution_key(ref) | values),
+                *ledger_writes(ref, [entry], guard_request=identity),
+                last=True,
+            )
 
     async def preview_call(self, ref: ExecutionRef, call_id: str) -> Reservation:
         """Return the result of `reserve_call`; nothing is written."""
@@ -73,12 +83,15 @@ class PostgresCalls(PostgresWriter):
         """Record a call's result; a result that an earlier attempt recorded wins."""
         ref = record.ref
         news = bodies.session_envelopes_from(ref.execution_id, record.events)
+        values = parameters.result_values(record)
         result = (
             call_statements.RECORD_CALL,
-            execution_key(ref) | parameters.result_values(record) | parameters.envelope_values(news),
+            execution_key(ref) | values | parameters.envelope_values(news),
         )
+        entry = ledger_entries.call_entry(record, values)
+        entries = ledger_writes(ref, [entry], guard_call=record.record.call_id)
         async with self._transaction() as connection:
-            (done,) = await self._execute_with_append(connection, ref, result, last=True)
+            done, _ = await self._execute_with_append(connection, ref, result, *entries, last=True)
             if done.first() is None:
                 return await self._find_call_record(connection, ref, record.record.call_id)
             self._push_after_commit(connection, ref, news, done)
@@ -102,6 +115,7 @@ class PostgresCalls(PostgresWriter):
                 (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (call_statements.RECORD_INNER_REPLY, values),
                 *budget_values.settling(ref, spending),
+                *ledger_writes(ref, [ledger_entries.inner_reply_entry(reply, usage, values)]),
                 last=True,
             )
             known = recorded.first()

@@ -11,9 +11,17 @@ from everstep.agent_domain.storage.commands import Command, CommandKind, Steerin
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.stream.session_messages import Announcement
-from everstep.store import bodies, command_statements, execution_statements, rows, transcripts
+from everstep.store import (
+    bodies,
+    command_statements,
+    execution_statements,
+    ledger_entries,
+    rows,
+    transcripts,
+)
 from everstep.store.attachments import require_used, use_statements
 from everstep.store.parameters import execution_key
+from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.transaction import Transaction
 
@@ -26,7 +34,7 @@ class PostgresCommands(PostgresWriter):
     ) -> bool:
         """Store a message for the next step boundary; see `ExecutionStore.steer`."""
         async with self._transaction() as connection:
-            return await self._store_steering(connection, ref, key, message, announces)
+            return await self._store_steering(connection, ref, key, message, announces, last=True)
 
     async def _store_steering(
         self,
@@ -35,6 +43,8 @@ class PostgresCommands(PostgresWriter):
         key: str,
         message: Message,
         announces: Announcement | None,
+        *,
+        last: bool = False,
     ) -> bool:
         (line,) = transcripts.lines((message,))
         values = {"key": key, "role": line.role, "content": line.content, "metadata": line.metadata}
@@ -45,9 +55,15 @@ class PostgresCommands(PostgresWriter):
         if found is None:
             raise NotFound("execution", ref.execution_id)
         require_used((message,), used)
-        if found.is_kept and announces:
-            said = bodies.announcement_envelope(ref.execution_id, f"steered/{key}", announces)
-            await self._append_envelopes(connection, ref, found.stream_id, [said])
+        if found.is_kept:
+            said = (
+                [bodies.announcement_envelope(ref.execution_id, f"steered/{key}", announces)]
+                if announces
+                else []
+            )
+            entry = ledger_entries.steered_entry(key, line.role, line.content, line.metadata)
+            entries = ledger_writes(ref, [entry])
+            await self._append_envelopes(connection, ref, found.stream_id, said, last=last, ledger=entries)
         if not found.is_known:
             require_active(ref, found)
         return found.is_kept
@@ -64,10 +80,11 @@ class PostgresCommands(PostgresWriter):
         sender = bodies.encode_optional(sent_by and sent_by.to_dict(), "the sender")
         values = execution_key(ref) | {"key": key, "kind": str(kind), "sent_by": sender}
         async with self._transaction() as connection:
-            locked, made, known = await connection.together(
+            locked, made, known, _ = await connection.together(
                 (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (command_statements.KEEP_COMMAND, values),
                 (command_statements.KNOWN_COMMAND, values),
+                *ledger_writes(ref, [ledger_entries.command_entry(key, str(kind), sent_by, sender)]),
                 last=True,
             )
             execution, found = require_execution(ref, locked.first()), known.first()
@@ -89,7 +106,11 @@ class PostgresCommands(PostgresWriter):
 
     async def withdraw(self, command: Command) -> None:
         """Delete a command that the workflow refused."""
-        await self._fetch_all(command_statements.WITHDRAW, execution_key(command.ref) | {"key": command.key})
+        values = execution_key(command.ref) | {"key": command.key}
+        async with self._transaction() as connection:
+            if (await connection.execute(command_statements.WITHDRAW, values)).first():
+                entries = ledger_writes(command.ref, [ledger_entries.withdrawn_entry(command.key)])
+                await connection.together(*entries, last=True)
 
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
@@ -107,5 +128,13 @@ class PostgresCommands(PostgresWriter):
             if found is None:
                 raise NotFound("request", request_id)
             if found.is_answered:
-                await self._append_events(connection, ref, found.stream_id, events)
+                entry = ledger_entries.decided_entry(
+                    request_id,
+                    found.kind,
+                    resolution,
+                    call_id=found.call_id,
+                    args_digest=found.args_digest,
+                )
+                entries = ledger_writes(ref, [entry])
+                await self._append_events(connection, ref, found.stream_id, events, entries)
             return found.is_answered

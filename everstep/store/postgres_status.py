@@ -10,6 +10,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import Message, tool_message
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
+from everstep.agent_domain.storage.ledger import NewEntry
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
@@ -18,12 +19,14 @@ from everstep.store import (
     budget_values,
     command_statements,
     execution_statements,
+    ledger_entries,
     parameters,
     status_statements,
     stream_statements,
     transcripts,
 )
 from everstep.store.parameters import execution_key
+from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.postgres_writing import (
     PostgresWriter,
     require_active,
@@ -32,7 +35,7 @@ from everstep.store.postgres_writing import (
 )
 from everstep.store.session_rows import launch_row
 from everstep.store.transaction import BoundStatement, QueryResult, Transaction
-from everstep.store.transcripts import TranscriptLine
+from everstep.store.transcripts import RESULTS_FROM, TranscriptLine
 
 
 class PostgresStatus(PostgresWriter):
@@ -62,17 +65,23 @@ class PostgresStatus(PostgresWriter):
             snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
             changes = _settlement_writes(settlement, execution.metadata, snapshot_id)
             reads = self._queue_reads(execution) if settlement.status.is_terminal else []
-            answers = await connection.together(*changes, *reads)
-            closed, standing, queue = answers[0], answers[len(changes) - 1], answers[len(changes) :]
+            answers = await connection.together(*(statement for _, statement in changes), *reads)
+            by_name = {name: answer for (name, _), answer in zip(changes, answers, strict=False)}
+            closed, standing, queue = by_name["calls"], by_name["status"], answers[len(changes) :]
             release = await self._release_next(connection, ref, queue) if queue else []
-            said = transcript_writes(ref, _cancellation_lines(settlement, closed.all()))
+            lines = _cancellation_lines(settlement, closed.all())
+            said = transcript_writes(ref, lines)
             kept = _snapshot_writes(settlement, execution, snapshot_id, standing.one())
             news = bodies.session_envelopes_from(ref.execution_id, settlement.events)
             told = execution_key(ref) | parameters.envelope_values(news) | {"stream_id": execution.stream_id}
             append = (stream_statements.APPEND, told)
             asked = (*said, *kept, *release, append)
             budgets = _budget_writes(settlement, execution)
-            answers = await self._execute_with_append(connection, ref, *asked, *budgets, last=True)
+            entries = _settlement_entries(
+                settlement, closed.all(), lines, by_name.get("steps"), standing.one()
+            )
+            others = (*budgets, *ledger_writes(ref, entries))
+            answers = await self._execute_with_append(connection, ref, *asked, *others, last=True)
             *others, placed = answers[: len(asked)]
             self._push_after_commit(connection, ref, news, placed)
             launch = others[-1].first() if release else None
@@ -119,22 +128,52 @@ async def _require_no_cancel(connection: Transaction, settlement: Settlement) ->
 
 def _settlement_writes(
     settlement: Settlement, notes: dict[str, Any], snapshot_id: UUID | None
-) -> list[BoundStatement]:
-    """Return the writes of a settlement: calls first, the execution last."""
+) -> list[tuple[str, BoundStatement]]:
+    """Return the writes of a settlement by what they change: calls first, the execution last."""
     ref = settlement.ref
-    changes = [(status_statements.CLOSE_CALLS, parameters.closing_values(settlement))]
+    changes = [("calls", status_statements.CLOSE_CALLS, parameters.closing_values(settlement))]
     if settlement.step:
-        changes.append(
-            (status_statements.RECORD_STEP, parameters.failed_step_values(settlement, settlement.step))
-        )
+        values = parameters.failed_step_values(settlement, settlement.step)
+        changes.append(("step", status_statements.RECORD_STEP, values))
     if settlement.outcome is not None or settlement.status.is_terminal:
-        changes.append((status_statements.COMPLETE_STEPS, parameters.outcome_values(settlement)))
+        changes.append(("steps", status_statements.COMPLETE_STEPS, parameters.outcome_values(settlement)))
     if settlement.status.is_terminal:
-        changes.append((command_statements.MARK_ALL_DELIVERED, {}))
-    changes.append(
-        (status_statements.SETTLE_EXECUTION, parameters.status_values(settlement, notes, snapshot_id))
-    )
-    return [(statement, execution_key(ref) | values) for statement, values in changes]
+        changes.append(("commands", command_statements.MARK_ALL_DELIVERED, {}))
+    values = parameters.status_values(settlement, notes, snapshot_id)
+    changes.append(("status", status_statements.SETTLE_EXECUTION, values))
+    return [(name, (statement, execution_key(ref) | values)) for name, statement, values in changes]
+
+
+def _settlement_entries(
+    settlement: Settlement,
+    closed: Sequence[Row[Any]],
+    lines: Sequence[tuple[int, TranscriptLine]],
+    steps: QueryResult | None,
+    standing: Row[Any],
+) -> list[NewEntry]:
+    """Return the ledger's entries of a settlement: closed calls first, the status or the end last."""
+    entries = [
+        ledger_entries.call_end_entry(
+            call.step,
+            call.call_id,
+            call.text,
+            [
+                (step, line)
+                for step, line in lines
+                if (step, line.idx // RESULTS_FROM - 1) == (call.step, call.idx)
+            ],
+        )
+        for call in closed
+    ]
+    judged = steps.first() if steps else None
+    values = ledger_entries.settlement_texts(settlement)
+    entries += ledger_entries.status_entries(settlement, values, judged and judged.judged)
+    if settlement.status.is_terminal:
+        end = ledger_entries.EndFacts(
+            standing.stop_reason, standing.step_count, standing.token_usage, standing.cost_usd
+        )
+        entries.append(ledger_entries.end_entry(settlement, end, standing.end_digest))
+    return entries
 
 
 def _budget_writes(settlement: Settlement, execution: Row[Any]) -> list[BoundStatement]:

@@ -14,6 +14,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.storage.compactions import RecordCompaction
+from everstep.agent_domain.storage.ledger import NewEntry
 from everstep.agent_domain.storage.steps import BeginStep, BegunStep, RecordProcessing, RecordReply, RetryWait
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.progress import Progress
@@ -23,6 +24,7 @@ from everstep.store import (
     budget_values,
     call_statements,
     execution_statements,
+    ledger_entries,
     parameters,
     rows,
     step_statements,
@@ -31,6 +33,7 @@ from everstep.store import (
     transcripts,
 )
 from everstep.store.parameters import execution_key
+from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.tables import steps, tool_calls
 from everstep.store.transaction import QueryResult, Transaction
@@ -56,9 +59,10 @@ class PostgresSteps(PostgresWriter):
         """Complete the previous step and mark this one as started; a recorded step is returned unchanged."""
         ref = begin.ref
         async with self._transaction() as connection:
+            values = parameters.step_values(begin)
             locked, found, *said = await connection.together(
                 (execution_statements.LOCK_EXECUTION, execution_key(ref)),
-                (step_statements.BEGIN_STEP, execution_key(ref) | parameters.step_values(begin)),
+                (step_statements.BEGIN_STEP, execution_key(ref) | values),
                 *([(transcript_statements.TRANSCRIPT, execution_key(ref))] if begin.known is None else []),
             )
             begun = _begun_step_from(ref, locked, found, said[0] if said else None)
@@ -69,7 +73,10 @@ class PostgresSteps(PostgresWriter):
             stream_id: UUID = locked.one().stream_id
             news = bodies.session_envelopes_from(ref.execution_id, begin.events(begun))
             head = (stream_statements.HEAD, execution_key(ref) | {"stream_id": stream_id})
-            heads = await self._append_envelopes(connection, ref, stream_id, news, head, last=True)
+            entries = ledger_writes(ref, ledger_entries.begin_entries(begin, values))
+            heads = await self._append_envelopes(
+                connection, ref, stream_id, news, head, last=True, ledger=entries
+            )
             return replace(begun, after_seq=heads[0].scalar() if heads else None)
 
     async def note_partial(
@@ -95,21 +102,31 @@ class PostgresSteps(PostgresWriter):
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
         """Count a failed model call of this step; return the number of failures, this one included."""
         values = execution_key(ref) | {"number": number, "attempt": attempt}
-        found = await self._fetch_all(step_statements.NOTE_FAILURE, values)
-        if not found:
+        entry = ledger_entries.failed_attempt_entry(number, attempt)
+        async with self._transaction() as connection:
+            found, _ = await connection.together(
+                (step_statements.NOTE_FAILURE, values),
+                *ledger_writes(ref, [entry], guard_begun=number),
+                last=True,
+            )
+        if found.first() is None:
             raise NotFound("step", number)
-        return found[0].failures
+        return found.one().failures
 
     async def note_wait(
         self, ref: ExecutionRef, number: int, wait: RetryWait, events: Sequence[EventRecord] = ()
     ) -> None:
         """Record that a step waits for its next attempt, unless that attempt or a reply is recorded."""
-        values = {"number": number, "attempt": wait.attempt, "wait": bodies.dump_wait(wait)}
+        written = bodies.dump_wait(wait)
+        values = {"number": number, "attempt": wait.attempt, "wait": written}
         news = bodies.session_envelopes_from(ref.execution_id, events)
         async with self._transaction() as connection:
             found = (await connection.execute(step_statements.NOTE_WAIT, execution_key(ref) | values)).first()
             if found is not None:
-                await self._append_envelopes(connection, ref, found.stream_id, news)
+                entry = ledger_entries.wait_entry(number, wait, written)
+                await self._append_envelopes(
+                    connection, ref, found.stream_id, news, last=True, ledger=ledger_writes(ref, [entry])
+                )
 
     async def note_progress(
         self, ref: ExecutionRef, call_id: str, progress: Progress, events: Sequence[EventRecord] = ()
@@ -128,15 +145,17 @@ class PostgresSteps(PostgresWriter):
         """Record the model's reply; a reply that an earlier attempt recorded wins."""
         ref, begins = reply.ref, reply.begins
         asked = [(execution_statements.LOCK_EXECUTION, execution_key(ref))]
+        entries = list[NewEntry]()
         if begins:
             begun = parameters.step_values(begins, seconds_ago=reply.facts.seconds)
             asked.append((step_statements.BEGIN_STEP, execution_key(ref) | begun))
+            entries += ledger_entries.begin_entries(begins, begun)
         news = bodies.session_envelopes_from(ref.execution_id, reply.events)
         told = parameters.envelope_values(news)
-        asked.append(
-            (step_statements.RECORD_REPLY, execution_key(ref) | parameters.reply_values(reply) | told)
-        )
-        settling = budget_values.settling(ref, reply.spending)
+        values = parameters.reply_values(reply)
+        asked.append((step_statements.RECORD_REPLY, execution_key(ref) | values | told))
+        entries.append(ledger_entries.reply_entry(reply, values))
+        settling = [*budget_values.settling(ref, reply.spending), *ledger_writes(ref, entries)]
         async with self._transaction() as connection:
             try:
                 answers = await self._execute_with_append(connection, ref, *asked, *settling, last=True)
@@ -166,17 +185,22 @@ class PostgresSteps(PostgresWriter):
             if found is not None:
                 return found
             require_active(ref, execution)
-            await self._append_envelopes(connection, ref, execution.stream_id, news, last=True)
+            entry = ledger_entries.compaction_entry(record, values)
+            await self._append_envelopes(
+                connection, ref, execution.stream_id, news, last=True, ledger=ledger_writes(ref, [entry])
+            )
             return record.compaction
 
     async def record_processing(self, record: RecordProcessing) -> FrozenDict:
         """Record the result of a step's processors; a result that an earlier attempt recorded wins."""
         ref = record.ref
         values = execution_key(ref) | parameters.processing_values(record)
+        entry = ledger_entries.processing_entry(record, values)
         async with self._transaction() as connection:
-            locked, recorded = await connection.together(
+            locked, recorded, *_ = await connection.together(
                 (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (step_statements.RECORD_PROCESSING, values),
+                *ledger_writes(ref, [entry], guard_step=record.number),
                 last=True,
             )
             known = recorded.first()

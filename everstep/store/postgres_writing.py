@@ -43,11 +43,16 @@ class PostgresWriter(PostgresReader):
                 yield connection
 
     async def _append_events(
-        self, connection: Transaction, ref: ExecutionRef, stream_id: UUID, events: Iterable[EventRecord]
+        self,
+        connection: Transaction,
+        ref: ExecutionRef,
+        stream_id: UUID,
+        events: Iterable[EventRecord],
+        ledger: Sequence[BoundStatement] = (),
     ) -> None:
-        """Append events to the stream as the last write: its lock is held until the commit."""
+        """Append events to the stream as the last write, before the ledger: locks are held to the commit."""
         news = bodies.session_envelopes_from(ref.execution_id, events)
-        await self._append_envelopes(connection, ref, stream_id, news, last=True)
+        await self._append_envelopes(connection, ref, stream_id, news, last=True, ledger=ledger)
 
     async def _append_envelopes(
         self,
@@ -57,16 +62,22 @@ class PostgresWriter(PostgresReader):
         envelopes: Sequence[NewEnvelope],
         *then: BoundStatement,
         last: bool = False,
+        ledger: Sequence[BoundStatement] = (),
     ) -> Sequence[QueryResult]:
-        """Append envelopes to the stream, and return the answers to the statements sent along."""
+        """Append envelopes to the stream, and return the answers to the statements sent along.
+
+        Without envelopes, only the ledger's entries are written.
+        """
         if not envelopes:
+            if ledger:
+                await connection.together(*ledger, last=last)
             return ()
         values = execution_key(ref) | parameters.envelope_values(envelopes) | {"stream_id": stream_id}
         placed, *answers = await self._execute_with_append(
-            connection, ref, (stream_statements.APPEND, values), *then, last=last
+            connection, ref, (stream_statements.APPEND, values), *then, *ledger, last=last
         )
         self._push_after_commit(connection, ref, envelopes, placed)
-        return answers
+        return answers[: len(then)]
 
     async def _execute_with_append(
         self, connection: Transaction, ref: ExecutionRef, *asked: BoundStatement, last: bool = False

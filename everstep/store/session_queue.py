@@ -42,6 +42,7 @@ from everstep.store import (
     bodies,
     command_statements,
     execution_statements,
+    ledger_entries,
     parameters,
     rows,
     session_statements,
@@ -51,6 +52,7 @@ from everstep.store.attachments import require_used, use_statements
 from everstep.store.bodies import encode, encode_optional
 from everstep.store.parameters import execution_key
 from everstep.store.postgres import PostgresStore
+from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.session_rows import launch_row, message_row, session_row
 from everstep.store.tables import requests, steered
 from everstep.store.transaction import BoundStatement, QueryResult, Transaction
@@ -113,12 +115,13 @@ class SessionQueue(PostgresStore):
                 return replace(posted, is_behind_running=is_behind)
             cancels = _ref(message, current.id)
             sender = encode_optional(message.sent_by and message.sent_by.to_dict(), "the sender")
-            kept = {
-                "key": cancel_command_key(str(message.id)),
-                "kind": str(CommandKind.CANCEL),
-                "sent_by": sender,
-            }
-            await connection.execute(command_statements.KEEP_COMMAND, execution_key(cancels) | kept)
+            key, kind = cancel_command_key(str(message.id)), str(CommandKind.CANCEL)
+            kept = {"key": key, "kind": kind, "sent_by": sender}
+            entry = ledger_entries.command_entry(key, kind, message.sent_by, sender)
+            await connection.together(
+                (command_statements.KEEP_COMMAND, execution_key(cancels) | kept),
+                *ledger_writes(cancels, [entry]),
+            )
             return replace(posted, cancels=cancels)
 
     async def launch(self, ref: ExecutionRef) -> ExecutionLaunch | None:
@@ -222,6 +225,7 @@ class SessionQueue(PostgresStore):
         }
         await connection.execute(session_statements.QUEUE_MISSED_MESSAGE, values)
         await self._append_lines(connection, ref, [(0, line) for line in transcripts.lines([message])])
+        await self._open_ledger(connection, ref)
         await self._announce(connection, ref, session_id, {"queued": announcements.queued_announcement()})
 
     async def _announce(
@@ -285,15 +289,15 @@ class SessionQueue(PostgresStore):
         """
         ref = _ref(message, message.execution_id)
         titled = new if new.title is not None else replace(new, title=message.title)
-        values = execution_key(ref) | parameters.execution_values(
-            _execution_from(message, new.context), None, None
-        )
+        new_execution = _execution_from(message, new.context)
+        values = execution_key(ref) | parameters.execution_values(new_execution, None, None)
         messages = (message.as_message,)
         async with self._transaction() as connection:
-            created, accepted, owned, *used = await connection.together(
+            created, accepted, owned, _, *used = await connection.together(
                 (session_statements.CREATE_SESSION, session_values(titled)),
                 (execution_statements.ACCEPT, values),
                 (execution_statements.OWNS_STREAM, values),
+                *ledger_writes(ref, [ledger_entries.acceptance_entry(new_execution, values)]),
                 *use_statements(ref, messages),
             )
             if not all(answer.scalar() for answer in (created, accepted, owned)):

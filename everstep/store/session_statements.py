@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from everstep.store.attachment_statements import EXPIRE_OF_SESSION
 from everstep.store.columns import HAS_ENDED, IS_UNDER_WAY
+from everstep.store.ledger_statements import OPEN_CHAIN
 
 SESSION_COLUMNS = """
     id, tenant_id, user_id, related_type, related_id, initial_context_url, title, status, metadata,
@@ -104,26 +105,27 @@ MISSED_MESSAGES = text(f"""
      ORDER BY steered.position
 """)  # noqa: S608 -- constants only
 
-QUEUE_MISSED_MESSAGE = text("""
+QUEUE_MISSED_MESSAGE = text(f"""
     WITH moved AS (
         UPDATE agent_steered SET heard_at = 0
          WHERE execution_id = :steered_id AND key = :key
     ), queued AS (
         INSERT INTO agent_executions (id, tenant_id, session_id, user_id, agent_type, agent_config, input,
-                                      token_breakdown, agent_id, plan, task_queue)
+                                      token_breakdown, agent_id, plan, task_queue, is_sealed)
         SELECT :execution_id, tenant_id, session_id, user_id, agent_type, agent_config,
                json_build_object('messages', CAST(:messages AS json), 'request', input -> 'request'),
-               CAST(:breakdown AS json), agent_id, plan, task_queue
+               CAST(:breakdown AS json), agent_id, plan, task_queue, true
           FROM agent_executions
          WHERE id = :steered_id
             ON CONFLICT (id) DO NOTHING
-     RETURNING id, session_id
+     RETURNING id, tenant_id, session_id
+    ), ledger AS ({OPEN_CHAIN.format(accepted="queued")}
     )
     UPDATE agent_sessions
        SET last_execution_id = queued.id, updated_at = clock_timestamp()
       FROM queued
      WHERE agent_sessions.id = queued.session_id
-""")
+""")  # noqa: S608 -- constants only
 """Steering messages that an ended execution did not receive are moved to a new execution."""
 
 POSTED_EXECUTION = text("""
@@ -163,7 +165,9 @@ INTERRUPTED_EXECUTION = text("""
 """The execution that an interrupting message has yet to cancel."""
 
 _MISSED_MESSAGES_OF = f"""
-    SELECT steered.key, steered.role, steered.content, steered.metadata, execution.session_id,
+    SELECT steered.key, steered.role, steered.content, steered.metadata,
+           CAST(steered.content AS text) AS content_text, CAST(steered.metadata AS text) AS metadata_text,
+           execution.session_id,
            execution.parent_execution_id
       FROM agent_steered steered
       JOIN agent_executions execution ON execution.id = steered.execution_id

@@ -44,12 +44,13 @@ from everstep.agent_domain.storage.sessions import (
     merge_metadata,
 )
 from everstep.agent_domain.values import frozen_map
-from everstep.store import command_statements, rows, session_statements, transcripts
+from everstep.store import command_statements, ledger_entries, rows, session_statements, transcripts
 from everstep.store.bodies import encode
 from everstep.store.cost_statements import SESSION_COST
 from everstep.store.cursors import Cursor, page_size, parse_place, place_text
 from everstep.store.message_feedback import MessageFeedback, select_messages
 from everstep.store.parameters import execution_key
+from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.reading import (
     PLACE_OF_REQUEST,
     ROW,
@@ -61,7 +62,7 @@ from everstep.store.reading import (
 from everstep.store.session_queue import require_session, session_scope, session_values
 from everstep.store.session_rows import execution_ref, launch_row, message_row, session_row, snapshot_row
 from everstep.store.tables import executions, requests, session_messages, sessions, snapshots
-from everstep.store.transaction import Transaction
+from everstep.store.transaction import BoundStatement, Transaction
 
 FIRST_CURSOR = Cursor.first()
 
@@ -279,6 +280,7 @@ class PostgresSessions(MessageFeedback):
                 values = execution_key(ref) | {"parent_id": parent.execution_id}
                 await connection.execute(session_statements.STEER_PARENT, values)
                 await connection.execute(session_statements.MOVE_MISSED_MESSAGES, execution_key(ref))
+                await connection.together(*_steered_entries(ref, parent, unheard), last=True)
                 return Handover(parent=parent)
             launch = await self._continue_in_new_execution(connection, ref, unheard)
             await connection.execute(session_statements.MOVE_MISSED_MESSAGES, execution_key(ref))
@@ -341,6 +343,19 @@ class PostgresSessions(MessageFeedback):
             open=[execution_ref(row) for row in found if row.status != ExecutionStatus.PENDING],
             cursor=Cursor(found[-1].updated_at, found[-1].id).text if len(found) == limit else None,
         )
+
+
+def _steered_entries(
+    ref: ExecutionRef, parent: ExecutionRef, unheard: Sequence[Row[Any]]
+) -> list[BoundStatement]:
+    """Return the write of the parent's ledger for messages that a subagent did not receive."""
+    entries = [
+        ledger_entries.steered_entry(
+            f"{ref.execution_id}/{each.key}", each.role, each.content_text, each.metadata_text
+        )
+        for each in unheard
+    ]
+    return ledger_writes(parent, entries)
 
 
 _NAMED_AS_APPROVER = text("""

@@ -3,6 +3,7 @@
 from sqlalchemy import text
 
 from everstep.store.columns import IS_UNDER_WAY
+from everstep.store.ledger_statements import END_DIGEST
 
 SETTLE_ONCE = text(f"""
     INSERT INTO agent_settlements (execution_id, key, tenant_id, status)
@@ -41,7 +42,7 @@ CLOSE_CALLS = text("""
            AND (:every OR open.step = :step OR told.call_id IS NOT NULL)
            AND call.execution_id = open.execution_id AND call.call_id = open.call_id
            AND call.state <> 'done'
-     RETURNING call.step, call.idx, call.call_id, call.name
+     RETURNING call.step, call.idx, call.call_id, call.name, call.text
     ), requests AS (
         UPDATE agent_requests
            SET state = 'resolved', resolved_at = clock_timestamp()
@@ -74,6 +75,7 @@ COMPLETE_STEPS = text("""
              WHERE execution_id = :execution_id AND facts IS NOT NULL) AS judged
      WHERE execution_id = :execution_id AND facts IS NOT NULL
        AND (completed_at IS NULL OR number = judged.step)
+ RETURNING judged.step AS judged
 """)
 """The outcome of an evaluation is stored with the evaluated step: the last one, unless it is named."""
 
@@ -159,7 +161,7 @@ SETTLE_EXECUTION = text(f"""
                                      worked_seconds),
            updated_at = clock_timestamp()
      WHERE id = :execution_id
- RETURNING step_count, worked_seconds
+ RETURNING step_count, worked_seconds, token_usage, cost_usd, stop_reason, {END_DIGEST} AS end_digest
 """)  # noqa: S608 -- constants only
 
 SETTLE_SESSION = text("""

@@ -1,7 +1,6 @@
 """The database tables. Only the modules of statements and of PostgreSQL stores write to them.
 
-Four of them are public, for joins and reports: `agent_sessions`, `agent_session_messages`,
-`agent_executions`, `agent_state_snapshots`. The others are the store's own.
+Four are public, for joins and reports; they are marked below. The others are the store's own.
 
 - Every row with tenant data has a `tenant_id`, and every statement that serves a tenant filters by it.
 - JSON columns are `json`, not `jsonb`: the order of keys, and whether a number was sent as 1e22 or
@@ -36,7 +35,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.requests import RequestState
-from everstep.store import attachment_tables, budget_tables, cost_tables, feedback_tables
+from everstep.store import attachment_tables, budget_tables, cost_tables, feedback_tables, ledger_tables
 from everstep.store.columns import (
     IS_UNDER_WAY,
     cost_columns,
@@ -54,7 +53,7 @@ from everstep.store.columns import (
     time_column,
 )
 
-OTHERS = (attachment_tables, budget_tables, cost_tables, feedback_tables)
+OTHERS = (attachment_tables, budget_tables, cost_tables, feedback_tables, ledger_tables)
 """Modules with more tables: importing them adds these to the metadata."""
 
 _NEWEST_FIRST = (text("created_at DESC"), text("id DESC"))
@@ -168,12 +167,13 @@ executions = Table(
     json_column("agent_metadata", "{}"),
     # The tools that its toolsets listed.
     optional_json_column("listed"),
-    # Its working time; the session's working time before it began, and the session's start.
+    # Its working time; that of the session before it, and the session's start.
     seconds_column("worked_seconds"),
     seconds_column("session_seconds"),
     optional_time_column("session_began_at"),
     # The outcome with which it ended, which no step has if none was made.
     optional_json_column("outcome"),
+    Column("is_sealed", Boolean, nullable=False, server_default=text("false")),
     PrimaryKeyConstraint("id"),
     one_of("status", *ExecutionStatus),
     reference_index("agent_executions_by_last_snapshot", "last_snapshot_id"),

@@ -1,16 +1,29 @@
-"""Routes that compare recorded executions."""
+"""Routes about what executions recorded: their comparison, and their ledgers."""
 
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import Path
+from fastapi import Path, Query, Response
 
+from everstep.agent_domain.storage.ledger import canonical_json
 from everstep.client.compared_executions import compare_executions
+from everstep.client.ledgers import EARLIEST, LATEST, read_ledger
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, router
 from everstep.http_api.schemas.comparison_responses import ComparisonResponse
+from everstep.http_api.schemas.ledger_responses import LedgerResponse
+from everstep.http_api.schemas.text import Instant, Limit
 
 routes = router("records")
+
+CURSOR_HEADER = "Everstep-Next-Cursor"
+
+
+class NdjsonResponse(Response):
+    """Lines of JSON."""
+
+    media_type = "application/x-ndjson"
+
 
 OtherId = Annotated[UUID, Path(description="The id of the other execution.")]
 
@@ -27,3 +40,43 @@ async def compare_two_executions(
     b, _ = await load_execution(api, caller, other_id)
     store = execution.client.store
     return ComparisonResponse.of(await compare_executions(store, a.ref, b.ref, in_full=caller.sees_all))
+
+
+@routes.get("/agent/executions/{execution_id}/ledger")
+async def read_execution_ledger(
+    execution_id: ExecutionId,
+    api: ApiDep,
+    caller: CallerDep,
+    cursor: Annotated[
+        str | None, Query(pattern="^[0-9]{1,9}$", description="`next_cursor` of the previous page.")
+    ] = None,
+    limit: Limit = 50,
+) -> LedgerResponse:
+    """Read the ledger of an execution: facts and decisions, in a chain of hashes."""
+    row, execution = await load_execution(api, caller, execution_id)
+    page = await read_ledger(execution.client.store, row, int(cursor or 0), limit)
+    return LedgerResponse.of(execution_id, page)
+
+
+@routes.get("/agent/ledger", response_class=NdjsonResponse)
+async def export_ledger(
+    api: ApiDep,
+    caller: CallerDep,
+    since: Annotated[Instant | None, Query(description="Default: the beginning.")] = None,
+    until: Annotated[Instant | None, Query(description="Default: now.")] = None,
+    cursor: Annotated[
+        str | None, Query(max_length=300, description="The header `Everstep-Next-Cursor` of the last page.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> Response:
+    """Export the ledgers of all executions over a period, one entry on each line, in order of time.
+
+    With `sessions:all` those of all users of the tenant. The header `Everstep-Next-Cursor` continues where
+    the lines end, also later: each entry is exported once. Fewer lines than the limit are the last ones so
+    far.
+    """
+    store = api.client_for(caller).store
+    page = await store.ledger_of_period(caller.scope, since or EARLIEST, until or LATEST, cursor, limit)
+    lines = "".join(f"{canonical_json(entry.to_dict())}\n" for entry in page.entries)
+    headers = {CURSOR_HEADER: page.cursor} if page.cursor else {}
+    return NdjsonResponse(lines, headers=headers)

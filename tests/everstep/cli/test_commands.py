@@ -9,6 +9,7 @@ from uuid import UUID
 
 import click
 import pytest
+import sqlalchemy
 
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -151,6 +152,34 @@ async def test_two_executions_are_compared(desk: CommandLine) -> None:
     assert lines[-1] == f"{found['differing_steps']} of {len(found['steps'])} steps differ"
     assert found == (await desk.client.diff(one.id, other.id)).to_dict()
     assert await desk.error_of("diff", one.id, UNKNOWN) == f"There is no execution {UNKNOWN}"
+
+
+async def test_a_ledger_is_printed_and_audited(desk: CommandLine) -> None:
+    """15.7.4, 15.7.6: a changed row is found, and ends the command with 1."""
+    execution = await desk.client.start("clerk", "shout")
+    await execution.result()
+
+    lines = [json.loads(line) for line in (await desk.output_of("ledger", execution.id)).splitlines()]
+    period = (await desk.output_of("ledger", "--since", "2020-01-01")).splitlines()
+    whole = await desk.output_of("audit", execution.id)
+    async with desk.installation.store.engine.connect() as connection:
+        changed = "UPDATE agent_tool_calls SET text = 'nothing' WHERE execution_id = :id"
+        await connection.execute(sqlalchemy.text(changed), {"id": execution.id})
+    broken = await desk.run_command("audit", execution.id)
+    report = json.loads((await desk.run_command("audit", execution.id, "--json")).output)
+    all_of_them = await desk.run_command("audit", "--all")
+
+    assert (lines[0]["kind"], lines[-1]["kind"]) == ("accepted", "ended")
+    assert {line["hash"] for line in lines} <= {json.loads(line)["hash"] for line in period}
+    assert "result     whole" in whole
+    assert broken.exit_code == all_of_them.exit_code == 1
+    assert "BROKEN: 1 place differs" in broken.output
+    assert (report["whole"], [each["kind"] for each in report["breaks"]]) == (False, ["called"])
+    assert str(execution.id) in all_of_them.output
+    usage = await desk.run_command("audit")
+    assert "name one execution, or pass --all or --since" in usage.output
+    assert await desk.error_of("audit", UNKNOWN) == f"There is no execution {UNKNOWN}"
+    assert await desk.error_of("ledger", UNKNOWN) == f"There is no execution {UNKNOWN}"
 
 
 async def test_a_trace_shows_who_decided(desk: CommandLine) -> None:

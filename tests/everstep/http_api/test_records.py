@@ -1,9 +1,17 @@
-"""Comparisons of executions over HTTP."""
+"""Comparisons of executions, and their ledgers, over HTTP."""
 
+import json
 from dataclasses import replace
-from uuid import uuid4
+from hashlib import sha256
+from typing import Any
+from uuid import UUID, uuid4
 
+from sqlalchemy import text
+
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.storage.ledger import BEFORE_FIRST
 from everstep.agent_domain.values import json_text
+from everstep.client.ledgers import audit_execution
 from tests.everstep.http_api.house import ApiCaller, MakeCaller, assert_problem
 
 
@@ -43,4 +51,91 @@ async def test_both_executions_have_to_be_the_callers(sign_in: MakeCaller, work:
     assert_problem(await stranger.http.get(f"/agent/executions/{hers}/diff/{his}"), 404)
     desk = await sign_in("desk", "sessions:all")
     assert "My treasure" in json_text(await desk.get(f"/agent/executions/{hers}/diff/{his}"))
+    del work
+
+
+async def test_a_ledger_is_read_in_pages_and_its_chain_verified(sign_in: MakeCaller, work: None) -> None:
+    """15.7.2, 15.7.5: of a call that a person approved, with the decider and without texts."""
+    ann, ben = await sign_in("ann"), await sign_in("ben", "approve")
+    execution = await ann.start_execution("refund")
+    request = await ann.wait_for_request(execution)
+    decision = {"decision": "approve", "args_digest": request["args_digest"]}
+    await ben.post(f"/agent/executions/{execution}/approvals/{request['id']}", decision)
+    await ann.wait_for_status(execution, "completed")
+
+    entries, cursor, last = list[dict[str, Any]](), None, BEFORE_FIRST
+    while True:
+        page = await ann.get(
+            f"/agent/executions/{execution}/ledger", limit=2, **({"cursor": cursor} if cursor else {})
+        )
+        assert (page["version"], page["sealed"]) == (1, True)
+        entries += page["entries"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+
+    (decided,) = [entry["facts"] for entry in entries if entry["kind"] == "decided"]
+    assert (decided["by"]["subject"], decided["by"]["scopes"]) == ("ben", ["approve"])
+    assert decided["args_digest"] == request["args_digest"]
+    assert "80 euros" not in json_text(entries)
+    for entry in entries:
+        own = entry.pop("hash")
+        written = json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert (entry["previous"], sha256(written.encode()).hexdigest()) == (last, own)
+        last = own
+    store = ann.api_setup.sessions.client.store
+    report = await audit_execution(store, ExecutionRef(UUID(execution), ann.api_setup.tenant))
+    assert (report.hash, report.is_closed, report.breaks, report.gone) == (last, True, (), ())
+    del work
+
+
+async def test_ledgers_are_exported_over_a_period(sign_in: MakeCaller, work: None) -> None:
+    """15.7.6: own ones, and those of all users with `sessions:all`."""
+    ann, ben, desk = await sign_in("ann"), await sign_in("ben"), await sign_in("desk", "sessions:all")
+    hers, his = await run_to_the_end(ann, "hello"), await run_to_the_end(ben, "My treasure")
+
+    async def export(person: ApiCaller, **query: Any) -> tuple[set[str], str | None]:
+        answer = await person.http.get("/agent/ledger", params=query)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ndjson")
+        entries = [json.loads(line) for line in answer.text.splitlines()]
+        return {entry["execution_id"] for entry in entries}, answer.headers.get("everstep-next-cursor")
+
+    mine, cursor = await export(ann)
+    assert mine == {hers}
+    assert (await export(ann, cursor=cursor))[0] == set()
+    assert (await export(ben))[0] == {his}
+    assert (await export(desk))[0] == {hers, his}
+    assert (await export(desk, until="2026-01-01T00:00:00Z"))[0] == set()
+    later = await run_to_the_end(ann, "hello again")
+    assert (await export(ann, cursor=cursor))[0] == {later}
+    assert_problem(await ann.http.get("/agent/ledger", params={"cursor": "x"}), 422, "cursor cannot be read")
+    del work
+
+
+async def test_an_execution_of_an_older_release_has_a_ledger_that_is_not_sealed(
+    ann: ApiCaller, work: None
+) -> None:
+    """15.7.8"""
+    execution = await run_to_the_end(ann, "spend 0.25")
+    async with ann.api_setup.keys.engine.connect() as connection:
+        for statement in (
+            "DELETE FROM agent_ledger WHERE execution_id = :id",
+            "DELETE FROM agent_ledger_heads WHERE execution_id = :id",
+            "UPDATE agent_executions SET is_sealed = false WHERE id = :id",
+        ):
+            await connection.execute(text(statement), {"id": execution})
+
+    page = await ann.get(f"/agent/executions/{execution}/ledger")
+    report = await audit_execution(
+        ann.api_setup.sessions.client.store, ExecutionRef(UUID(execution), ann.api_setup.tenant)
+    )
+
+    assert page["sealed"] is False
+    assert [(entry["kind"], entry["sealed"]) for entry in page["entries"]] == [
+        ("accepted", False),
+        ("replied", False),
+        ("judged", False),
+        ("ended", False),
+    ]
+    assert (report.is_sealed, report.is_whole, report.entries) == (False, True, 0)
     del work

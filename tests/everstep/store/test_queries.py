@@ -49,7 +49,7 @@ ROUND_TRIPS = {
     "begin_step": 2,
     "note_partial": 1,
     "note_failure": 1,
-    "note_wait": 3,
+    "note_wait": 2,
     "record_reply": 1,
     "preview_step": 1,
     "record_reply with its beginning": 1,

@@ -1,0 +1,145 @@
+"""The commands that print ledgers and audit them."""
+
+from collections.abc import AsyncGenerator, Iterator
+from datetime import UTC, datetime
+from uuid import UUID
+
+import click
+
+from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.storage.audit import AuditReport, Break
+from everstep.agent_domain.storage.ledger import canonical_json
+from everstep.agent_domain.values import json_text
+from everstep.cli.command import command, print_line
+from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
+from everstep.cli.printing import echo
+from everstep.client.ledgers import audit_execution, each_entry, each_entry_of_period
+from everstep.runtime.installation import Installation, open_installation
+from everstep.runtime.settings import Settings
+
+TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ")
+PAGE = 200
+
+
+@click.command()
+@click.argument("execution_id", metavar="[ID]", default="")
+@click.option("--since", type=click.DateTime(TIMES), help="Without ID: entries from this time on, in UTC.")
+@click.option("--until", type=click.DateTime(TIMES), help="Without ID: entries before this time, in UTC.")
+@click.pass_obj
+@command
+async def ledger(
+    settings: Settings, *, execution_id: str, since: datetime | None, until: datetime | None
+) -> None:
+    """Print facts and decisions of executions as lines of JSON.
+
+    Each line is an entry of the ledger of the execution ID, or of all executions of a period, with its hash.
+    """
+    if execution_id and (since or until):
+        raise click.UsageError("--since and --until are for all executions: omit ID or the times")
+    async with open_installation(settings, "everstep ledger") as installation:
+        client = installation.client
+        if execution_id:
+            ref = ExecutionRef(await _parse_id(installation, execution_id), client.tenant_id)
+            entries = each_entry(client.store, ref)
+        else:
+            scope = Scope(client.tenant_id)
+            entries = each_entry_of_period(client.store, scope, _utc(since), _utc(until))
+        async for entry in entries:
+            echo(canonical_json(entry.to_dict()))
+
+
+@click.command()
+@click.argument("execution_id", metavar="[ID]", default="")
+@click.option("--all", "every", is_flag=True, help="Audit all executions.")
+@click.option(
+    "--since", type=click.DateTime(TIMES), help="Audit those that were accepted since then, in UTC."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each report as a line of JSON.")
+@click.pass_obj
+@command
+async def audit(
+    settings: Settings, *, execution_id: str, every: bool, since: datetime | None, as_json: bool
+) -> None:
+    """Check that nothing recorded of an execution was changed.
+
+    The chain of hashes of its ledger is verified, and the digests of its stored messages, arguments, results
+    and decisions are compared with it. Exits with 1 if anything differs.
+    """
+    if bool(execution_id) == bool(every or since):
+        raise click.UsageError("name one execution, or pass --all or --since")
+    whole, total = 0, 0
+    async with open_installation(settings, "everstep audit") as installation:
+        async for ref in _each_ref(installation, execution_id, _utc(since)):
+            report = await audit_execution(installation.client.store, ref)
+            total += 1
+            whole += report.is_whole
+            if as_json:
+                print_line(json_text(report.to_dict()))
+            elif execution_id or not report.is_whole:
+                for line in report_lines(report):
+                    print_line(line)
+    if not execution_id and not as_json:
+        print_line(f"{whole} of {total} executions are whole")
+    if whole < total:
+        raise click.exceptions.Exit(1)
+
+
+async def _each_ref(
+    installation: Installation, execution_id: str, since: datetime | None
+) -> AsyncGenerator[ExecutionRef]:
+    """Yield the execution of an id, or without one all that were accepted since then, the newest first."""
+    if execution_id:
+        yield ExecutionRef(await _parse_id(installation, execution_id), installation.client.tenant_id)
+        return
+    cursor: str | None = None
+    while True:
+        page = await installation.client.list(cursor=cursor, limit=PAGE)
+        for row in page.rows:
+            if since is not None and row.created_at < since:
+                return
+            yield row.ref
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def report_lines(report: AuditReport) -> Iterator[str]:
+    """Yield the result of an audit as lines of text."""
+    yield f"execution  {report.execution_id}"
+    if not report.is_sealed:
+        yield "ledger     none: an older release accepted the execution, so nothing can be checked"
+        return
+    end = "" if report.is_closed else ", the execution has not ended"
+    yield f"ledger     {report.entries} entries{end}"
+    yield f"head       {report.hash}"
+    gone = f", {len(report.gone)} gone: {', '.join(report.gone)}" if report.gone else ""
+    yield f"bodies     {report.bodies} as recorded{gone}"
+    count = len(report.breaks)
+    yield (
+        f"result     BROKEN: {count} {'place differs' if count == 1 else 'places differ'}"
+        if count
+        else ("result     whole")
+    )
+    for each in report.breaks:
+        yield from _break_lines(each)
+
+
+def _break_lines(broken: Break) -> Iterator[str]:
+    place = "" if broken.position is None else f"entry {broken.position} ({broken.kind or 'unreadable'}): "
+    yield f"  {place}{broken.problem}"
+    if broken.recorded is not None:
+        yield f"    recorded  {broken.recorded}"
+    if broken.found is not None:
+        yield f"    found     {broken.found}"
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else at.replace(tzinfo=UTC)
+
+
+async def _parse_id(installation: Installation, text: str) -> UUID:
+    async def newest() -> list[UUID]:
+        page = await installation.client.list(limit=LOOKED_THROUGH)
+        return [row.ref.execution_id for row in page.rows]
+
+    return await parse_id(text, "an execution", "everstep executions", newest)
