@@ -201,6 +201,7 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
     "models": ("everstep/cli", "everstep/inference", "everstep/runtime"),
     "overview": ("agent_domain/storage", "everstep/store"),
     "retention": ("everstep/runtime", "everstep/store"),
+    "run_exports": ("everstep/cli", "everstep/client"),
     "search_attributes": ("everstep/runtime/embedded", "workflows"),
     "sessions": (
         "agent_domain/storage",

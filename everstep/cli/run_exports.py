@@ -28,7 +28,7 @@ from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.client.run_exports import Shape, dataset_line, file_stem, redacted, scenario_text, test_files
 from everstep.client.run_records import NothingRecorded, read_run
 from everstep.runtime.installation import Installation, open_installation
-from everstep.runtime.replay.files import open_bench, record_files, replay_file
+from everstep.runtime.replay.record_files import open_bench, record_files, replay_file
 from everstep.runtime.secrets import secrets
 from everstep.runtime.settings import Settings
 

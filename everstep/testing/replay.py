@@ -8,7 +8,7 @@ from pathlib import Path
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.tools.resources import NO_RESOURCES, Resources
-from everstep.runtime.replay.files import AgentBench, open_bench, replay_file
+from everstep.runtime.replay.record_files import AgentBench, open_bench, replay_file
 from everstep.runtime.replay.replaying import Replay
 from everstep.runtime.settings import Settings
 

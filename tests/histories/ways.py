@@ -393,12 +393,12 @@ async def cancelled_while_paused_way(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def closed_as_failed(temporal: TemporalClient) -> Execution:
+async def failure_in_temporal(temporal: TemporalClient) -> Execution:
     return await alone(temporal, having(calling("bad", "look")))
 
 
 @way
-async def closed_as_cancelled(temporal: TemporalClient) -> Execution:
+async def cancel_in_temporal(temporal: TemporalClient) -> Execution:
     return await with_people(temporal, having(calling("ask")), cancel)
 
 
@@ -492,12 +492,12 @@ async def paused_by_its_parent(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def children_closed_as_cancelled(temporal: TemporalClient) -> Execution:
+async def cancel_of_children(temporal: TemporalClient) -> Execution:
     return await with_hands(temporal, a_boss("asking", "asking"), cancel)
 
 
 @way
-async def a_child_closed_as_cancelled(temporal: TemporalClient) -> Execution:
+async def a_cancelled_child(temporal: TemporalClient) -> Execution:
     async with at_work(temporal, a_boss("asking"), having(calling("ask")).with_name("asking")) as office:
         execution = await office.start()
         await office.until_waiting(execution)

@@ -17,7 +17,7 @@ from everstep.agent_domain.tools.tools import Tool, Toolbox
 from everstep.client.run_exports import redacted, scenario_text, test_files as files_of_test
 from everstep.client.run_records import read_run
 from everstep.inference.scripted import Script
-from everstep.runtime.replay.files import AgentBench, recorded_again, replay_file
+from everstep.runtime.replay.record_files import AgentBench, recorded_again, replay_file
 from everstep.runtime.replay.replaying import Replay
 from tests.workflows.harness import Office, at_work
 from tests.workflows.recorded_runs import CASES, Case

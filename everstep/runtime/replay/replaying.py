@@ -43,7 +43,7 @@ from everstep.agent_domain.tools.resources import NO_RESOURCES, Resources
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.client.client import Client
 from everstep.client.run_records import load_replay
-from everstep.runtime.replay.comparison import ReplayComparison, compare
+from everstep.runtime.replay.differences import ReplayComparison, compare
 from everstep.runtime.replay.host import TemporalHost
 from everstep.runtime.replay.host_client import HostClient
 from everstep.runtime.replay.instances import TASK_QUEUE

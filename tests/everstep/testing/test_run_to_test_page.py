@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everstep.client.run_exports import test_files as files_of_test
-from everstep.runtime.replay.files import read_record
+from everstep.runtime.replay.record_files import read_record
 from everstep.testing import RunDiffers, replay
 from tests.everstep.runtime.replay.shop import RUN, a_desk
 

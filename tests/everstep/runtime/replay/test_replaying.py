@@ -10,7 +10,7 @@ import pytest
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.errors import InvalidInput
-from everstep.runtime.replay.files import read_record, record_files
+from everstep.runtime.replay.record_files import read_record, record_files
 from everstep.runtime.replay.recorded_agents import AgentNotFound
 from everstep.testing import Replay, RunDiffers, replay
 from tests.everstep.runtime.replay.shop import RUN, a_desk, another_refund
