@@ -73,7 +73,9 @@ def build_table(rows: Iterable[T], columns: Sequence[Column[T]], width: int) -> 
     from everstep.cli.console import styled  # noqa: PLC0415
 
     shown = [column for column in columns if column.fits(width)]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style=QUIET, pad_edge=False)
+    # The free column takes what the others leave, which stay whole.
+    is_wide = any(column.is_free for column in shown)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style=QUIET, pad_edge=False, expand=is_wide)
     for column in shown:
         table.add_column(
             styled(column.title),

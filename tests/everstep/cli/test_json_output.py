@@ -40,6 +40,7 @@ async def test_every_command_that_reads_has_the_documented_keys(desk: CommandLin
         ("executions", "--limit", "1"),
         ("inbox", "--limit", "1"),
         ("show", execution.id),
+        ("because", execution.id),
         ("trace", execution.id),
         ("top",),
         ("agents",),

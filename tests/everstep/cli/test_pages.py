@@ -199,6 +199,18 @@ def test_wide_characters_and_text_from_the_right_keep_the_columns(text: str) -> 
     assert len(ends) == 1
 
 
+def test_a_long_text_in_the_last_column_leaves_the_others_whole() -> None:
+    """15.5.5"""
+    columns: list[Column[str]] = [
+        Column("agent", lambda row: row),
+        Column("asked", lambda _row: "long " * 60, is_free=True),
+    ]
+    lines = draw(build_table(["a-rather-long-name"], columns, 60), 60).splitlines()
+
+    assert lines[1].startswith("a-rather-long-name  long long")
+    assert lines[1].rstrip().endswith("…")
+
+
 def test_a_terminal_without_unicode_gets_ascii() -> None:
     """15.5.5"""
     shown = draw(step_block(a_step(a_call(euros=80)), PageContext(LATER)), encoding="ascii")
