@@ -277,7 +277,7 @@ class _Result:
 @with_agents
 @click.pass_obj
 def eval_(settings: Settings, paths: tuple[Path, ...], *, as_json: bool, record: bool) -> None:
-    """Replay exported runs, and show which go another way; needs no server.
+    """Replay exported runs, and show which differ; needs no server.
 
     PATHS are files that `everstep export --as test` wrote, or folders with them. The exit code is 1 if a run
     differs or cannot be replayed.
