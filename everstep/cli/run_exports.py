@@ -25,6 +25,7 @@ from everstep.agent_domain.storage.sessions import ExecutionFilter
 from everstep.agent_domain.values import parse_moment
 from everstep.cli.command import command, print_line, warn, with_agents
 from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
+from everstep.cli.printing import show_progress
 from everstep.client.run_exports import Shape, dataset_line, file_stem, redacted, scenario_text, test_files
 from everstep.client.run_records import NothingRecorded, read_run
 from everstep.runtime.installation import Installation, open_installation
@@ -311,7 +312,7 @@ def _replay_all(settings: Settings, files: Sequence[Path], *, records: bool) -> 
     with open_bench(settings) as bench:
         for number, path in enumerate(files, 1):
             if sys.stderr.isatty():
-                click.echo(f"\r{number} of {len(files)}", err=True, nl=number == len(files))
+                show_progress(f"{number} of {len(files)}" + ("\n" if number == len(files) else ""))
             began = time.monotonic()
             try:
                 replay = asyncio.run(replay_file(path, bench, records=records))
