@@ -55,7 +55,7 @@ GROUPS: Final = {
     "State, steps, snapshots and events": ("state",),
     "Capabilities": ("capabilities", "everstep.capabilities"),
     "Services: client, executions and sessions": ("storage", "everstep.client", "everstep.workflows", "ids"),
-    "Explanations": ("explanation",),
+    "Explanations": ("explanation", "what_if"),
     "Watching": ("stream", "everstep.streams"),
     "Testing": ("testing", "everstep.testing"),
     "Errors": ("errors",),

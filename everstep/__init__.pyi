@@ -281,6 +281,9 @@ from everstep.agent_domain.storage.executions import (
     Page as Page,
 )
 from everstep.agent_domain.storage.ledger import LedgerEntry as LedgerEntry
+from everstep.agent_domain.storage.recorded_executions import (
+    RecordFilter as RecordFilter,
+)
 from everstep.agent_domain.storage.requests import (
     RequestKind as RequestKind,
     RequestRow as RequestRow,
@@ -341,6 +344,10 @@ from everstep.agent_domain.values import (
     FrozenDict as FrozenDict,
     FrozenList as FrozenList,
 )
+from everstep.agent_domain.what_if.policy_change import PolicyChange as PolicyChange
+from everstep.agent_domain.what_if.repeating import ChangedEnd as ChangedEnd, WhatIfResult as WhatIfResult
+from everstep.agent_domain.what_if.report import WhatIfReport as WhatIfReport
+from everstep.agent_domain.what_if.spending import Spending as Spending
 from everstep.agents.agent_files import (
     AgentRegistry as AgentRegistry,
     AgentSpec as AgentSpec,
@@ -399,6 +406,7 @@ from everstep.client.client import (
     Execution as Execution,
 )
 from everstep.client.structured_results import CompletedExecution as CompletedExecution
+from everstep.client.what_if import WhatIf as WhatIf
 from everstep.inference.models import (
     Models as Models,
 )

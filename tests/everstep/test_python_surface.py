@@ -450,6 +450,10 @@ NOT_FOR_APPLICATIONS = {
     "everstep.capabilities.subagents.SkillSource",
     # Collects what `ToolContext.attach` returns; tests of tools read it from the execution of the call.
     "everstep.agent_domain.tools.artifacts.Artifacts",
+    # A what-if reads from the store of its client, and keeps the records that it needs to itself.
+    "everstep.agent_domain.storage.recorded_executions.RecordedExecution",
+    "everstep.agent_domain.storage.recorded_executions.RecordedExecutions",
+    "everstep.agent_domain.what_if.family.Families",
     # A runner makes its own, and an installation finds its own local model.
     "everstep.local.local_budgets.LocalBudgets",
     "everstep.inference.local_endpoint.LocalEndpoint",
