@@ -57,7 +57,10 @@ Call a function only if you need it. When you know the answer, write it as plain
 AFTER_RESULTS = (
     "\n\nThis is the result. Tell it to me in a sentence, or call a function for what is still unknown."
 )
-"""Without this, the model repeats the call whose result it has just received."""
+"""Without this, the model repeats the call whose result it has just received. Later requests keep it:
+without it there, the model answers each later question with the sentence that followed the result,
+and calls no tool.
+"""
 
 
 class LocalChat(OpenAIChat):
@@ -150,6 +153,8 @@ def _turns(messages: Iterator[Message]) -> list[Json]:
     turns = list[Json]()
     follows_result = False
     for message in messages:
+        if follows_result and not message.is_tool:
+            turns[-1]["content"] += AFTER_RESULTS
         if message.is_tool:
             content = f"<tool_response>\n{_text_of(message)}\n</tool_response>"
             if follows_result:

@@ -41,7 +41,7 @@ class AgentReport:
 
     agents: tuple[str, ...]
     model: str
-    """The default preset, and what to do about it if it is no real model."""
+    """The default preset, what to do about it if it is no real model, and the agents that do not use it."""
     sources: tuple[str, ...] = ()
     """The locations that the agents were loaded from."""
     remarks: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class AgentReport:
     def of(cls, installation: Installation) -> Self:
         """Return the report on the agents of an installation, which loads them."""
         book, remarks = installation.book, command_limits(installation.book.agents.values())
-        model = installation.models.presets.default
+        default = model = installation.models.presets.default
         if model == DEMO:
             model += (
                 " (a script; set OPENAI_API_KEY or ANTHROPIC_API_KEY to ask a real model, "
@@ -59,6 +59,12 @@ class AgentReport:
             )
         elif model == LOCAL:
             model += " (a small model on this machine, which makes mistakes)"
+        if others := [
+            name
+            for name, agent in book.agents.items()
+            if not agent.wants_model or agent.model_choice not in (None, default)
+        ]:
+            model += f"; other models: {', '.join(others)}"
         return cls(book.names, model, installation.settings.agents, tuple(remarks))
 
 

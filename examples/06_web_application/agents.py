@@ -1,10 +1,6 @@
-"""A support desk with three tools. It follows a script and needs no keys."""
+"""A support desk with three tools. `everstep.toml` names its model."""
 
-from pathlib import Path
-
-from everstep import AgentBuilder, ScenarioModel, Script, ToolCallingDriver, ToolContext, UseUserInput, tool
-
-SCRIPT = Script.load(Path(__file__).parent / "desk.yaml")
+from everstep import AgentBuilder, ToolContext, UseUserInput, tool
 
 
 @tool
@@ -33,6 +29,4 @@ agents = [
     .with_tools([find_order, track_parcel, refund])
     .with_capability(UseUserInput())
     .with_approval("refund", "always")
-    # Without this line a provider answers: the one whose key is set.
-    .with_driver(ToolCallingDriver(ScenarioModel(SCRIPT)))
 ]

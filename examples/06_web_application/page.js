@@ -82,6 +82,8 @@ function show({ type, execution_id, payload }) {
       break;
     case "agent.status":
       find("#story").dataset.status = payload.status;
+      // The reason why it failed, or why a model call is delayed.
+      find("#status").textContent = [payload.status, payload.error_message ?? payload.detail].filter(Boolean).join(": ");
   }
 }
 

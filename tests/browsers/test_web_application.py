@@ -1,79 +1,18 @@
 """The application of `examples/06_web_application`, over a local installation, in Chromium."""
 
-import asyncio
-import os
 import re
-import signal
-import sys
-from asyncio.subprocess import DEVNULL, STDOUT
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from playwright.async_api import Page, expect
 
-from everstep.runtime.embedded.free_ports import free_port
-from tests.acceptance.harness import DEADLINE, ROOT, environment, until
+from tests.acceptance.harness import DEADLINE, ROOT
 from tests.browsers.chromium import a_page, chromium
+from tests.browsers.web_application import EXAMPLE, application
 from tests.services import data_directory
 
-EXAMPLE = ROOT / "examples" / "06_web_application"
 TUTORIAL = ROOT / "docs" / "tutorials" / "web-application.md"
-PROGRAMS = Path(sys.executable).parent
-FIRST = re.compile("In another terminal|Uvicorn running")
 
 expect.set_options(timeout=DEADLINE * 1000)
-
-
-@asynccontextmanager
-async def application(folder: Path) -> AsyncGenerator[str]:
-    """The installation and the application, by the commands of the example's page, on free ports."""
-    (commands,) = re.findall(r"```sh\n(.*?)```", (EXAMPLE / "README.md").read_text(), re.DOTALL)
-    web, api = free_port(), free_port()
-    address, log = f"http://127.0.0.1:{web}", folder / "log"
-    given = environment(
-        PATH=f"{PROGRAMS}:{os.environ['PATH']}",
-        PYTHONUNBUFFERED="1",
-        PYTHONDONTWRITEBYTECODE="1",
-        EVERSTEP_DATA=str(folder / "data"),
-        EVERSTEP_HTTP_PORT=str(api),
-        EVERSTEP_API_URL=f"http://127.0.0.1:{api}",
-        EVERSTEP_ALLOWED_ORIGINS=address,
-    )
-    with log.open("wb") as out:
-        shell = await asyncio.create_subprocess_exec(
-            *("bash", "-euc", commands.replace("8090", str(web))),
-            cwd=EXAMPLE,
-            env=given,
-            stdin=DEVNULL,
-            stdout=out,
-            stderr=STDOUT,
-            start_new_session=True,
-        )
-    try:
-        await until(
-            "both are up",
-            lambda: (
-                {"In another terminal", "Uvicorn running"} <= {*FIRST.findall(log.read_text())}
-                or shell.returncode is not None
-            ),
-        )
-        assert shell.returncode is None, log.read_text()
-        yield address
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(shell.pid, signal.SIGTERM)
-        await shell.wait()
-        await until("both have ended", lambda: not is_running(shell.pid))
-
-
-def is_running(group: int) -> bool:
-    """Whether a process of this group is left."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def texts(page: Page, kind: str) -> list[str]:
@@ -105,6 +44,7 @@ async def test_a_person_answers_and_approves_in_two_windows(tmp_path: Path) -> N
             await ann.get_by_role("button", name="Approve").click()
 
             for page in (ann, other):
+                await expect(page.locator("#status")).to_have_text("completed")
                 await expect(page.locator("#story")).to_have_attribute("data-status", "completed")
                 await expect(page.locator(".card")).to_have_count(0)
                 await expect(page.locator(".text").last).to_have_text(

@@ -72,6 +72,21 @@ def test_calls_and_results_are_written_as_the_model_knows_them() -> None:
     ]
 
 
+def test_a_later_request_begins_with_the_same_turns() -> None:
+    """13.7.4: the request about a result, and the one about the next question after it."""
+    result = (
+        user("Where is it warm?"),
+        assistant("", tool_calls=[call_entry("c1", "weather", FrozenDict(city="Rome"))]),
+        tool_message("17", "c1", "weather"),
+    )
+    first, later = body(*result), body(*result, assistant("In Rome."), user("And in Oslo?"))
+    assert later["messages"][: len(first["messages"])] == first["messages"]
+    assert [each["content"] for each in later["messages"][len(first["messages"]) :]] == [
+        "In Rome.",
+        "And in Oslo?",
+    ]
+
+
 @pytest.mark.parametrize(
     ("fields", "start"),
     [

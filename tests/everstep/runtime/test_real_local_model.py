@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import expect
 
 from everstep import AgentBuilder, ErrorPolicy, RunContext, ToolContext, tool
 from everstep.agent_domain.messages.cached_context import InferenceRequest, ResponseFormat
@@ -18,10 +19,14 @@ from everstep.agent_domain.values import parse_json
 from everstep.runtime.local_model.model_server import missing_part
 from everstep.runtime.models import models_of
 from everstep.runtime.settings import Settings
+from tests.browsers.chromium import a_page, chromium
+from tests.browsers.web_application import application
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
+PATIENCE = 300_000
+"""Milliseconds that an answer may take on a busy machine."""
 ORDERS = {("ann", 7): "a train to Bergen", ("bob", 8): "a bicycle"}
 
 
@@ -101,3 +106,27 @@ async def test_the_example_talks_to_it(tmp_path: Path) -> None:
         assert part in text
     assert "bicycle" not in text
     assert "The session has all 4 questions." in text
+
+
+async def test_a_page_of_the_web_application_shows_its_answers(tmp_path: Path) -> None:
+    """13.7.4: a tool, and in the same session a refund that a person approves."""
+    async with (
+        application(tmp_path, model="local") as address,
+        chromium() as browser,
+        a_page(browser, tmp_path) as ann,
+    ):
+        await ann.goto(address)
+        await expect(ann.locator("#state")).to_have_text("live", timeout=PATIENCE)
+        await ann.get_by_role("button", name="Send").click()
+        await expect(ann.locator("#status")).to_have_text("completed", timeout=PATIENCE)
+        await expect(ann.locator(".tool").first).to_contain_text("1042")
+        await expect(ann.locator(".text").last).not_to_be_empty()
+
+        await ann.get_by_label("Message").fill("Please pay back 42 euros for order 1042.")
+        await ann.get_by_role("button", name="Send").click()
+        await expect(ann.locator(".card")).to_contain_text(
+            'refund {"number":1042,"amount":42}', timeout=PATIENCE
+        )
+        await ann.get_by_role("button", name="Approve").click()
+        await expect(ann.locator(".tool").last).to_contain_text("42 euros are paid back", timeout=PATIENCE)
+        await expect(ann.locator("#status")).to_have_text("completed", timeout=PATIENCE)
