@@ -27,7 +27,10 @@ class Boundary:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data; usual values are left out."""
-        data: dict[str, Any] = {"elapsed": self.elapsed_seconds, "worked": self.worked_seconds}
+        data: dict[str, Any] = {
+            "elapsed_seconds": self.elapsed_seconds,
+            "worked_seconds": self.worked_seconds,
+        }
         if self.steered:
             data["steered"] = self.steered
         if self.exhausted:
@@ -38,8 +41,8 @@ class Boundary:
     def from_dict(cls, data: Mapping[str, Any]) -> "Boundary":
         """Read the JSON form; unknown keys are ignored."""
         return cls(
-            read_key(data, "elapsed", float),
-            read_key(data, "worked", float),
+            read_key(data, "elapsed_seconds", float),
+            read_key(data, "worked_seconds", float),
             read_optional(data, "steered", int) or 0,
             read_optional(data, "exhausted", _EXHAUSTED.validate_python),
         )

@@ -12,7 +12,7 @@ from everstep.agent_domain.loop.budget import BudgetScope, BudgetUnit, Exhausted
 
 def test_a_boundary_is_written_without_usual_values() -> None:
     """15.2.2"""
-    assert Boundary(1.5, 0.5).to_dict() == {"elapsed": 1.5, "worked": 0.5}
+    assert Boundary(1.5, 0.5).to_dict() == {"elapsed_seconds": 1.5, "worked_seconds": 0.5}
 
 
 def test_a_boundary_is_read_as_it_was_written() -> None:
@@ -26,4 +26,4 @@ def test_a_boundary_is_read_as_it_was_written() -> None:
 def test_a_broken_boundary_is_refused() -> None:
     """15.2.5"""
     with pytest.raises(InvalidInput):
-        Boundary.from_dict({"worked": 1.0})
+        Boundary.from_dict({"worked_seconds": 1.0})
