@@ -272,7 +272,7 @@ SCENARIOS = (
         ],
         base(repeated_call_limit=3),
         reason=StopReason.GUARD,
-        because="stopped: the same call with the same result 3 of 3 times in a row",
+        because="stopped: the same call returned the same result 3 of 3 times in a row",
     ),
     Scenario(
         "another call in between",

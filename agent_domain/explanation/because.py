@@ -130,11 +130,11 @@ class StepExplainer:
             has_messages = follower is not None and bool(follower.message_keys)
             return next_step_sentence(outcome, replace(decided, has_messages_next=has_messages))
         if outcome is None and step.number < self.row.step_count:
-            return f"interrupted: by the exception of step {step.number + 1}"
+            return f"interrupted: by the exception recorded as step {step.number + 1}"
         if not self.row.status.is_terminal:
             return self._waiting_sentence(step)
         if step.facts is None:
-            return "abandoned: the execution ended before the model had answered"
+            return "abandoned: the execution ended before the model answered"
         return ended_sentence(self.row, step, in_full=self.in_full)
 
     def _waiting_sentence(self, step: StepRow) -> str:
@@ -150,12 +150,12 @@ class StepExplainer:
             if step.waits:
                 return retry_sentence(step.waits, now)
             attempt = f", attempt {step.attempt}" if step.attempt > 1 else ""
-            return f"runs: the model answers {since_text(step.started_at, now)}{attempt}"
+            return f"runs: the model has been answering {since_text(step.started_at, now)}{attempt}"
         pending = [call for call in step.calls if call.record is None]
         if pending:
             needs = {call.id: call.need for call in step.facts.calls}
             return calls_sentence(pending, needs, step.started_at, now)
-        return "complete: what follows is decided next"
+        return f"runs: what follows step {step.number} is being decided"
 
 
 def explain_execution(

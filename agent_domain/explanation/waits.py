@@ -15,21 +15,19 @@ from everstep.agent_domain.tools.summaries import args_summary
 def request_sentence(request: RequestRow, now: datetime) -> str:
     """A request to people that is open."""
     since = since_text(request.created_at, now)
-    match request.kind:
-        case CallNeed.INPUT:
-            return f"waits: answer to {request.tool} {since}"
-        case RequestKind.BUDGET:
-            what = f"a higher limit, {budget_text(request.request)}"
-        case _:
-            what = f"approval of {request.tool}({args_summary(request.args)})"
+    if request.kind == CallNeed.INPUT:
+        return f"waits: answer to {request.tool} {since}"
+    approvers = _approvers_text(request.policy or DEFAULT_POLICY)
     expiry = f", denied at {clock_text(request.expires_at, now)}" if request.expires_at else ""
-    return f"waits: {what} by {_approvers_text(request.policy or DEFAULT_POLICY)} {since}{expiry}"
+    if request.kind == RequestKind.BUDGET:
+        return f"waits: a higher limit by {approvers} {since}{expiry}; {budget_text(request.request)}"
+    return f"waits: approval of {request.tool}({args_summary(request.args)}) by {approvers} {since}{expiry}"
 
 
 def retry_sentence(wait: RetryWait, now: datetime) -> str:
     """A model call that failed in transport and is made again."""
     left = (wait.until - now).total_seconds()
-    due = f"next in {round(left)} s" if left >= 1 else "next now"
+    due = f"next in {round(left)} s" if left >= 1 else "due now"
     lasted = max(0, round((now - wait.since).total_seconds()))
     return f"retried: {outage_of(wait)} for {lasted} s, attempt {wait.attempt + 1}, {due}"
 
@@ -67,8 +65,10 @@ def pending_sentence(ahead: int | None, since: datetime, now: datetime) -> str:
         now: The current time.
     """
     if ahead:
-        return f"pending: behind {count_text(ahead, 'execution')} of its session {since_text(since, now)}"
-    return f"pending: no worker has begun it {since_text(since, now)}"
+        return (
+            f"pending: queued behind {count_text(ahead, 'execution')} of its session {since_text(since, now)}"
+        )
+    return f"pending: waiting for a worker {since_text(since, now)}"
 
 
 def paused_sentence(paused_by: Decider | None, now: datetime) -> str:
@@ -79,7 +79,7 @@ def paused_sentence(paused_by: Decider | None, now: datetime) -> str:
 
 
 def since_text(at: datetime, now: datetime) -> str:
-    """The time since when something lasts."""
+    """When something began, as the part of a sentence."""
     return f"since {clock_text(at, now)}"
 
 

@@ -124,17 +124,17 @@ def next_step_sentence(outcome: ContinuationOutcome, step: DecidedStep) -> str:
 def _work_text(outcome: ContinuationOutcome, step: DecidedStep, policy: ContinuationEvaluation | None) -> str:
     match outcome.resolved_by:
         case "ToolCallPresenceCheck" if policy:
-            text = f"the policy ignores the {_error_name(policy.context)}{_quoted(step)}"
+            text = f"the error policy ignores the {_error_name(policy.context)}{_quoted(step)}"
         case "ToolCallPresenceCheck" if step.tools:
             text = f"the model called {_tools_text(step.tools)}"
         case "ToolCallPresenceCheck":
-            text = "no step was made yet"
+            text = "no step has run yet"
         case "ContinuationRequest" if step.has_messages_next:
             text = "a message arrived"
         case "ContinuationRequest":
-            text = "another step was requested, by a hook, a driver or a message"
+            text = "another step was requested by a hook, a driver or a message"
         case "aggregate":
-            text = "no criterion objects"
+            text = "no criterion objected"
         case _:
             text = _requested_text(outcome)
     return text
@@ -144,7 +144,7 @@ def _requested_text(outcome: ContinuationOutcome) -> str:
     vote = outcome.evaluation_for(outcome.resolved_by)
     numbers = _values(vote)
     if "critiques" in numbers:
-        return f"critique {numbers['critiques']} of {numbers['maxCritiques']} rejects the answer"
+        return f"critique {numbers['critiques']} of {numbers['maxCritiques']} rejected the answer"
     return _reason_text(outcome, vote)
 
 
@@ -192,9 +192,9 @@ def _completion(outcome: ContinuationOutcome, vote: ContinuationEvaluation | Non
         case "StopOnFinalDecision":
             return "the model gave its final answer"
         case "ContinuationCriteria" if not outcome.evaluations:
-            return "there are no criteria that ask for a step"
+            return "no criterion asks for a step"
         case "AgentStatus":
-            return "the agent had ended before"
+            return "the agent had already ended"
         case "StopSignal":
             return _signal_text(vote)
         case _:
@@ -206,16 +206,16 @@ _LIMITS: Final = (
     ("tokens", "maxTokens", "{} of {} tokens"),
     ("elapsedSeconds", "maxSeconds", "{} of {} s"),
     ("cumulativeSeconds", "maxSeconds", "{} of {} s of work"),
-    ("critiques", "maxCritiques", "the answer is rejected after {} of {} critiques"),
-    ("repeatedCalls", "maxCalls", "the same call with the same result {} of {} times in a row"),
+    ("critiques", "maxCritiques", "the answer was still rejected after {} of {} critiques"),
+    ("repeatedCalls", "maxCalls", "the same call returned the same result {} of {} times in a row"),
     ("consecutiveFailures", "maxFailures", "{} of {} failures in a row"),
 )
 
 _UNNUMBERED: Final = {
-    StopReason.STEPS_LIMIT: "the limit of steps was reached",
-    StopReason.TOKEN_LIMIT: "the limit of tokens was reached",
+    StopReason.STEPS_LIMIT: "the step limit was reached",
+    StopReason.TOKEN_LIMIT: "the token limit was reached",
     StopReason.TIME_LIMIT: "the time limit was reached",
-    StopReason.RETRY_LIMIT: "the limit of retries was reached",
+    StopReason.RETRY_LIMIT: "the retry limit was reached",
     StopReason.FINISH_REASON: "the model stopped for a reason that ends the run",
 }
 """For votes of an older release, which had no numbers."""
@@ -296,7 +296,7 @@ def _error_text(error: StepError, *, in_full: bool) -> str:
 
 def _signal_text(vote: ContinuationEvaluation | None) -> str:
     source = vote.source if vote else ""
-    return f"stop signal of {source}" if source else "stop signal of a hook or a driver"
+    return f"stop signal from {source}" if source else "stop signal from a hook or a driver"
 
 
 def _reason_text(outcome: ContinuationOutcome, vote: ContinuationEvaluation | None) -> str:

@@ -21,9 +21,9 @@ from everstep.runtime.settings import Settings
 @click.pass_obj
 @command
 async def because(settings: Settings, execution_id: str, *, as_json: bool) -> None:
-    """Say why an execution ended, went on or waits.
+    """Explain in one sentence why an execution ended, or what it waits for.
 
-    The first line is about the execution, the others say why each step was followed by another one.
+    The first line is about the execution, the following ones about each of its steps. No model is asked.
     """
 
     async def print_because(_installation: Installation, execution: Execution) -> None:

@@ -84,7 +84,9 @@ def _execution_columns(now: datetime) -> list[Column[ExecutionRow]]:
 
 
 @click.command()
-@click.option("--kind", type=click.Choice(["question", "approval", "budget"]), help="Only these.")
+@click.option(
+    "--kind", type=click.Choice(["question", "approval", "budget"]), help="Only requests of this kind."
+)
 @agent_filter
 @user_option
 @since_option

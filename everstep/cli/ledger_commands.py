@@ -30,9 +30,10 @@ PAGE = 200
 async def ledger(
     settings: Settings, *, execution_id: str, since: datetime | None, until: datetime | None
 ) -> None:
-    """Print facts and decisions of executions as lines of JSON.
+    """Print the ledgers of executions, for audits, as lines of JSON.
 
-    Each line is an entry of the ledger of the execution ID, or of all executions of a period, with its hash.
+    Each line is an entry with its hash: a fact or a decision. Pass the ID of an execution, or a period for
+    all executions.
     """
     if execution_id and (since or until):
         raise click.UsageError("--since and --until are for all executions: omit ID or the times")
@@ -51,19 +52,17 @@ async def ledger(
 @click.command()
 @click.argument("execution_id", metavar="[ID]", default="")
 @click.option("--all", "every", is_flag=True, help="Audit all executions.")
-@click.option(
-    "--since", type=click.DateTime(TIMES), help="Audit those that were accepted since then, in UTC."
-)
+@click.option("--since", type=click.DateTime(TIMES), help="Audit the executions accepted since then, in UTC.")
 @click.option("--json", "as_json", is_flag=True, help="Print each report as a line of JSON.")
 @click.pass_obj
 @command
 async def audit(
     settings: Settings, *, execution_id: str, every: bool, since: datetime | None, as_json: bool
 ) -> None:
-    """Check that nothing recorded of an execution was changed.
+    """Check that the record of an execution was not changed.
 
-    The chain of hashes of its ledger is verified, and the digests of its stored messages, arguments, results
-    and decisions are compared with it. Exits with 1 if anything differs.
+    Verifies the chain of hashes of its ledger, and compares the stored messages, arguments, results and
+    decisions with the digests in it. Exits with 1 if anything differs.
     """
     if bool(execution_id) == bool(every or since):
         raise click.UsageError("name one execution, or pass --all or --since")

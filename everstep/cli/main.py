@@ -38,17 +38,23 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "inbox": ("execution_lists:inbox", "List what waits for people, oldest first."),
         "sessions": ("sessions:sessions", "List sessions, newest first."),
         "show": ("show:show", "Show what an execution did, with its requests and subagents."),
-        "because": ("because:because", "Say why an execution ended, went on or waits."),
+        "because": (
+            "because:because",
+            "Explain in one sentence why an execution ended, or what it waits for.",
+        ),
         "trace": ("show:trace", "Show when each step was, and why the loop went on or stopped."),
         "diff": ("diff:diff", "Compare two executions step by step, with what they cost."),
-        "top": ("top:top", "Show what runs now, live, by tenant and agent."),
+        "top": ("top:top", "Show what is running now, live, by tenant and agent."),
         "files": ("downloads:files", "List the files of an execution, or save them to a folder."),
         "what-if": (
             "what_if_command:what_if",
-            "Repeat the decisions of past executions under another policy.",
+            "Show what another policy would have changed in past executions.",
         ),
-        "ledger": ("ledger_commands:ledger", "Print facts and decisions of executions as lines of JSON."),
-        "audit": ("ledger_commands:audit", "Check that nothing recorded of an execution was changed."),
+        "ledger": (
+            "ledger_commands:ledger",
+            "Print the ledgers of executions, for audits, as lines of JSON.",
+        ),
+        "audit": ("ledger_commands:audit", "Check that the record of an execution was not changed."),
         "usage": ("reports:usage", "Show tokens and costs by agent, user, model or day."),
         "follow": ("run:follow", "Print the steps of an execution as they happen."),
     },
@@ -63,7 +69,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "cancel": ("executions:cancel", "Stop an execution now and abandon its current step."),
     },
     "Learn from executions": {
-        "export": ("run_exports:export", "Make a test, a script or training data of executions."),
+        "export": ("run_exports:export", "Turn executions into tests, scripts or training data."),
         "eval": (
             "run_exports:eval_",
             "Replay exported runs, and show which differ; needs no server.",

@@ -60,7 +60,7 @@ class _Wanted:
     "form",
     required=True,
     type=click.Choice(["test", "scenario", "dataset"]),
-    help="A pytest file with its data; a script for the scripted driver; or lines of messages.",
+    help="A pytest file with its data, a script for the scripted driver, or lines for training or evals.",
 )
 @click.option(
     "--output",
@@ -83,9 +83,9 @@ class _Wanted:
 @click.option(
     "--status",
     type=click.Choice([status.value for status in ExecutionStatus]),
-    help="Instead of ids: executions of this status.",
+    help="Instead of ids: executions with this status.",
 )
-@click.option("--limit", type=click.IntRange(1), help="Instead of ids: the newest executions, so many.")
+@click.option("--limit", type=click.IntRange(1), help="Instead of ids: at most this many, newest first.")
 @with_agents
 @click.pass_obj
 @command
@@ -102,10 +102,10 @@ async def export(  # noqa: PLR0913 -- the options of the command
     status: str | None,
     limit: int | None,
 ) -> None:
-    """Make a test, a script or training data of executions.
+    """Turn executions into tests, scripts or training data.
 
-    Secrets are replaced by [redacted]; standard error says where. An execution that still runs is exported up
-    to its last recorded step.
+    Secrets are replaced by [redacted]; standard error says where. An execution that has not ended is
+    exported up to its last recorded step.
     """
     wanted = _Wanted(
         execution_ids, agent, since_moment(since), ExecutionStatus(status) if status else None, limit

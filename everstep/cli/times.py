@@ -39,7 +39,10 @@ class Since(click.ParamType[datetime]):
 
 
 since_option = click.option(
-    "--since", type=Since(), metavar="TIME", help="Only what began since: 30m, 2h, 7d ago, or a time in UTC."
+    "--since",
+    type=Since(),
+    metavar="TIME",
+    help="Only what began since then: an age (30m, 2h, 7d) or a time in UTC.",
 )
 """`--since` of the commands that list."""
 

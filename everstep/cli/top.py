@@ -37,7 +37,7 @@ OPEN_STATUSES = tuple(status for status in ExecutionStatus if not status.is_term
     default=1.0,
     show_default=True,
     type=click.FloatRange(0.2, 3600),
-    help="Seconds between two readings.",
+    help="Seconds between updates.",
 )
 @click.option("--once", is_flag=True, help="Print the state once and exit; the default in a pipe.")
 @json_option
@@ -53,9 +53,9 @@ async def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show what runs now, live, by tenant and agent; q and Ctrl-C leave.
+    """Show what is running now, live, by tenant and agent; q and Ctrl-C quit.
 
-    The executions that have not ended are listed, oldest first, with what each does or waits for.
+    Lists the executions that have not ended, oldest first, with what each is doing or waiting for.
     """
     async with open_installation(settings, "everstep top") as installation:
 

@@ -174,13 +174,13 @@ _SECONDS = click.FloatRange(0, min_open=True)
 @click.option("--since", type=click.DateTime(TIMES), help="Only executions from this time on, in UTC.")
 @click.option("--until", type=click.DateTime(TIMES), help="Only executions before this time, in UTC.")
 @click.option("--status", type=click.Choice([status.value for status in ExecutionStatus]))
-@click.option("--limit", type=_POSITIVE, help="The number of executions, the newest ones; default: all.")
+@click.option("--limit", type=_POSITIVE, help="At most this many executions, newest first; default: all.")
 @click.option("--max-steps", type=_POSITIVE, metavar="N", help="At most this many steps.")
 @click.option("--max-tokens", type=_POSITIVE, metavar="N", help="At most this many tokens.")
-@click.option("--timeout", type=_SECONDS, metavar="S", help="At most this long, without pauses.")
-@click.option("--cumulative-timeout", type=_SECONDS, metavar="S", help="At most so many seconds of work.")
-@click.option("--error-policy", metavar="NAME", help="A preset, such as retry_tool_errors.")
-@click.option("--max-retries", type=click.IntRange(0), metavar="N", help="Of the error policy.")
+@click.option("--timeout", type=_SECONDS, metavar="S", help="At most this many seconds, without pauses.")
+@click.option("--cumulative-timeout", type=_SECONDS, metavar="S", help="At most this many seconds of work.")
+@click.option("--error-policy", metavar="NAME", help="An error policy, such as retry_tool_errors.")
+@click.option("--max-retries", type=click.IntRange(0), metavar="N", help="The retries of the error policy.")
 @click.option(
     "--criterion",
     "criteria",
@@ -196,7 +196,10 @@ _SECONDS = click.FloatRange(0, min_open=True)
     help="Leave a criterion out; may be repeated.",
 )
 @click.option(
-    "--repeated-call-limit", type=_POSITIVE, metavar="N", help="Of the same call with the same result."
+    "--repeated-call-limit",
+    type=_POSITIVE,
+    metavar="N",
+    help="Stop after N equal calls with the same result.",
 )
 @click.option("--budget-usd", type=float, metavar="USD", help="A budget of each execution, in dollars.")
 @click.option("--budget-tokens", type=int, metavar="N", help="A budget of each execution, in tokens.")
@@ -239,10 +242,10 @@ async def what_if(  # noqa: PLR0913 -- one argument for each option
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """Repeat the decisions of past executions under another policy.
+    """Show what another policy would have changed in past executions.
 
-    Without options that change it, the policy is the recorded one. No model is asked, and nothing is changed.
-    Ctrl-C prints what was examined so far.
+    The recorded decisions are repeated under the policy that the options describe; everything else stays
+    as recorded. No model is asked, and nothing is changed. Ctrl-C prints the result so far.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")

@@ -129,21 +129,21 @@ BUDGET = {"unit": "usd", "scope": "user", "limit": 0.25, "spent": 0.24, "needed"
             an_execution_row(ExecutionStatus.PENDING),
             (),
             {},
-            "pending: no worker has begun it since 12:00 UTC",
+            "pending: waiting for a worker since 12:00 UTC",
         ),
         (
             an_execution_row(ExecutionStatus.PENDING, ahead=1),
             (),
             {},
-            "pending: behind 1 execution of its session since 12:00 UTC",
+            "pending: queued behind 1 execution of its session since 12:00 UTC",
         ),
         (RUNNING, (), {}, "runs: step 1 begins"),
-        (RUNNING, (UNANSWERED,), {}, "runs: the model answers since 12:00 UTC"),
+        (RUNNING, (UNANSWERED,), {}, "runs: the model has been answering since 12:00 UTC"),
         (
             RUNNING,
             (replace(UNANSWERED, attempt=2),),
             {},
-            "runs: the model answers since 12:00 UTC, attempt 2",
+            "runs: the model has been answering since 12:00 UTC, attempt 2",
         ),
         (
             RUNNING,
@@ -155,7 +155,7 @@ BUDGET = {"unit": "usd", "scope": "user", "limit": 0.25, "spent": 0.24, "needed"
             RUNNING,
             (replace(UNANSWERED, attempt=2, wait=replace(WAIT, until=NOON)),),
             {},
-            "retried: provider unavailable for 12 s, attempt 3, next now",
+            "retried: provider unavailable for 12 s, attempt 3, due now",
         ),
         (
             RUNNING,
@@ -197,8 +197,8 @@ BUDGET = {"unit": "usd", "scope": "user", "limit": 0.25, "spent": 0.24, "needed"
             PAUSED,
             (a_step_row(1, GOES_ON, a_call_row()),),
             {"requests": [a_request(RequestKind.BUDGET, BUDGET, step_number=2)]},
-            "waits: a higher limit, budget of the user: 0.24 of 0.25 USD spent, the next model call needs up "
-            "to 0.03 USD by scope approve since 12:00 UTC",
+            "waits: a higher limit by scope approve since 12:00 UTC; budget of the user: 0.24 of 0.25 USD "
+            "spent, the next model call needs up to 0.03 USD",
         ),
         (PAUSED, (a_step_row(1, GOES_ON, a_call_row()),), {}, "paused: until it is resumed"),
         (
@@ -208,7 +208,7 @@ BUDGET = {"unit": "usd", "scope": "user", "limit": 0.25, "spent": 0.24, "needed"
             "paused: by jane (cancel) since 12:00 UTC, until it is resumed",
         ),
         (RUNNING, (a_step_row(1, GOES_ON, a_call_row()),), {}, "runs: step 2 begins"),
-        (RUNNING, (a_step_row(1, None, a_call_row()),), {}, "complete: what follows is decided next"),
+        (RUNNING, (a_step_row(1, None, a_call_row()),), {}, "runs: what follows step 1 is being decided"),
     ],
 )
 def test_an_execution_under_way_says_what_it_waits_for_or_does(
@@ -249,7 +249,7 @@ FAILED = an_execution_row(
             (),
             "stopped: 1 of 0 steps",
         ),
-        (LIMITED, (), "stopped: the limit of steps was reached after 1 step; the votes are not recorded"),
+        (LIMITED, (), "stopped: the step limit was reached after 1 step; the votes are not recorded"),
         (replace(LIMITED, step_count=0), (), "stopped: 0 of 0 steps"),
     ],
 )
@@ -263,14 +263,14 @@ def test_an_ended_execution_says_why(row: ExecutionRow, steps: tuple[StepRow, ..
 
 
 def test_a_step_that_the_end_cut_short_was_abandoned() -> None:
-    """15.1.1: the execution ended before the model had answered."""
+    """15.1.1: the execution ended before the model answered."""
     steps = a_step_row(1, GOES_ON, a_call_row()), replace(UNANSWERED, number=2)
 
     explained = explain(replace(CANCELLED, step_count=1), *steps).steps
 
     assert [step.sentence for step in explained] == [
         "went on: the model called 1 tool: search",
-        "abandoned: the execution ended before the model had answered",
+        "abandoned: the execution ended before the model answered",
     ]
 
 
@@ -280,7 +280,9 @@ def test_a_step_waits_for_the_budget_of_the_next_one() -> None:
 
     because = explain(PAUSED, a_step_row(1, None, a_call_row()), requests=[request])
 
-    assert because.sentence.startswith("waits: a higher limit, budget of the user: 0.24 of 0.25 USD spent")
+    assert because.sentence.startswith(
+        "waits: a higher limit by scope approve since 12:00 UTC; budget of the"
+    )
     assert because.steps[0].sentence == because.sentence
 
 
@@ -392,7 +394,7 @@ def test_a_step_without_a_decision_was_interrupted() -> None:
     row = replace(FAILED, step_count=2)
 
     assert explain(row, a_step_row(1, None), a_step_row(2, ENDS)).steps[0].sentence == (
-        "interrupted: by the exception of step 2"
+        "interrupted: by the exception recorded as step 2"
     )
 
 
@@ -432,4 +434,4 @@ def test_times_of_another_day_have_a_date() -> None:
     """15.1.1."""
     (step,) = explain_execution(RUNNING, [UNANSWERED], now=NOW + timedelta(days=1)).steps
 
-    assert step.sentence == "runs: the model answers since 2026-01-16 12:00 UTC"
+    assert step.sentence == "runs: the model has been answering since 2026-01-16 12:00 UTC"

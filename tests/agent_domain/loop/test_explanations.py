@@ -131,12 +131,12 @@ FORMS = pytest.mark.parametrize("form", [as_is, recorded, in_history])
         (
             base(RepeatedCallLimit(3)),
             replace(CALLED, repeated=RepeatedCalls("x", 3)),
-            "stopped: the same call with the same result 3 of 3 times in a row",
+            "stopped: the same call returned the same result 3 of 3 times in a row",
         ),
         (
             base(SelfCriticContinuationCheck(2)),
             a_critique(CritiqueVerdict.REJECTED, 2),
-            "stopped: the answer is rejected after 2 of 2 critiques",
+            "stopped: the answer was still rejected after 2 of 2 critiques",
         ),
         (
             base(a_budget(BudgetUnit.USD, "0.25", "0.24", "0.03")),
@@ -162,17 +162,17 @@ FORMS = pytest.mark.parametrize("form", [as_is, recorded, in_history])
         (
             base(),
             CALLED.signalled(StopSignal(StopReason.GUARD, "no more", source="BeforeStep")),
-            "stopped: stop signal of BeforeStep",
+            "stopped: stop signal from BeforeStep",
         ),
         (
             base(),
             CALLED.signalled(StopSignal(StopReason.GUARD)),
-            "stopped: stop signal of a hook or a driver",
+            "stopped: stop signal from a hook or a driver",
         ),
         (base(), CALLED.signalled(CANCEL), "cancelled: by user, after 1 step"),
         (base(), ANSWERED, "completed: the model answered without calling tools"),
         (ContinuationCriteria(StopOnFinalDecision()), ANSWERED, "completed: the model gave its final answer"),
-        (ContinuationCriteria(), ANSWERED, "completed: there are no criteria that ask for a step"),
+        (ContinuationCriteria(), ANSWERED, "completed: no criterion asks for a step"),
         (base(), FAILED, "failed: tool error in search, 1 failure in a row, max_retries 0"),
         (
             base(policy=ErrorPolicy.retry_all(1)),
@@ -206,7 +206,7 @@ def test_an_end_is_explained_by_its_deciding_criterion(
     [
         (base(), CALLED, "went on: the model called 2 tools: search, book"),
         (base(), an_execution(a_step(an_answered_call())), "went on: the model called 1 tool: search"),
-        (base(), ExecutionFacts(), "went on: no step was made yet"),
+        (base(), ExecutionFacts(), "went on: no step has run yet"),
         (
             base(policy=ErrorPolicy.retry_tool_errors(3)),
             FAILED,
@@ -215,19 +215,19 @@ def test_an_end_is_explained_by_its_deciding_criterion(
         (
             base(policy=ErrorPolicy.ignore_tool_errors()),
             FAILED,
-            "went on: the policy ignores the tool error in search: boom",
+            "went on: the error policy ignores the tool error in search: boom",
         ),
         (
             base(),
             ANSWERED.requested(),
-            "went on: another step was requested, by a hook, a driver or a message",
+            "went on: another step was requested by a hook, a driver or a message",
         ),
         (
             base(SelfCriticContinuationCheck(3)),
             a_critique(CritiqueVerdict.REJECTED, 1),
-            "went on: critique 1 of 3 rejects the answer",
+            "went on: critique 1 of 3 rejected the answer",
         ),
-        (ContinuationCriteria(StepsLimit(3)), CALLED, "went on: no criterion objects"),
+        (ContinuationCriteria(StepsLimit(3)), CALLED, "went on: no criterion objected"),
         (
             ContinuationCriteria(OwnCriterion(ContinuationDecision.REQUEST, "2 of 3 sources")),
             CALLED,
@@ -318,7 +318,7 @@ def test_votes_of_an_older_release_have_no_numbers() -> None:
 
     sentence = end_sentence(outcome, DecidedStep(), 2, is_failed=False)
 
-    assert sentence == "stopped: the limit of steps was reached after 2 steps (StepsLimit)"
+    assert sentence == "stopped: the step limit was reached after 2 steps (StepsLimit)"
     assert stop_reason_text(StopReason.STEPS_LIMIT, 0) == "stopped: 0 of 0 steps"
     unknown = "stopped: the stop reason is guard after 2 steps; the votes are not recorded"
     assert stop_reason_text(StopReason.GUARD, 2) == unknown
