@@ -233,8 +233,11 @@ def canonical_json(value: object) -> str:
 
 
 def digest(text: str) -> str:
-    """Return the SHA-256 of a text in UTF-8, in hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Return the SHA-256 of a text in UTF-8, in hexadecimal.
+
+    Half of a surrogate pair has a digest, too: the store refuses the text with a sentence.
+    """
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def digest_of(*parts: str | None) -> str:

@@ -21,7 +21,7 @@ from everstep.runtime.settings import Settings
 @click.pass_obj
 @command
 async def because(settings: Settings, execution_id: str, *, as_json: bool) -> None:
-    """Explain in one sentence why an execution ended, or what it waits for.
+    """Say in one sentence why an execution ended, or waits.
 
     The first line is about the execution, the following ones about each of its steps. No model is asked.
     """

@@ -40,7 +40,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "show": ("show:show", "Show what an execution did, with its requests and subagents."),
         "because": (
             "because:because",
-            "Explain in one sentence why an execution ended, or what it waits for.",
+            "Say in one sentence why an execution ended, or waits.",
         ),
         "trace": ("show:trace", "Show when each step was, and why the loop went on or stopped."),
         "diff": ("diff:diff", "Compare two executions step by step, with what they cost."),

@@ -92,6 +92,7 @@ EXECUTION: Final[Mapping[str, Any]] = {
     "created_at": AT,
     "started_at": AT,
     "completed_at": LATER,
+    "because": "completed: the model answered without calling tools",
     "cancelled_by": None,
     "budget": BUDGET,
     "budgets": [BUDGET],

@@ -463,6 +463,10 @@ def executed_commands(events: Sequence[HistoryEvent]) -> list[str]:
             case "WORKFLOW_EXECUTION_COMPLETED":
                 result = event.workflow_execution_completed_event_attributes.result
                 done.append(f"stop {json_of(result.payloads[0])['stop_reason']}")
+            case "WORKFLOW_EXECUTION_FAILED":
+                failure = event.workflow_execution_failed_event_attributes.failure
+                result = failure.application_failure_info.details
+                done.append(f"stop {json_of(result.payloads[0])['stop_reason']}")
             case _:
                 pass
     return done

@@ -25,6 +25,10 @@ Seconds = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 class CriterionSent(RequestModel):
     """A registered criterion and its parameters."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "StepsLimit", "params": {"max_steps": 5}}]}
+    )
+
     name: Annotated[Text, Field(max_length=200)]
     params: Map = EMPTY
 

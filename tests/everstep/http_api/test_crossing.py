@@ -34,6 +34,7 @@ BODIES: Mapping[str, Any] = {
     "SteerSent": {"content": "Come to me"},
     "NewTotalSent": {"usd": 5},
     "ForkSent": {"step": 0},
+    "WhatIfSent": {"max_steps": 1},
     "FeedbackSent": {"rating": "down", "text": "Mine"},
     "ApprovalDecision": {"decision": "approve", "args_digest": "{digest}"},
 }

@@ -167,6 +167,11 @@ async def _channel(ann: ApiCaller) -> Case:
     return Case("/broadcasting/auth", body, other_body={**body, "socket_id": "3.4"})
 
 
+async def _what_if(ann: ApiCaller) -> Case:
+    del ann
+    return Case("/agent/what-if", {"max_steps": 1}, other_body={"max_steps": 2})
+
+
 CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
     "/agent/sessions": _session,
     "/agent/messages": _first_message,
@@ -184,6 +189,7 @@ CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
     "/agent/messages/{message_id}/feedback": _feedback,
     "/agent/attachments": _upload,
     "/agent/attachments/url": _url,
+    "/agent/what-if": _what_if,
     "/broadcasting/auth": _channel,
 }
 
@@ -193,6 +199,7 @@ MAKES_NOTHING = frozenset(
         "/agent/messages/{message_id}/feedback",
         "/agent/attachments",
         "/agent/attachments/url",
+        "/agent/what-if",
         "/broadcasting/auth",
     }
 )
