@@ -9,7 +9,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,8 +183,13 @@ async def test_only_the_owner_can_access_the_data(place: Place) -> None:
 
 
 def open_to_others(data: Path) -> list[str]:
-    """Files that other users can access."""
-    return [str(each) for each in (data, *data.rglob("*")) if each.lstat().st_mode & 0o077]
+    """Files that other users can access; a journal may go while they are listed."""
+    found: list[str] = []
+    for each in (data, *data.rglob("*")):
+        with suppress(FileNotFoundError):
+            if each.lstat().st_mode & 0o077:
+                found.append(str(each))
+    return found
 
 
 def connection_error(url: str, **other: str | None) -> str:

@@ -117,6 +117,7 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
         "attachment_id": file["id"],
         "session_id": asked["session_id"],
         "execution_id": asked["execution_id"],
+        "other_id": said["execution_id"],
         "stream_id": asked["session_id"],
         "request_id": waiting[0]["id"],
         "message_id": answers[0],
