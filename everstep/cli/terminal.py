@@ -1,6 +1,7 @@
 """Input and output of a terminal, or of a pipe: typed lines and shown text."""
 
 import asyncio
+import select
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from everstep.cli.printing import echo
 
 @dataclass(frozen=True, slots=True)
 class InputLine:
-    """A line of input, and the time at which it was read."""
+    """A line of input, and a time before it was read: on a terminal, when it could be read."""
 
     text: str
     at: float
@@ -63,8 +64,15 @@ class InputLines:
 
     def _read_lines(self, stream: TextIO | None) -> None:
         try:
-            for text in iter(stream.readline, "") if stream else ():
-                self._put(InputLine(text.rstrip("\r\n"), monotonic()))
+            while stream:
+                if self.is_terminal:
+                    # A time after the read could be later than a prompt that the line did not see.
+                    select.select([stream], [], [])
+                at = monotonic() if self.is_terminal else None
+                text = stream.readline()
+                if not text:
+                    break
+                self._put(InputLine(text.rstrip("\r\n"), monotonic() if at is None else at))
         except (OSError, ValueError) as error:
             self._put(error)
         else:
