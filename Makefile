@@ -38,12 +38,14 @@ demo: $(READY)  ## Kill a worker in the middle of a run, and watch another one f
 
 TESTS :=
 COVERAGE :=
+# They read the sources and start nothing: layers, names, prose, rules, documentation. Part of `make check`.
+OF_SOURCES := $(addprefix tests/test_,$(addsuffix .py,architecture background docs language rules))
 # Side by side, a file in one process; in the order of their folders, as those that wait the longest come first.
 # Six processes keep two cores busy: a test waits more than half of its time, for a server, a process or an outage.
 PROCESSES := 6
-test: $(READY)  ## Run all tests
+test: $(READY)  ## Run all tests of what the software does
 	@$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder \
-		$(COVERAGE) $(TESTS)
+		$(COVERAGE) $(addprefix --ignore=,$(OF_SOURCES)) $(TESTS)
 
 # Apart from `make test`: to count lines and branches takes the domain's tests 70 % more CPU time.
 coverage: COVERAGE := --cov --cov-report=term-missing:skip-covered
@@ -56,12 +58,13 @@ model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB
 chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py tests/acceptance/test_storm.py
 
-check: $(READY)  ## Run all checks: format, lint, types, layers, rules without a test
+check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose, rules, documentation
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/python -m pyright
 	@$(BIN)/python $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m tests.rules
+	@$(BIN)/python -m pytest --quiet --numprocesses 2 $(OF_SOURCES)
 
 bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, budgets, what-ifs, the gateway, capabilities
 	@missed=0; for each in domain engine api budgets what_if gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed

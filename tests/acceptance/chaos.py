@@ -72,7 +72,7 @@ class Measure:
     """Additional gateways that share one port."""
 
 
-SHORT = Measure(16, 48, 20, kills=3, drains=1, restarts=1, cut_every=3, unread=3, patience=90)
+SHORT = Measure(12, 36, 14, kills=2, drains=1, restarts=1, cut_every=3, unread=3, patience=90)
 LONG = Measure(
     40, 120, 60, kills=8, drains=4, restarts=3, cut_every=3, unread=20, patience=240, limit=1800, shared=2
 )
@@ -267,7 +267,7 @@ class Stage:
     def _draw(self) -> None:
         """Half of all stories belong to sessions, two in each."""
         about = [Story(f"Story {number}") for number in range(self.measure.stories)]
-        half = self.measure.stories // 2
+        half = self.measure.stories // 4 * 2
         self.plots += [Plot(about[place : place + 2], is_session=True) for place in range(0, half, 2)]
         self.plots += [Plot([story], is_session=False) for story in about[half:]]
 

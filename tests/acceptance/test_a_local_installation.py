@@ -111,33 +111,21 @@ async def up(place: Place, project: Path, *options: str) -> AsyncGenerator[Up]:
         await process.wait()
 
 
-async def test_data_are_outside_the_project_and_every_command_finds_them(place: Place) -> None:
-    """13.1.1 and 13.1.3"""
-    project = place.project("project")
-    async with up(place, project) as first:
-        [data] = place.data()
-        assert f"This project has no data yet. Its data will be stored in {data} (" in first.err
-        assert list(project.iterdir()) == []
-        link = place.root / "link"
-        link.symlink_to(project)
-        assert "I am the scripted demo model" in await place.says(link, "run", "Hello")
-        assert "ok     Temporal answers" in await place.says(project, "doctor")
-    async with up(place, project) as again:
-        assert "no data" not in again.err
-        assert "completed" in await place.says(project, "executions")
-    assert place.data() == [data]
-
-
-async def test_a_project_that_was_moved_or_cloned_reports_where_its_data_are(place: Place) -> None:
-    """13.1.4"""
+async def test_data_are_outside_the_project_and_found_again(place: Place) -> None:
+    """13.1.1, 13.1.3 and 13.1.4: by every command; a project that was moved or cloned says where they are."""
     project = place.project("project")
     subprocess.run(["git", "init", "-q"], cwd=project, check=True)  # noqa: ASYNC221, S607
     who = ("-c", "user.name=me", "-c", "user.email=me@example.com")
     commit = ["git", *who, "commit", "-q", "--allow-empty", "-m", "first"]
     subprocess.run(commit, cwd=project, check=True)  # noqa: ASYNC221, S603
-    async with up(place, project):
+    async with up(place, project) as first:
         [data] = place.data()
-        await place.says(project, "run", "Hello")
+        assert f"This project has no data yet. Its data will be stored in {data} (" in first.err
+        assert [path.name for path in project.iterdir()] == [".git"]
+        link = place.root / "link"
+        link.symlink_to(project)
+        assert "I am the scripted demo model" in await place.says(link, "run", "Hello")
+        assert "ok     Temporal answers" in await place.says(project, "doctor")
     shutil.copytree(project, place.root / "clone")
     project.rename(place.root / "moved")
     for name in ("moved", "clone"):
@@ -165,21 +153,27 @@ async def test_a_folder_in_the_project_is_used_on_request_and_found_again(place:
     assert len(place.data()) == 1
 
 
-async def test_only_the_owner_can_access_the_data(place: Place) -> None:
-    """13.1.6: also under a permissive umask, and where the folder was open before."""
+async def test_only_the_owner_can_access_the_data_and_the_servers(place: Place) -> None:
+    """13.1.6, 13.2.1, 13.2.2, 13.3.3 and 13.3.4: also where umask and modes allow others to read."""
     project = place.project("project")
     before = os.umask(0)
     try:
-        async with up(place, project):
+        async with up(place, project) as here:
             [data] = place.data()
             await place.says(project, "run", "Hello")
             assert open_to_others(data) == []
+            check_database(here, place.root / "ran")
+            await check_data_for_password(here, data)
+            await check_temporal_ui(here)
     finally:
         os.umask(before)
     data.chmod(0o755)
     (data / "temporal.db").chmod(0o644)
-    async with up(place, project):
+    async with up(place, project) as again:
+        assert "no data" not in again.err
         assert open_to_others(data) == []
+        assert again.database_url == here.database_url
+        assert "completed" in await place.says(project, "executions")
 
 
 def open_to_others(data: Path) -> list[str]:
@@ -203,35 +197,33 @@ def connection_error(url: str, **other: str | None) -> str:
     return "it let them in"
 
 
-async def test_its_database_has_a_password_and_its_user_is_no_superuser(place: Place) -> None:
-    """13.2.1 and 13.2.2"""
-    project = place.project("project")
-    async with up(place, project) as here:
-        url, password = here.database_url, make_url(here.database_url).password
-        assert isinstance(password, str)
-        assert "rejects connection" in connection_error(url, user="postgres", dbname="postgres")
-        assert "rejects connection" in connection_error(url, user="postgres", password=None)
-        assert "password" in connection_error(url, password=None)
-        assert "password authentication failed" in connection_error(url, password="wrong")  # noqa: S106
-        ran = place.root / "ran"
-        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
-            for attack in (
-                f"COPY (SELECT 1) TO PROGRAM 'touch {ran}'",
-                f"COPY (SELECT 1) TO '{ran}'",
-                "SELECT pg_read_file('/etc/passwd')",
-            ):
-                with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                    connection.execute(attack.encode())
-        assert not ran.exists()
-        assert not [line for line in (await command_lines()).values() if password in line]
-        assert password not in here.err
-        [data] = place.data()
-        holders = [
-            each for each in data.rglob("*") if each.is_file() and password.encode() in each.read_bytes()
-        ]
-        assert sorted(each.name for each in holders) == ["database-password", "services.json"]
-    async with up(place, project) as again:
-        assert again.database_url == url
+def check_database(here: Up, ran: Path) -> None:
+    """It has a password, and its user is no superuser."""
+    url, password = here.database_url, make_url(here.database_url).password
+    assert isinstance(password, str)
+    assert "rejects connection" in connection_error(url, user="postgres", dbname="postgres")
+    assert "rejects connection" in connection_error(url, user="postgres", password=None)
+    assert "password" in connection_error(url, password=None)
+    assert "password authentication failed" in connection_error(url, password="wrong")  # noqa: S106
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        for attack in (
+            f"COPY (SELECT 1) TO PROGRAM 'touch {ran}'",
+            f"COPY (SELECT 1) TO '{ran}'",
+            "SELECT pg_read_file('/etc/passwd')",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(attack.encode())
+    assert not ran.exists()
+
+
+async def check_data_for_password(here: Up, data: Path) -> None:
+    """Its password is in two files, and nowhere else."""
+    password = make_url(here.database_url).password
+    assert isinstance(password, str)
+    assert not [line for line in (await command_lines()).values() if password in line]
+    assert password not in here.err
+    holders = [each for each in data.rglob("*") if each.is_file() and password.encode() in each.read_bytes()]
+    assert sorted(each.name for each in holders) == ["database-password", "services.json"]
 
 
 def response_status(url: str, *headers: tuple[str, str]) -> int:
@@ -244,17 +236,16 @@ def response_status(url: str, *headers: tuple[str, str]) -> int:
         return error.code
 
 
-async def test_web_pages_cannot_reach_its_temporal(place: Place) -> None:
-    """13.3.3 and 13.3.4"""
-    async with up(place, place.project("project")) as here:
-        ui = f"{here.ui_url}/api/v1/namespaces"
+async def check_temporal_ui(here: Up) -> None:
+    """Web pages cannot reach Temporal through it."""
+    ui = f"{here.ui_url}/api/v1/namespaces"
 
-        async def reaches_temporal() -> bool:
-            # The UI answers before it is connected to its Temporal.
-            return await asyncio.to_thread(response_status, ui) == 200
+    async def reaches_temporal() -> bool:
+        # The UI answers before it is connected to its Temporal.
+        return await asyncio.to_thread(response_status, ui) == 200
 
-        await until("the UI reaches Temporal", reaches_temporal)
-        assert await asyncio.to_thread(response_status, here.ui_url) == 200
-        for header in (("Host", "evil.com"), ("Origin", "http://evil.com"), ("Host", "evil.com:80")):
-            assert await asyncio.to_thread(response_status, ui, header) == 403
-            assert await asyncio.to_thread(response_status, here.ui_url, header) == 403
+    await until("the UI reaches Temporal", reaches_temporal)
+    assert await asyncio.to_thread(response_status, here.ui_url) == 200
+    for header in (("Host", "evil.com"), ("Origin", "http://evil.com"), ("Host", "evil.com:80")):
+        assert await asyncio.to_thread(response_status, ui, header) == 403
+        assert await asyncio.to_thread(response_status, here.ui_url, header) == 403

@@ -66,11 +66,11 @@ WRITE = (
 )
 
 
-@pytest.fixture(params=["own", "ordinary"])
-def user(request: pytest.FixtureRequest) -> Iterator[WorkerUser]:
-    """The user who runs these tests, and a user who is not root."""
+@pytest.fixture
+def user(kind: str) -> Iterator[WorkerUser]:
+    """The user who runs these tests, or a user who is not root."""
     need_a_sandbox()
-    yield from open_worker_user(request.param)
+    yield from open_worker_user(kind)
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def up(user: WorkerUser, project: Path, *options: str) -> Generator[None]:
             process.send_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("data", ["state", ".everstep"])
+@pytest.mark.parametrize(("kind", "data"), [("own", "state"), ("ordinary", ".everstep")])
 def test_nothing_of_the_installation_is_read_or_changed(data: str, user: WorkerUser) -> None:
     """9.1.9, 9.1.10 and 9.2.10: with the data outside the project, and with data in it on request."""
     project = user.folder / "project"

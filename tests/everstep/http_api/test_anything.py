@@ -29,8 +29,8 @@ from tests.everstep.http_api.house import open_api_setup
 from tests.services import Servers
 from tests.workflows.harness import connect_temporal
 
-A_FEW: Final = 8
-"""Requests of each kind at each address: some four hundred in all."""
+A_FEW: Final = 5
+"""Requests of each kind at each address: some five hundred in all."""
 MANY: Final = 210
 """Enough for ten thousand requests."""
 

@@ -1,9 +1,15 @@
-"""A worker process that runs an agent's commands and file tools, given as JSON; it prints JSON."""
+"""Worker processes that run an agent's commands and file tools, given as JSON; each prints JSON.
+
+A worker imports for a second before it does anything, so this process does so once, and forks for each line
+of its input. The answer is a line with `result`, or with `error`.
+"""
 
 import asyncio
+import gc
 import json
 import os
 import sys
+import traceback
 from typing import Any
 from uuid import UUID
 
@@ -33,5 +39,26 @@ async def main(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a worker of this home answers."""
+    os.environ["HOME"] = asked.pop("home")
+    try:
+        return {"result": asyncio.run(main(asked))}
+    except BaseException:  # noqa: BLE001 -- the test fails with it
+        return {"error": traceback.format_exc()}
+
+
+def serve() -> None:
+    """Fork a worker for each line of the input, one after the other."""
+    # A child's garbage collector would read, and thereby copy, all that was imported.
+    gc.freeze()
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            os.write(1, json.dumps(answer(json.loads(line))).encode() + b"\n")
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(json.loads(sys.argv[1])))))  # noqa: T201
+    serve()

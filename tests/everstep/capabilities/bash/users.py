@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Any
@@ -33,10 +34,15 @@ class WorkerUser:
     def worker(self, **asked: Any) -> dict[str, Any]:
         """The results that agents of such a worker read."""
         self.take_ownership()
-        command = [self.python, "-m", attacker.__name__, json.dumps({**asked, "base": str(asked["base"])})]
-        ran = self.run(command, cwd=ROOT)
-        assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout)
+        order = {**asked, "base": str(asked["base"]), "home": str(self.folder / "home")}
+        workers = _workers(self.uid, self.python)
+        assert workers.stdin
+        assert workers.stdout
+        workers.stdin.write(json.dumps(order) + "\n")
+        workers.stdin.flush()
+        answer = json.loads(workers.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
 
     def bash(self, base: Path, *commands: str, **asked: Any) -> list[str]:
         """The results of commands."""
@@ -59,19 +65,29 @@ class WorkerUser:
     def run(self, command: list[str], cwd: Path) -> "subprocess.CompletedProcess[str]":
         """Run a program as this user."""
         return subprocess.run(  # noqa: S603 -- our own words
-            command, cwd=cwd, capture_output=True, text=True, check=False, **self._options
+            command, cwd=cwd, capture_output=True, text=True, check=False, **self.options
         )
 
     def start(self, command: list[str], cwd: Path, err: IO[str]) -> "subprocess.Popen[str]":
         """Start a program in the background; its output can be read."""
-        return subprocess.Popen(command, cwd=cwd, stdout=-1, stderr=err, text=True, **self._options)  # noqa: S603
+        return subprocess.Popen(command, cwd=cwd, stdout=-1, stderr=err, text=True, **self.options)  # noqa: S603
 
     @property
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
+        """How its processes are started."""
         path = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
         who: dict[str, Any] = {"user": self.uid, "group": self.uid, "extra_groups": []}
         env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "HOME": str(self.folder / "home"), **GIT}
         return {"env": env, **(who if os.geteuid() != self.uid else {})}
+
+
+@cache
+def _workers(uid: int, python: str) -> "subprocess.Popen[str]":
+    """The process that forks this user's workers. It ends with the test run, as its input ends then."""
+    user = WorkerUser(Path("/"), uid, python)
+    return subprocess.Popen(  # noqa: S603 -- our own words
+        [python, "-m", attacker.__name__], cwd=ROOT, stdin=-1, stdout=-1, text=True, **user.options
+    )
 
 
 GIT = {
