@@ -25,7 +25,15 @@ from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import Effect, ToolContext, ToolOptions
 from everstep.agent_domain.values import FrozenDict, frozen_map
-from everstep.inference.scripted import Pace, Scenario, ScenarioModel, Script, ScriptedCall, ScriptedTurn
+from everstep.inference.scripted import (
+    Pace,
+    Scenario,
+    ScenarioModel,
+    Script,
+    ScriptedCall,
+    ScriptedError,
+    ScriptedTurn,
+)
 
 FOLDER = Path(os.environ.get("EVERSTEP_TEST_FOLDER", "."))
 FUSE = os.environ.get("EVERSTEP_TEST_FUSE")
@@ -180,6 +188,7 @@ SCRIPT = Script(
         Scenario(when="jot", turns=_turns("jot", text="Gare")),
         Scenario(when="ring", turns=_turns("ring", times=2)),
         Scenario(when="delegate", turns=_turns("delegate", task="book")),
+        Scenario(when="refuse", turns=(ScriptedTurn(error=ScriptedError(type="refused", times=None)),)),
         Scenario(when="ask", turns=_turns("ask", prompt="Which floor?", choices=["high", "low"])),
     )
 )

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import pytest
 import pytest_asyncio
+from temporalio.client import WorkflowExecutionStatus
 
 from everstep.activities.failpoints import Failpoint
 from everstep.activities.tool_runner import EFFECT_UNKNOWN
@@ -22,6 +23,7 @@ from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.client.client import Execution
 from everstep.client.errors import Refused
+from everstep.client.ledgers import audit_execution
 from tests.acceptance.harness import Account, Installation, Site, measure_seconds, site, until, until_pause
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -233,6 +235,47 @@ async def a_kill_of_the_api(site: Site) -> Mapping[str, CaseResult]:
     return {name: CaseResult(await site.final_account(each), site) for name, each in executions.items()}
 
 
+async def is_stored_and_open(execution: Execution, status: ExecutionStatus) -> bool:
+    """Whether the end is stored, and the workflow has not closed."""
+    described = await execution.workflow.describe()
+    assert described.status is WorkflowExecutionStatus.RUNNING
+    return (await execution.get()).status is status
+
+
+async def closes_as(execution: Execution, status: WorkflowExecutionStatus) -> bool:
+    """Whether the workflow has this status in Temporal."""
+    return (await execution.workflow.describe()).status is status
+
+
+async def a_kill_before_a_failure_closes(site: Site) -> Mapping[str, CaseResult]:
+    """The failure is stored, and Temporal has not recorded it."""
+    first = await site.worker(kill_at=Failpoint.SETTLE_BEFORE_REPORT, fuse="turn 1")
+    execution = await site.start("refuse", agent="novice")
+    assert await first.wait() == -signal.SIGKILL, first.log.read_text()
+    assert await is_stored_and_open(execution, ExecutionStatus.FAILED)
+    await site.worker()
+    result = CaseResult(await site.final_account(execution), site)
+    assert await closes_as(execution, WorkflowExecutionStatus.FAILED)
+    assert (await audit_execution(site.installation.store, execution.ref)).is_whole
+    return {"": result}
+
+
+async def a_kill_before_a_cancel_closes(site: Site) -> Mapping[str, CaseResult]:
+    """The cancel is stored, and Temporal has not recorded it."""
+    first = await site.worker(kill_at=Failpoint.SETTLE_BEFORE_REPORT, fuse="turn 2", gates="turn 2")
+    execution = await site.start("book")
+    await site.until_entry("waiting", "turn 2")
+    cancelling = asyncio.create_task(execution.cancel())
+    assert await first.wait() == -signal.SIGKILL, first.log.read_text()
+    assert await is_stored_and_open(execution, ExecutionStatus.CANCELLED)
+    await site.worker()
+    await cancelling
+    result = CaseResult(await site.final_account(execution), site)
+    assert await closes_as(execution, WorkflowExecutionStatus.CANCELED)
+    assert (await audit_execution(site.installation.store, execution.ref)).is_whole
+    return {"": result}
+
+
 async def start_child(site: Site) -> Execution:
     """The child of an execution that delegates its booking."""
     parent = await site.start("delegate")
@@ -358,6 +401,8 @@ CASES: Mapping[str, Case] = {
             a_kill_while_nothing_runs,
             a_kill_as_it_pauses,
             a_cancel_as_it_pauses,
+            a_kill_before_a_failure_closes,
+            a_kill_before_a_cancel_closes,
             a_kill_of_the_api,
             a_child_runs,
             a_kill_while_a_child_works,
@@ -447,6 +492,22 @@ async def test_an_answer_is_received_although_the_question_is_asked_twice(case_r
 
     assert played.account == (await case_results(nothing_happens))["answered"].account
     assert played.request_counts == played.reply_counts == ONCE
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "steps"),
+    [
+        (a_kill_before_a_failure_closes, ExecutionStatus.FAILED, (1,)),
+        (a_kill_before_a_cancel_closes, ExecutionStatus.CANCELLED, (1, 2)),
+    ],
+)
+async def test_a_kill_after_the_end_was_stored_changes_neither_it_nor_the_status_in_temporal(
+    case_results: CaseResults, case: Case, status: ExecutionStatus, steps: tuple[int, ...]
+) -> None:
+    """1.2.1, 15.6.1"""
+    account = (await case_results(case))[""].account
+
+    assert (account.status, account.steps) == (status, steps)
 
 
 async def test_the_text_of_a_lost_worker_does_not_hide_the_end(case_results: CaseResults) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from temporalio.client import Client as TemporalClient
+from temporalio.client import Client as TemporalClient, WorkflowExecutionStatus
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.errors import InvalidInput, NotFound, UnknownName
@@ -327,7 +327,7 @@ class TestBusy:
     async def test_an_interrupting_message_is_processed_at_once(
         self, temporal: TemporalClient, store: PostgresSessions
     ) -> None:
-        """8.3.1: `interrupt`: ahead of the queue."""
+        """8.3.1, 15.6.3: `interrupt`: ahead of the queue; the other one is Canceled in Temporal."""
         model = HeldModel("One", "Two", "Three")
         async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
             session_id, first = await start_held_execution(parlour, model)
@@ -340,8 +340,13 @@ class TestBusy:
             async def is_closed() -> bool:
                 return model.was_closed
 
+            async def is_canceled() -> bool:
+                workflow = parlour.execution(first).workflow
+                return (await workflow.describe()).status is WorkflowExecutionStatus.CANCELED
+
             # At the next heartbeat; other executions do not wait for it.
             await eventually(is_closed)
+            await eventually(is_canceled)
             assert row.stop_reason is StopReason.USER_REQUESTED
             assert await parlour.conversation(queued) == ["Hello", "Stop!", "Two", "Later", "Three"]
 
