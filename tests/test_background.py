@@ -15,7 +15,7 @@ AWAITED: Final = {
     "everstep/runtime/embedded/service.py": "awaited by the start, and the watch that reports a death",
     "everstep/runtime/embedded/__init__.py": "a group of tasks, awaited by its block",
     "everstep/runtime/embedded/ui_proxy.py": "one half of a connection, awaited by the other",
-    "everstep/runtime/replay/host.py": "an action of a person, which may wait for the workflow to the end",
+    "everstep/runtime/replay/actions.py": "an action of a person, awaited at the latest when the replay ends",
     "everstep/capabilities/bash/proxy.py": "one connection of a command, which logs what fails and ends",
     "everstep/capabilities/bash/sandbox.py": "awaited by the command that it belongs to",
     "everstep/capabilities/bash/process.py": "awaited by the command that it belongs to",

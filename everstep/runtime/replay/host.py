@@ -34,6 +34,7 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import WorkflowInstance
 
 from everstep.agent_domain.errors import EverstepError
+from everstep.runtime.replay.actions import Actions
 from everstep.runtime.replay.instances import TASK_QUEUE, make_instance
 from everstep.workflows.contracts import WORKFLOW
 
@@ -138,12 +139,13 @@ class TemporalHost:
         self._executions: dict[str, _Execution] = {}
         self._events: list[tuple[datetime, int, Callable[[], Awaitable[None]], bool]] = []
         self._numbers = count()
-        self._blocked = asyncio.Event()
+        self._actions = Actions()
         # A workflow instance is an event loop itself, so it needs a thread without one.
         self._thread = ThreadPoolExecutor(1, "replay")
 
-    def close(self) -> None:
-        """Release the thread."""
+    async def aclose(self) -> None:
+        """End the actions of people that still wait for a workflow, and release the thread."""
+        await self._actions.aclose()
         self._thread.shutdown()
 
     # What a client does.
@@ -171,7 +173,7 @@ class TemporalHost:
         future = execution.updates[update_id] = asyncio.get_running_loop().create_future()
         await self._activate(execution, job)
         if not future.done():
-            self._blocked.set()
+            self._actions.on_wait()
         await future
 
     async def cancel(self, workflow_id: str) -> None:
@@ -207,12 +209,7 @@ class TemporalHost:
 
     async def act(self, action: Awaitable[Any]) -> None:
         """Run an action of a person until it is done, or waits for the workflow."""
-        self._blocked.clear()
-        task, blocked = asyncio.ensure_future(action), asyncio.ensure_future(self._blocked.wait())
-        await asyncio.wait({task, blocked}, return_when=asyncio.FIRST_COMPLETED)
-        blocked.cancel()
-        if task.done():
-            task.result()
+        await self._actions.run(action)
 
     def at(self, moment: datetime, action: Callable[[], Awaitable[None]], *, is_timer: bool = False) -> None:
         """Let something happen at a moment, or now if that has passed."""
@@ -235,6 +232,7 @@ class TemporalHost:
                 return False
             self.now = max(self.now, moment)
             await action()
+            self._actions.require_success()
         return True
 
     # Workflows.

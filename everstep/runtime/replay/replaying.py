@@ -184,7 +184,7 @@ async def replay_record(
     except ApplicationError as error:
         raise AgentNotFound(str(error)) from error
     finally:
-        host.close()
+        await host.aclose()
     replayed = await load_replay(store, record.ref)
     comparison = compare(record, replayed, definition, findings)
     return Replay(record, replayed, comparison, tuple(findings.ends), comparison.decisions, comparison.calls)
