@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,6 +17,7 @@ from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.agents.token_counting import ContextWindow
 from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES, Actor
 from everstep.agent_domain.errors import ModelError, RateLimited
+from everstep.agent_domain.loop.criteria import RetryLimit
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.stop_signal import StopSignal
@@ -287,6 +288,20 @@ CASES: tuple[Case, ...] = (
     Case(
         "the limit of time",
         lambda: an_agent(calls(("dawdle", {})), "Done", tools=[dawdle]).with_timeout(0.04),
+    ),
+    Case(
+        "the limit of failures",
+        lambda: (
+            an_agent(LOOK, tools=[broken()])
+            .with_error_policy(FORGIVING)
+            .add_continuation_criteria(RetryLimit(2))
+        ),
+    ),
+    Case(
+        "a finish reason",
+        lambda: an_agent(replace(says("Cut"), finish_reason="content_filter")).with_finish_reasons(
+            "content_filter"
+        ),
     ),
     Case(
         "a last turn without tools",
