@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -20,21 +20,20 @@ from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.run_record import RunRecord
 from everstep.agent_domain.storage.sessions import ExecutionFilter
-from everstep.agent_domain.values import parse_moment
 from everstep.cli.command import command, print_line, warn, with_agents
 from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.printing import show_progress
-from everstep.client.run_exports import Shape, dataset_line, file_stem, redacted, scenario_text, test_files
-from everstep.client.run_records import NothingRecorded, read_run
+from everstep.cli.times import Since
+from everstep.client.exported_runs import DATASET, ExportedRun, ExportForm, export_run
+from everstep.client.run_exports import Shape
+from everstep.client.run_records import NothingRecorded
 from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.replay.record_files import open_bench, record_files, replay_file
 from everstep.runtime.secrets import secrets
 from everstep.runtime.settings import Settings
 
 PAGE: Final = 100
-DATASET: Final = "dataset.jsonl"
 SHOWN_FILES: Final = 3
 
 
@@ -59,7 +58,7 @@ class _Wanted:
     "--as",
     "form",
     required=True,
-    type=click.Choice(["test", "scenario", "dataset"]),
+    type=click.Choice([each.value for each in ExportForm]),
     help="A pytest file with its data, a script for the scripted driver, or lines for training or evals.",
 )
 @click.option(
@@ -79,7 +78,12 @@ class _Wanted:
     help="Of a dataset: messages and tools for fine-tuning, or input and expected answer for evaluation.",
 )
 @click.option("--agent", help="Instead of ids: executions of this agent.")
-@click.option("--since", help="Instead of ids: executions since a date, or a duration such as 7d or 12h.")
+@click.option(
+    "--since",
+    type=Since(),
+    metavar="TIME",
+    help="Instead of ids: executions since an age (7d) or a time in UTC.",
+)
 @click.option(
     "--status",
     type=click.Choice([status.value for status in ExecutionStatus]),
@@ -98,7 +102,7 @@ async def export(  # noqa: PLR0913 -- the options of the command
     force: bool,
     shape: str,
     agent: str | None,
-    since: str | None,
+    since: datetime | None,
     status: str | None,
     limit: int | None,
 ) -> None:
@@ -107,9 +111,8 @@ async def export(  # noqa: PLR0913 -- the options of the command
     Secrets are replaced by [redacted]; standard error says where. An execution that has not ended is
     exported up to its last recorded step.
     """
-    wanted = _Wanted(
-        execution_ids, agent, since_moment(since), ExecutionStatus(status) if status else None, limit
-    )
+    wanted = _Wanted(execution_ids, agent, since, ExecutionStatus(status) if status else None, limit)
+    as_form = ExportForm(form)
     if bool(wanted.ids) == wanted.has_filter:
         raise click.UsageError("name executions, or choose some with --agent, --since, --status or --limit")
     _require_empty(output, force=force)
@@ -117,35 +120,27 @@ async def export(  # noqa: PLR0913 -- the options of the command
     lines: list[str] = []
     async with open_installation(settings, "everstep export") as installation:
         async for ref in _chosen(installation, wanted):
-            record = await _read(installation, ref, is_named=bool(wanted.ids))
-            if record is None:
+            run = await _read(installation, ref, redaction, is_named=bool(wanted.ids))
+            if run is None:
                 continue
-            record, found = redacted(record, redaction)
-            counts.update(found)
+            for note in run.notes_about(as_form):
+                warn(note)
+            counts.update(run.redacted)
             count += 1
-            if form == "dataset":
-                lines.append(dataset_line(record, Shape(shape)))
-            else:
-                files = test_files(record) if form == "test" else _scenario_files(record)
-                _write(output, files)
-                for name in files:
-                    print_line(output / name)
+            files = run.files(as_form, Shape(shape))
+            if as_form is ExportForm.DATASET:
+                lines.extend(files.values())
+                continue
+            _write(output, files)
+            for name in files:
+                print_line(output / name)
     if lines:
-        _write(output, {DATASET: "\n".join(lines) + "\n"})
+        _write(output, {DATASET: "".join(lines)})
         print_line(output / DATASET)
     if not count:
         raise InvalidInput("there are no such executions to export")
     for place, number in sorted(counts.items()):
         warn(f"redacted: {number} {'secret' if number == 1 else 'secrets'} in {place}")
-
-
-def _scenario_files(record: RunRecord) -> Mapping[str, str]:
-    if any(run.inner_answers for run in record.each_run()):
-        warn(
-            f"the questions that processors of {record.ref.execution_id} asked a model are not in the "
-            "script; give them a preset of their own"
-        )
-    return {f"{file_stem(record)}.yaml": scenario_text(record)}
 
 
 def _require_empty(folder: Path, *, force: bool) -> None:
@@ -161,25 +156,6 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def since_moment(text: str | None) -> datetime | None:
-    """The moment that `--since` names: a date, or a duration before now.
-
-    Raises:
-        InvalidInput: It is neither.
-    """
-    if text is None:
-        return None
-    units = {"d": "days", "h": "hours", "m": "minutes"}
-    if text[-1:] in units and text[:-1].isdigit():
-        return datetime.now().astimezone() - timedelta(**{units[text[-1]]: int(text[:-1])})
-    try:
-        return parse_moment(text, "--since")
-    except InvalidInput:
-        raise InvalidInput(
-            f"--since {text!r} is no date and no duration; write 2026-01-31, 7d, 12h or 30m"
-        ) from None
 
 
 async def _chosen(installation: Installation, wanted: _Wanted) -> AsyncGenerator[ExecutionRef]:
@@ -218,26 +194,16 @@ def _is_wanted(row: ExecutionRow, wanted: _Wanted) -> bool:
     )
 
 
-async def _read(installation: Installation, ref: ExecutionRef, *, is_named: bool) -> RunRecord | None:
-    agents = installation.book.agents
+async def _read(
+    installation: Installation, ref: ExecutionRef, redaction: Redaction, *, is_named: bool
+) -> ExportedRun | None:
     try:
-        record = await read_run(installation.store, ref, agents)
+        return await export_run(installation.store, ref, installation.book.agents, redaction)
     except NothingRecorded as error:
         if is_named:
             raise
         warn(str(error))
         return None
-    if not record.status.is_terminal:
-        last = record.steps[-1].number if record.steps else 0
-        warn(f"the execution {ref.execution_id} is {record.status}: it is exported up to step {last}")
-    for missing in record.missing:
-        warn(f"the store has no longer {missing} of {ref.execution_id}")
-    if record.agent.partition("/")[0] not in agents:
-        warn(
-            f"this process does not know the agent '{record.agent}': name it with --agents, so that what the "
-            "request asked for beyond the agent is exported as well"
-        )
-    return record
 
 
 # Running exported tests.

@@ -46,6 +46,10 @@ since_option = click.option(
 )
 """`--since` of the commands that list."""
 
+until_option = click.option(
+    "--until", type=Since(), metavar="TIME", help="Only what began before then: an age or a time in UTC."
+)
+
 
 def seconds_text(seconds: float) -> str:
     """A duration in its two largest units: `0.3 s`, `42 s`, `3 m 05 s`, `2 h 10 m`, `5 d 03 h`."""

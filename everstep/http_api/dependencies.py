@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from everstep.agent_domain.hosts import AllowedHosts
+from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.storage.usage_report import UsageReportStore
 from everstep.agent_domain.stream.channels import Admission, StreamStore
@@ -64,6 +65,8 @@ class Api:
     allowed_hosts: AllowedHosts | None = None
     """The accepted host names; None if the server in front of the application checks them."""
     metrics: Metrics = field(default_factory=Metrics)
+    redaction: Redaction = field(default_factory=Redaction)
+    """Replaces secrets in exports."""
 
     def client_for(self, caller: Caller) -> Client:
         """A client for the caller's tenant."""

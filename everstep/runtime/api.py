@@ -1,6 +1,7 @@
 """The process that serves the HTTP API."""
 
 import logging
+import os
 import socket
 import sys
 from collections.abc import AsyncGenerator, Generator
@@ -8,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from everstep.agent_domain.redaction import Redaction
 from everstep.http_api.app import create_app
 from everstep.http_api.dependencies import Api, Feed
 from everstep.http_api.metrics import Metrics
@@ -19,6 +21,7 @@ from everstep.runtime.gateway import open_feeds
 from everstep.runtime.installation import Installation
 from everstep.runtime.public_hosts import allowed_hosts
 from everstep.runtime.readiness import Readiness
+from everstep.runtime.secrets import secrets
 from everstep.runtime.serving import bind_socket, format_address, serve_app
 from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import gateway_url
@@ -43,6 +46,7 @@ def build_api(installation: Installation, feed: Feed | None = None) -> Api:
         settings.allowed_origins,
         allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP"),
         Metrics(lambda: vars(installation.reconciler.total)),
+        Redaction(tuple(secrets(settings, os.environ))),
     )
 
 

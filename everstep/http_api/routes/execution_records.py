@@ -1,4 +1,4 @@
-"""Routes about what executions recorded: their comparison, and their ledgers."""
+"""Routes about what executions recorded: their comparison, their export, and their ledgers."""
 
 from typing import Annotated
 from uuid import UUID
@@ -7,10 +7,15 @@ from fastapi import Path, Query, Response
 
 from everstep.agent_domain.storage.ledger import canonical_json
 from everstep.client.compared_executions import compare_executions
+from everstep.client.exported_runs import ExportForm, export_run
 from everstep.client.ledgers import EARLIEST, LATEST, read_ledger
+from everstep.client.run_exports import Shape
 from everstep.http_api.auth import CallerDep
+from everstep.http_api.callers import Grant
+from everstep.http_api.problems import forbidden
 from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, router
 from everstep.http_api.schemas.comparison_responses import ComparisonResponse
+from everstep.http_api.schemas.export_responses import ExportResponse
 from everstep.http_api.schemas.ledger_responses import LedgerResponse
 from everstep.http_api.schemas.text import Instant, Limit
 
@@ -40,6 +45,31 @@ async def compare_two_executions(
     b, _ = await load_execution(api, caller, other_id)
     store = execution.client.store
     return ComparisonResponse.of(await compare_executions(store, a.ref, b.ref, in_full=caller.sees_all))
+
+
+@routes.get("/agent/executions/{execution_id}/export")
+async def export_execution(
+    execution_id: ExecutionId,
+    api: ApiDep,
+    caller: CallerDep,
+    form: Annotated[
+        ExportForm, Query(alias="as", description="A test, a script or training data.")
+    ] = ExportForm.TEST,
+    shape: Annotated[Shape, Query(description="The shape of a dataset.")] = Shape.OPENAI,
+) -> ExportResponse:
+    """Export an execution as a test, as a script for the scripted driver, or as a line of training data.
+
+    The files are those of `everstep export`. They contain prompts and the texts of errors, so the scope
+    `sessions:all` is needed. Secrets are replaced by `[redacted]`.
+    """
+    row, execution = await load_execution(api, caller, execution_id)
+    if not caller.sees_all:
+        raise forbidden(
+            f"An export needs the scope '{Grant.ALL_SESSIONS}', as it contains prompts and errors"
+        )
+    client = execution.client
+    run = await export_run(client.store, row.ref, client.agents, api.redaction)
+    return ExportResponse.of(run, form, shape)
 
 
 @routes.get("/agent/executions/{execution_id}/ledger")

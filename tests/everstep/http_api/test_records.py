@@ -10,9 +10,15 @@ from sqlalchemy import text
 
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.ledger import BEFORE_FIRST
+from everstep.agent_domain.storage.run_record import RunRecord
 from everstep.agent_domain.values import json_text
 from everstep.client.ledgers import audit_execution
 from tests.everstep.http_api.house import ApiCaller, MakeCaller, assert_problem
+
+
+def read_run_data(content: str) -> RunRecord:
+    """The record in the data file of an exported test."""
+    return RunRecord.from_dict(json.loads(content))
 
 
 async def run_to_the_end(person: ApiCaller, content: str) -> str:
@@ -51,6 +57,55 @@ async def test_both_executions_have_to_be_the_callers(sign_in: MakeCaller, work:
     assert_problem(await stranger.http.get(f"/agent/executions/{hers}/diff/{his}"), 404)
     desk = await sign_in("desk", "sessions:all")
     assert "My treasure" in json_text(await desk.get(f"/agent/executions/{hers}/diff/{his}"))
+    del work
+
+
+async def test_an_execution_is_exported_in_every_form(sign_in: MakeCaller, work: None) -> None:
+    """15.3.11: the files of the command."""
+    ann, desk = await sign_in("ann"), await sign_in("desk", "sessions:all")
+    execution = await run_to_the_end(ann, "My key is sk-live-4f9a8b7c6d5e4f3a")
+    path = f"/agent/executions/{execution}/export"
+    stem = f"_{execution[:8]}"
+
+    test = await desk.get(path, **{"as": "test"})
+    names = [file["name"] for file in test["files"]]
+    assert [name.endswith(f"{stem}{end}") for name, end in zip(names, (".py", ".json"), strict=True)] == [
+        True,
+        True,
+    ]
+    assert test["execution_id"] == execution
+    record = read_run_data(test["files"][1]["content"])
+    assert (str(record.ref.execution_id), record.redacted) == (
+        execution,
+        sum(each["count"] for each in test["redacted"]),
+    )
+    assert record.redacted > 0
+    for form in ("scenario", "dataset"):
+        (file,) = (await desk.get(path, **{"as": form}))["files"]
+        assert file["content"]
+        assert "sk-live" not in json_text(file)
+    (line,) = (await desk.get(path, **{"as": "dataset", "shape": "eval"}))["files"]
+    assert json.loads(line["content"])["metadata"]["execution_id"] == execution
+    assert "sk-live" not in json_text(test)
+    del work
+
+
+async def test_only_services_that_see_all_sessions_export(sign_in: MakeCaller, work: None) -> None:
+    """15.3.11"""
+    ann, ben = await sign_in("ann"), await sign_in("ben")
+    execution = await run_to_the_end(ann, "Hello")
+    path = f"/agent/executions/{execution}/export"
+
+    assert_problem(await ben.http.get(path, params={"as": "test"}), 404, "There is no execution")
+    stranger = await sign_in("ann", "sessions:all", tenant=f"far-{uuid4().hex}")
+    assert_problem(await stranger.http.get(path, params={"as": "test"}), 404, "There is no execution")
+    assert_problem(await ann.http.get(path, params={"as": "test"}), 403, "needs the scope 'sessions:all'")
+    desk = await sign_in("desk", "sessions:all")
+    assert (await desk.get(path))["form"] == "test"
+    assert_problem(await desk.http.get(path, params={"as": "tests"}), 422, "'test', 'scenario' or 'dataset'")
+    assert_problem(await desk.http.get(path, params={"as": "dataset", "shape": "x"}), 422, "shape")
+    unknown = f"/agent/executions/{uuid4()}/export"
+    assert_problem(await desk.http.get(unknown, params={"as": "test"}), 404, "There is no execution")
     del work
 
 
