@@ -1,7 +1,7 @@
 """The page about an execution, for a terminal: its parts as rich draws them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -39,8 +39,6 @@ class PageContext:
     """Whether long texts are shown whole."""
     requests: Sequence[RequestRow] = ()
     """All requests of the execution."""
-    reasons: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Why each step was followed by another one, or by none."""
 
     def request_of(self, step: StepRow, call: CallRow) -> RequestRow | None:
         """The open request of a call."""
@@ -82,8 +80,8 @@ def execution_head(row: ExecutionRow, fields: Iterable[tuple[str, str]], message
     return fields_table(cells())
 
 
-def step_block(step: StepRow, context: PageContext) -> Group:
-    """A step with what the model read and wrote, its calls, and what followed."""
+def step_block(step: StepRow, context: PageContext, because: str = "") -> Group:
+    """A step with what the model read and wrote, its calls, and the reason for what followed."""
     parts: list[RenderableType] = [
         Text(),
         step_title(step.number, step.attempt, step_details(step, context.now)),
@@ -91,8 +89,8 @@ def step_block(step: StepRow, context: PageContext) -> Group:
     parts.append(_indented(fields_table(_step_fields(step, context))))
     parts.extend(_indented(call_card(call, context, context.request_of(step, call))) for call in step.calls)
     after = [*(("error", styled(output.error_text(error), BAD)) for error in step.errors)]
-    if reason := context.reasons.get(step.number):
-        after.append(("because", styled(reason, QUIET)))
+    if because:
+        after.append(("because", styled(because, QUIET)))
     if after:
         parts.append(_indented(fields_table(after)))
     return Group(*parts)

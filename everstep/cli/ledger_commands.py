@@ -1,7 +1,7 @@
 """The commands that print ledgers and audit them."""
 
 from collections.abc import AsyncGenerator, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import UUID
 
 import click
@@ -13,18 +13,22 @@ from everstep.agent_domain.values import json_text
 from everstep.cli.command import command, print_line
 from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
 from everstep.cli.printing import echo
+from everstep.cli.times import Since
 from everstep.client.ledgers import audit_execution, each_entry, each_entry_of_period
 from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.settings import Settings
 
-TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ")
 PAGE = 200
 
 
 @click.command()
 @click.argument("execution_id", metavar="[ID]", default="")
-@click.option("--since", type=click.DateTime(TIMES), help="Without ID: entries from this time on, in UTC.")
-@click.option("--until", type=click.DateTime(TIMES), help="Without ID: entries before this time, in UTC.")
+@click.option(
+    "--since", type=Since(), metavar="TIME", help="Without ID: entries since an age (7d) or a time in UTC."
+)
+@click.option(
+    "--until", type=Since(), metavar="TIME", help="Without ID: entries before an age or a time in UTC."
+)
 @click.pass_obj
 @command
 async def ledger(
@@ -44,7 +48,7 @@ async def ledger(
             entries = each_entry(client.store, ref)
         else:
             scope = Scope(client.tenant_id)
-            entries = each_entry_of_period(client.store, scope, _utc(since), _utc(until))
+            entries = each_entry_of_period(client.store, scope, since, until)
         async for entry in entries:
             echo(canonical_json(entry.to_dict()))
 
@@ -52,7 +56,12 @@ async def ledger(
 @click.command()
 @click.argument("execution_id", metavar="[ID]", default="")
 @click.option("--all", "every", is_flag=True, help="Audit all executions.")
-@click.option("--since", type=click.DateTime(TIMES), help="Audit the executions accepted since then, in UTC.")
+@click.option(
+    "--since",
+    type=Since(),
+    metavar="TIME",
+    help="Audit the executions accepted since an age (7d) or a time in UTC.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print each report as a line of JSON.")
 @click.pass_obj
 @command
@@ -68,7 +77,7 @@ async def audit(
         raise click.UsageError("name one execution, or pass --all or --since")
     whole, total = 0, 0
     async with open_installation(settings, "everstep audit") as installation:
-        async for ref in _each_ref(installation, execution_id, _utc(since)):
+        async for ref in _each_ref(installation, execution_id, since):
             report = await audit_execution(installation.client.store, ref)
             total += 1
             whole += report.is_whole
@@ -130,10 +139,6 @@ def _break_lines(broken: Break) -> Iterator[str]:
         yield f"    recorded  {broken.recorded}"
     if broken.found is not None:
         yield f"    found     {broken.found}"
-
-
-def _utc(at: datetime | None) -> datetime | None:
-    return None if at is None else at.replace(tzinfo=UTC)
 
 
 async def _parse_id(installation: Installation, text: str) -> UUID:

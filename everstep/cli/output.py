@@ -7,7 +7,6 @@ from math import ceil
 from typing import Any
 
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.explanation.because import ExecutionBecause
 from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -242,11 +241,6 @@ def error_text(error: StepError) -> str:
 def error_reference(error: StepError | None) -> str:
     """The reference of an error that viewers see in place of its text; an operator finds it by that."""
     return f"  (ref {error.ref})" if error and error.ref and error.told != error.message else ""
-
-
-def reasons(because: ExecutionBecause) -> dict[int, str]:
-    """Why each step was followed by another one, or by none."""
-    return {step.number: step.sentence for step in because.steps}
 
 
 def vote_lines(step: StepRow) -> Iterator[str]:

@@ -10,17 +10,22 @@ from everstep.cli.json_output import json_option, print_json
 from everstep.cli.output import usd_text
 from everstep.cli.printing import echo
 from everstep.cli.remote import api_options, open_remote
+from everstep.cli.times import Since
 from everstep.http_api.schemas.usage_responses import UsageCounts, UsageResponse
 from everstep.runtime.settings import Settings
 
 GROUPS = click.Choice([group.value for group in UsageGroup])
-TIMES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ")
 
 
 @click.command()
 @click.option("--by", "group", type=GROUPS, default=UsageGroup.AGENT.value, show_default=True)
-@click.option("--since", type=click.DateTime(TIMES), help="In UTC; default: 30 days before --until.")
-@click.option("--until", type=click.DateTime(TIMES), help="In UTC; default: now.")
+@click.option(
+    "--since",
+    type=Since(),
+    metavar="TIME",
+    help="An age (7d) or a time in UTC; default: 30 days before --until.",
+)
+@click.option("--until", type=Since(), metavar="TIME", help="An age or a time in UTC; default: now.")
 @json_option
 @api_options
 @click.pass_obj

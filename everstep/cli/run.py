@@ -136,8 +136,8 @@ async def follow_execution(installation: Installation, execution: Execution) -> 
             f"{error}. The execution continues; to follow it again: {follow_command(execution.id)}"
         ) from error
     row = await execution.get()
-    because = await execution.because()
-    links = settings.ui_url, settings.temporal_namespace, settings.public_url, because.sentence
+    because = await execution.sentence(row)
+    links = settings.ui_url, settings.temporal_namespace, settings.public_url, because
     if draws_pages():
         # Imported here because a pipe does not need them.
         from everstep.cli.console import open_console  # noqa: PLC0415

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from everstep.agent_domain.explanation.because import ExecutionBecause
+from everstep.agent_domain.explanation.because import StepBecause
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepRow
@@ -17,6 +17,7 @@ from everstep.cli.drawing import draws_pages
 from everstep.cli.execution_trees import load_children
 from everstep.cli.executions import OPERATOR, with_execution
 from everstep.cli.json_output import json_data, json_option, print_json
+from everstep.client.because import ExplainedStep
 from everstep.client.execution import Execution
 from everstep.http_api.schemas.execution_responses import ExecutionResponse, Request
 from everstep.http_api.schemas.step_responses import Decision, Step
@@ -56,15 +57,13 @@ async def _message_of(execution: Execution) -> str | None:
 async def _document(installation: Installation, execution: Execution) -> dict[str, Any]:
     row = await execution.get()
     response = ExecutionResponse.of(row, in_full=True).with_budgets(await execution.budgets())
-    because = await execution.because()
-    reasons = output.reasons(because)
     return {
         **json_data(response),
-        "because": because.sentence,
+        "because": await execution.sentence(row),
         "message": await _message_of(execution),
         "steps": [
-            json_data(Step.of(step, reasons.get(step.number, ""), in_full=True))
-            async for step in execution.each_step()
+            json_data(Step.of(step, because.sentence, in_full=True))
+            async for step, because in execution.each_explained_step(row)
         ],
         "requests": [json_data(Request.of(each, actor=OPERATOR)) for each in await execution.all_requests()],
         "children": [child.to_dict() for child in await load_children(installation, row)],
@@ -73,9 +72,8 @@ async def _document(installation: Installation, execution: Execution) -> dict[st
 
 async def _print(installation: Installation, execution: Execution, *, is_full: bool) -> None:
     """Print an execution as lines."""
-    row, because = await execution.get(), await execution.because()
-    reasons = output.reasons(because)
-    for line in output.execution_lines(row, *_links(installation), because.sentence):
+    row = await execution.get()
+    for line in output.execution_lines(row, *_links(installation), await execution.sentence(row)):
         print_line(line)
     if message := await _message_of(execution):
         print_line(f"message    {message if is_full else truncate(message, output.WIDTH)}")
@@ -84,11 +82,10 @@ async def _print(installation: Installation, execution: Execution, *, is_full: b
     for line in output.decision_lines(await execution.all_requests()):
         print_line(line)
     width = None if is_full else output.WIDTH
-    async for step in execution.each_step():
+    async for step, because in execution.each_explained_step(row):
         for line in output.step_lines(step, width):
             print_line(line)
-        if reason := reasons.get(step.number):
-            print_line(f"  because {reason}")
+        print_line(f"  because {because.sentence}")
     for child in await load_children(installation, row):
         for line in child.lines():
             print_line(line)
@@ -101,14 +98,14 @@ async def _draw(installation: Installation, execution: Execution, *, is_full: bo
     from everstep.cli.execution_page import PageContext, children_tree, execution_head, step_block  # noqa: PLC0415
 
     console = open_console()
-    row, because = await execution.get(), await execution.because()
+    row = await execution.get()
     requests = await execution.all_requests()
     message = await _message_of(execution)
-    fields = output.execution_fields(row, *_links(installation), because.sentence)
+    fields = output.execution_fields(row, *_links(installation), await execution.sentence(row))
     console.print(execution_head(row, fields, message))
-    context = PageContext(datetime.now(UTC), is_full, requests, output.reasons(because))
-    async for step in execution.each_step():
-        console.print(step_block(step, context))
+    context = PageContext(datetime.now(UTC), is_full, requests)
+    async for step, because in execution.each_explained_step(row):
+        console.print(step_block(step, context, because.sentence))
     if children := await load_children(installation, row):
         console.print()
         console.print(children_tree(children))
@@ -137,25 +134,26 @@ async def trace(settings: Settings, execution_id: str, *, votes: bool, as_json: 
     """
 
     async def show_trace(_installation: Installation, execution: Execution) -> None:
-        row, because = await execution.get(), await execution.because()
+        row = await execution.get()
         requests = await execution.all_requests()
-        steps = [step async for step in execution.each_step()]
+        explained = [each async for each in execution.each_explained_step(row)]
+        sentence = await execution.sentence(row)
         if as_json:
-            print_json(_trace_document(row, because, steps, requests))
+            print_json(_trace_document(row, sentence, explained, requests))
             return
-        print_trace(row, because, steps, requests, has_votes=votes)
+        print_trace(row, sentence, explained, requests, has_votes=votes)
 
     await with_execution(settings, execution_id, show_trace)
 
 
 def _trace_document(
-    row: ExecutionRow, because: ExecutionBecause, steps: Sequence[StepRow], requests: Sequence[RequestRow]
+    row: ExecutionRow, sentence: str, explained: Sequence[ExplainedStep], requests: Sequence[RequestRow]
 ) -> dict[str, Any]:
-    now, reasons = datetime.now(UTC), output.reasons(because)
+    now = datetime.now(UTC)
 
-    def step_entry(step: StepRow) -> Mapping[str, Any]:
+    def step_entry(step: StepRow, because: StepBecause) -> Mapping[str, Any]:
         return {
-            **json_data(Decision.of(step, reasons.get(step.number, ""), in_full=True)),
+            **json_data(Decision.of(step, because.sentence, in_full=True)),
             "attempt": step.attempt,
             "started_at": format_moment(step.started_at, 6),
             "completed_at": step.completed_at and format_moment(step.completed_at, 6),
@@ -165,36 +163,35 @@ def _trace_document(
     return {
         "id": str(row.ref.execution_id),
         "status": str(row.status),
-        "because": because.sentence,
-        "steps": [step_entry(step) for step in steps],
+        "because": sentence,
+        "steps": [step_entry(step, because) for step, because in explained],
     }
 
 
 def print_trace(
     row: ExecutionRow,
-    because: ExecutionBecause,
-    steps: Sequence[StepRow],
+    sentence: str,
+    explained: Sequence[ExplainedStep],
     requests: Sequence[RequestRow],
     *,
     has_votes: bool,
 ) -> None:
     """Print when each step was and why it was followed by another one or by none."""
-    now, reasons = datetime.now(UTC), output.reasons(because)
+    now = datetime.now(UTC)
     if draws_pages():
         # Imported here because a pipe does not need it.
         from everstep.cli.waterfall_page import draw_trace  # noqa: PLC0415
 
-        draw_trace(row, because, steps, requests, now, has_votes=has_votes)
+        draw_trace(row, sentence, explained, requests, now, has_votes=has_votes)
         return
-    print_line(f"because    {because.sentence}")
-    start = steps[0].started_at if steps else row.created_at
-    for step in steps:
+    print_line(f"because    {sentence}")
+    start = explained[0][0].started_at if explained else row.created_at
+    for step, because in explained:
         for line in output.step_lines(step):
             print_line(line)
         for span in waterfall.spans_of(step, requests, now):
             print_line(f"  time    {span.line(start)}")
-        if reason := reasons.get(step.number):
-            print_line(f"  because {reason}")
+        print_line(f"  because {because.sentence}")
         if has_votes:
             for line in output.vote_lines(step):
                 print_line(line)

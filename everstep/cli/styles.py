@@ -3,6 +3,7 @@
 from typing import Final
 
 GOOD, BAD, WAITS, RUNS, QUIET, NAME = "good", "bad", "waits", "runs", "quiet", "name"
+CHANGED = "changed"
 
 COLORS: Final = {
     GOOD: "green",
@@ -11,6 +12,7 @@ COLORS: Final = {
     RUNS: "cyan",
     QUIET: "dim",
     NAME: "bold",
+    CHANGED: "magenta",
 }
 
 _OF_STATUS: Final = {

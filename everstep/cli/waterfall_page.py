@@ -9,7 +9,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from everstep.agent_domain.explanation.because import ExecutionBecause
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow
@@ -19,6 +18,7 @@ from everstep.cli.execution_page import fields_table
 from everstep.cli.styles import BAD, GOOD, NAME, QUIET, RUNS, WAITS, status_style
 from everstep.cli.times import seconds_text
 from everstep.cli.waterfall import Span, SpanKind, spans_of, step_end
+from everstep.client.because import ExplainedStep
 
 MIN_BARS: Final = 20
 """Columns that bars need; with less space only numbers are shown."""
@@ -57,8 +57,8 @@ _MEANINGS: Final = {
 
 def draw_trace(
     row: ExecutionRow,
-    because: ExecutionBecause,
-    steps: Sequence[StepRow],
+    sentence: str,
+    explained: Sequence[ExplainedStep],
     requests: Sequence[RequestRow],
     now: datetime,
     *,
@@ -66,25 +66,23 @@ def draw_trace(
 ) -> None:
     """Draw when each step of an execution was, and why it was followed by another one or by none."""
     console = open_console()
+    steps = [step for step, _ in explained]
     spans = {step.number: spans_of(step, requests, now) for step in steps}
     head: list[tuple[str, RenderableType]] = [
         ("execution", styled(row.ref.execution_id, NAME)),
         ("status", styled(row.status, status_style(row.status))),
     ]
-    head.append(("because", styled(because.sentence, status_style(row.status))))
+    head.append(("because", styled(sentence, status_style(row.status))))
     scale = _Scale.of(console, steps, spans, now)
     if steps:
         head.append(("time", styled(_span_text(scale))))
         head.append(("bars", _legend(console, [span for each in spans.values() for span in each])))
     console.print(fields_table(head))
-    reasons = {step.number: step for step in because.steps}
-    for step in steps:
+    for step, because in explained:
         console.print()
         console.print(_step_table(step, spans[step.number], scale, now))
-        notes: list[tuple[str, RenderableType]] = []
-        if reason := reasons.get(step.number):
-            notes.append(("because", styled(reason.sentence)))
-            notes.extend(("before", styled(each, QUIET)) for each in reason.superseded)
+        notes: list[tuple[str, RenderableType]] = [("because", styled(because.sentence))]
+        notes.extend(("before", styled(each, QUIET)) for each in because.superseded)
         console.print(Padding(fields_table(notes, 8), (0, 0, 0, 2)))
         if has_votes and step.outcome is not None:
             console.print(Padding(votes_table(step), (0, 0, 0, 2)))

@@ -1,15 +1,9 @@
 """The command that repeats the decisions of past executions under another policy."""
 
 import asyncio
-import csv
-import io
 import sys
-from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from time import monotonic
-from typing import Any, Final, Protocol
+from datetime import datetime
 
 import click
 
@@ -17,153 +11,14 @@ from everstep.agent_domain.agents.budget_arguments import parse_budgets
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.recorded_executions import RecordFilter
-from everstep.agent_domain.values import json_text
 from everstep.agent_domain.what_if.policy_change import PolicyChange, parse_criterion, parse_price
-from everstep.agent_domain.what_if.repeating import ChangedEnd, WhatIfResult
-from everstep.agent_domain.what_if.report import WhatIfReport, comparison_data
-from everstep.cli.command import command, print_line, warn, with_agents
-from everstep.cli.output import usd_text
-from everstep.cli.printing import echo, show_progress
-from everstep.cli.reports import TIMES
+from everstep.agent_domain.what_if.repeating import ChangedEnd
+from everstep.cli.command import command, warn, with_agents
+from everstep.cli.times import since_option, until_option
+from everstep.cli.what_if_output import CsvOutput, JsonOutput, Output, ProgressLine, TableOutput
 from everstep.client.what_if import WhatIf
 from everstep.runtime.installation import open_installation
 from everstep.runtime.settings import Settings
-
-MOST_ROWS: Final = 50
-"""The table shows so many executions; `--json` and `--csv` have all."""
-
-PROGRESS_SECONDS: Final = 0.2
-
-_COLUMNS: Final = (
-    *("id", "agent", "verdict", "parts_at_step", "status", "stop_reason", "would_stop_by"),
-    *("tokens_saved", "cost_saved", "seconds_saved", "because", "note"),
-)
-
-
-class Output(Protocol):
-    """Prints a what-if while it runs."""
-
-    def begin(self) -> None:
-        """Print what comes first."""
-        ...
-
-    def add(self, comparison: WhatIfResult) -> None:
-        """Print an execution that differs, or is undetermined."""
-        ...
-
-    def end(self, report: WhatIfReport) -> None:
-        """Print the sums."""
-        ...
-
-
-class JsonOutput:
-    """One JSON object; the executions come first, as their sums are known at the end."""
-
-    def __init__(self) -> None:
-        self.separator = ""
-
-    def begin(self) -> None:
-        """Print what comes first."""
-        echo('{"executions":[', nl=False)
-
-    def add(self, comparison: WhatIfResult) -> None:
-        """Print an execution."""
-        echo(f"{self.separator}{json_text(comparison_data(comparison))}", nl=False)
-        self.separator = ","
-
-    def end(self, report: WhatIfReport) -> None:
-        """Print the sums."""
-        echo(f"],{json_text(report.to_dict())[1:]}")
-
-
-class CsvOutput:
-    """One line for each execution."""
-
-    def begin(self) -> None:
-        """Print the names of the columns."""
-        print_line(_csv_line(_COLUMNS))
-
-    def add(self, comparison: WhatIfResult) -> None:
-        """Print an execution."""
-        data = comparison_data(comparison)
-        print_line(_csv_line(["" if data[name] is None else data[name] for name in _COLUMNS]))
-
-    def end(self, report: WhatIfReport) -> None:
-        """Print nothing: the lines are data."""
-
-
-class TableOutput:
-    """Lines for people."""
-
-    def __init__(self) -> None:
-        self.shown = 0
-
-    def begin(self) -> None:
-        """Print nothing."""
-
-    def add(self, comparison: WhatIfResult) -> None:
-        """Print an execution."""
-        self.shown += 1
-        if self.shown <= MOST_ROWS:
-            print_line(_table_line(comparison))
-
-    def end(self, report: WhatIfReport) -> None:
-        """Print the sums."""
-        if self.shown > MOST_ROWS:
-            print_line(f"and {self.shown - MOST_ROWS} more: --json and --csv have all")
-        for line in _summary(report):
-            print_line(line)
-
-
-def _csv_line(values: Any) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(values)
-    return text.getvalue()
-
-
-def _table_line(comparison: WhatIfResult) -> str:
-    place = "" if comparison.parts_at_step is None else f"after step {comparison.parts_at_step}"
-    saved = f"  saves {comparison.saved.tokens} tokens" if comparison.saved.tokens else ""
-    name = f"{comparison.id}  {comparison.agent}"
-    return f"{name}  {comparison.verdict:<12}  {place}: {comparison.because}{saved}"
-
-
-def _summary(report: WhatIfReport) -> Iterator[str]:
-    counts, saved = report.endings, report.saved
-    yield f"examined       {report.examined} executions, {report.decisions} decisions"
-    yield f"ended earlier  {counts[ChangedEnd.EARLIER]}"
-    yield f"ended later    {counts[ChangedEnd.LATER]} (what follows the record is unknown)"
-    yield f"otherwise      {counts[ChangedEnd.OTHERWISE]} (another stop reason or status after the same step)"
-    yield f"undetermined   {counts[ChangedEnd.UNDETERMINED]}"
-    for because, count in report.reasons.most_common():
-        yield f"               {count}: {because}"
-    yield f"differing      {report.differing}"
-    cost = usd_text(saved.cost_usd)
-    yield f"saved          {saved.tokens} tokens, {saved.seconds:.1f} s of work, cost {cost}"
-
-
-@dataclass
-class ProgressLine:
-    """A line on a terminal that says how far it is."""
-
-    total: int
-    shown_at: float = 0.0
-
-    def show(self, examined: int) -> None:
-        """Show the progress, a few times in a second."""
-        now = monotonic()
-        if now - self.shown_at < PROGRESS_SECONDS:
-            return
-        self.shown_at = now
-        done = min(1.0, examined / self.total) if self.total else 1.0
-        bar = "#" * round(30 * done)
-        show_progress(f"[{bar:<30}] {examined} of {self.total} executions")
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self.shown_at:
-            show_progress("")
-
 
 _POSITIVE = click.IntRange(1)
 _SECONDS = click.FloatRange(0, min_open=True)
@@ -171,8 +26,8 @@ _SECONDS = click.FloatRange(0, min_open=True)
 
 @click.command("what-if")
 @click.option("--agent", help="Only executions of this agent.")
-@click.option("--since", type=click.DateTime(TIMES), help="Only executions from this time on, in UTC.")
-@click.option("--until", type=click.DateTime(TIMES), help="Only executions before this time, in UTC.")
+@since_option
+@until_option
 @click.option("--status", type=click.Choice([status.value for status in ExecutionStatus]))
 @click.option("--limit", type=_POSITIVE, help="At most this many executions, newest first; default: all.")
 @click.option("--max-steps", type=_POSITIVE, metavar="N", help="At most this many steps.")
@@ -211,6 +66,7 @@ _SECONDS = click.FloatRange(0, min_open=True)
     metavar="NAME:input=..,output=..",
     help="Prices of a preset or a model, in dollars for a million tokens; may be repeated.",
 )
+@click.option("--cursor", help="Begin where an earlier part ended: the cursor that it printed.")
 @click.option("--undetermined", "with_undetermined", is_flag=True, help="List undetermined executions, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print a line for each execution that differs.")
@@ -238,6 +94,7 @@ async def what_if(  # noqa: PLR0913 -- one argument for each option
     budget_tokens: int | None,
     budget_steps: int | None,
     prices: tuple[str, ...],
+    cursor: str | None,
     with_undetermined: bool,
     as_json: bool,
     as_csv: bool,
@@ -245,7 +102,8 @@ async def what_if(  # noqa: PLR0913 -- one argument for each option
     """Show what another policy would have changed in past executions.
 
     The recorded decisions are repeated under the policy that the options describe; everything else stays
-    as recorded. No model is asked, and nothing is changed. Ctrl-C prints the result so far.
+    as recorded. No model is asked, and nothing is changed. Ctrl-C prints the result so far, and how to
+    examine the others.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
@@ -264,42 +122,45 @@ async def what_if(  # noqa: PLR0913 -- one argument for each option
         parse_budgets(amounts, "the budget") if has_budget else (),
         dict(map(parse_price, prices)),
     )
-    wanted = RecordFilter(agent, ExecutionStatus(status) if status else None, _in_utc(since), _in_utc(until))
+    wanted = RecordFilter(agent, ExecutionStatus(status) if status else None, since, until)
     printer: Output = JsonOutput() if as_json else CsvOutput() if as_csv else TableOutput()
     async with open_installation(settings, "everstep what-if") as installation:
         # Loading the agents registers their criteria.
         _ = installation.book
-        examination = WhatIf(installation.store, Scope(), change, wanted, limit)
+        examination = WhatIf(installation.store, Scope(), change, wanted, limit, cursor)
         await _examine(examination, printer, with_undetermined=with_undetermined)
 
 
 async def _examine(examination: WhatIf, printer: Output, *, with_undetermined: bool) -> None:
-    progress = ProgressLine(await examination.count()) if sys.stderr.isatty() else None
+    total = await examination.count()
+    progress = ProgressLine(total) if sys.stderr.isatty() else None
     printer.begin()
     try:
         async with aclosing(examination.comparisons()) as comparisons:
             async for comparison in comparisons:
                 is_unknown = with_undetermined and comparison.verdict is ChangedEnd.UNDETERMINED
                 if comparison.differs or is_unknown:
-                    if progress:
+                    if progress and not isinstance(printer, TableOutput):
                         progress.clear()
                     printer.add(comparison)
                 if progress:
                     progress.show(examination.report.examined)
     except asyncio.CancelledError:
-        _end(examination, printer, progress)
-        warn(f"Cancelled: {examination.report.examined} executions were examined.")
+        cursor = await _end(examination, printer, progress)
+        done = f"Cancelled: {examination.report.examined} of {total} executions were examined."
+        warn(done if cursor is None else f"{done} To examine the others, repeat it with --cursor {cursor}")
         raise
-    _end(examination, printer, progress)
+    cursor = await _end(examination, printer, progress)
     if not examination.report.examined:
         warn("No executions match.")
+    if cursor is not None and not isinstance(printer, JsonOutput):
+        warn(f"more: --cursor {cursor}")
 
 
-def _end(examination: WhatIf, printer: Output, progress: ProgressLine | None) -> None:
+async def _end(examination: WhatIf, printer: Output, progress: ProgressLine | None) -> str | None:
+    """Print the sums; return the cursor of the executions that were not examined."""
     if progress:
         progress.clear()
-    printer.end(examination.report)
-
-
-def _in_utc(at: datetime | None) -> datetime | None:
-    return at and at.replace(tzinfo=UTC)
+    cursor = await examination.next_cursor()
+    printer.end(examination.report, cursor)
+    return cursor

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from everstep.agent_domain.explanation.because import (
     ExecutionBecause,
@@ -20,6 +20,10 @@ from everstep.agent_domain.storage.steps import StepRow
 if TYPE_CHECKING:
     # `client` imports this module.
     from everstep.client.client import Client
+
+
+ExplainedStep: TypeAlias = tuple[StepRow, StepBecause]
+"""A step, and why it was followed by another one or by none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,46 @@ class ExecutionReader:
             NotFound: There is no such execution.
         """
         explainer = await self._explainer(await self.get(), in_full=in_full)
-        explained, last = list[StepBecause](), None
+        steps, last = list[StepBecause](), None
+        async for explained in self._explain_each(explainer):
+            last, because = explained
+            steps.append(because)
+        return ExecutionBecause(execution_sentence(explainer, last), tuple(steps))
+
+    async def sentence(self, row: ExecutionRow, *, in_full: bool = True) -> str:
+        """Why it ended, or what it waits for; only its last step is read.
+
+        Args:
+            row: The execution.
+            in_full: Whether the sentence contains the texts of errors.
+        """
+        explainer = await self._explainer(row, in_full=in_full)
+        return execution_sentence(explainer, await self._last_step())
+
+    async def each_explained_step(
+        self, row: ExecutionRow, *, in_full: bool = True
+    ) -> AsyncGenerator[ExplainedStep]:
+        """Iterate over the steps, each with its because; each step is read once.
+
+        Args:
+            row: The execution.
+            in_full: Whether sentences contain the texts of errors.
+        """
+        async for explained in self._explain_each(await self._explainer(row, in_full=in_full)):
+            yield explained
+
+    async def _explain_each(self, explainer: StepExplainer) -> AsyncGenerator[ExplainedStep]:
+        """A step is explained with the one that follows it."""
+        last = None
         async for step in self.each_step():
             if last is not None:
-                explained.append(explainer.explain(last, step))
+                yield last, explainer.explain(last, step)
             last = step
         if last is not None:
-            explained.append(explainer.explain(last))
-        return ExecutionBecause(execution_sentence(explainer, last), tuple(explained))
+            yield last, explainer.explain(last)
+
+    async def _last_step(self) -> StepRow | None:
+        return next(iter(await self.client.store.steps(self.ref, last=1)), None)
 
     async def explained_steps(
         self, row: ExecutionRow, after: int = 0, limit: int = 50, *, in_full: bool = False
@@ -100,7 +136,7 @@ class ExecutionReader:
         explainer = page.explainer
         if page.steps.cursor is not None or last is None:
             explainer = await self._explainer(row, in_full=in_full)
-            last = next(iter(await self.client.store.steps(self.ref, last=1)), None)
+            last = await self._last_step()
         return ExecutionBecause(execution_sentence(explainer, last), page.because), page.steps.cursor
 
     async def _explainer(

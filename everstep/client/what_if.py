@@ -34,6 +34,8 @@ class WhatIf:
     cursor: str | None = None
     """Where to begin: the cursor that an earlier part ended with."""
     report: WhatIfReport = field(default_factory=WhatIfReport)
+    examined_in_page: int = field(default=0, init=False)
+    """How many executions after the cursor were examined."""
 
     def __post_init__(self) -> None:
         if self.limit is not None:
@@ -59,13 +61,23 @@ class WhatIf:
             for record in page.rows:
                 comparison = compare(record, self.change)
                 self.report.add(record, comparison)
+                self.examined_in_page += 1
                 yield comparison
                 # Other tasks, and a cancellation, come between two executions.
                 await asyncio.sleep(0)
             left = None if left is None else left - len(page.rows)
-            self.cursor = page.cursor
+            self.cursor, self.examined_in_page = page.cursor, 0
             if page.cursor is None:
                 return
+
+    async def next_cursor(self) -> str | None:
+        """The cursor after the executions that were examined, also within a page; None at the end."""
+        if not self.examined_in_page:
+            return self.cursor
+        page = await self.store.load_records(
+            self.scope, self.wanted, cursor=self.cursor, limit=self.examined_in_page
+        )
+        return page.cursor
 
     async def run(self) -> WhatIfReport:
         """Compare all of them; return the sums."""

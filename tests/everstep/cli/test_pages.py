@@ -41,6 +41,7 @@ from everstep.cli.printing import visible
 from everstep.cli.styles import COLORS
 from everstep.cli.table_output import Column, build_table
 from everstep.cli.top import build_page, doing_text
+from everstep.cli.what_if_output import progress_text
 from tests.everstep.cli.agents import HOSTILE
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
@@ -112,7 +113,7 @@ def test_an_undecided_call_says_who_may_decide() -> None:
 def test_a_page_shows_what_the_model_read_and_why_it_went_on() -> None:
     """15.5.4"""
     step = a_step(messages=(user("Hurry"), assistant("Yes")), heard=1)
-    shown = draw(step_block(step, PageContext(LATER, reasons={1: "another step: it called transfer"})))
+    shown = draw(step_block(step, PageContext(LATER), "another step: it called transfer"))
 
     assert "read       Hurry" in shown
     assert "because    another step: it called transfer" in shown
@@ -152,7 +153,7 @@ def parts_with(text: str) -> list[RenderableType]:
     )
     return [
         execution_head(row, output.execution_fields(row, None, "default", text, text), text),
-        step_block(step, PageContext(LATER, reasons={1: text})),
+        step_block(step, PageContext(LATER), text),
         request_card(request),
         children_tree([ExecutionTree(row)]),
         build_table([text], [Column("text", str), Column("more", str, is_free=True)], 80),
@@ -249,3 +250,21 @@ PENDING = OpenExecution(an_execution(ExecutionStatus.PENDING))
 def test_an_overview_says_what_each_execution_does(execution: OpenExecution, text: str) -> None:
     """15.5.6"""
     assert doing_text(execution, LATER) == text
+
+
+@pytest.mark.parametrize(
+    ("examined", "total", "seconds", "shown"),
+    [
+        (0, 0, 0.0, "[########################] 100%  0 of 0 executions"),
+        (0, 10, 1.0, "[                        ]   0%  0 of 10 executions"),
+        (5, 10, 2.0, "[############            ]  50%  5 of 10 executions, 2.0 s left"),
+        (10, 10, 2.0, "[########################] 100%  10 of 10 executions"),
+        # Executions that were accepted after the count.
+        (12, 10, 2.0, "[########################] 100%  12 of 10 executions"),
+    ],
+)
+def test_the_bar_shows_the_share_and_the_time_that_is_left(
+    examined: int, total: int, seconds: float, shown: str
+) -> None:
+    """15.2.8"""
+    assert progress_text(examined, total, seconds) == shown

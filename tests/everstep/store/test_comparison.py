@@ -1,5 +1,6 @@
 """Two executions of either store, side by side."""
 
+import re
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -13,8 +14,10 @@ from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
-from everstep.cli.diff import comparison_lines
+from everstep.cli.comparison_page import comparison_page
+from everstep.cli.comparison_texts import comparison_lines
 from everstep.client.compared_executions import compare_executions
+from tests.everstep.cli.test_pages import draw
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,
@@ -110,9 +113,17 @@ async def test_arguments_results_and_texts_that_differ_are_named(store: Executio
     assert answered["votes"] == [{"criterion": "StepsLimit", "a": "allow", "b": None}]
     lines = [*comparison_lines(await compare_executions(store, one, other))]
     assert "        order.euros: 20 -> 25" in lines
-    assert "      result A  found" in lines
-    assert "      decidedA  stop by ToolCallPresenceCheck (completed)" in lines
+    assert "      result  A  found" in lines
+    assert "      decided A  stop by ToolCallPresenceCheck (completed)" in lines
     assert lines[-1] == "2 of 2 steps differ"
+    page = draw(comparison_page(await compare_executions(store, one, other)), width=100)
+    for row in (
+        "order.euros +20 +25",
+        "result +found +too much",
+        "  tokens +0 +0",
+        "vote +StepsLimit: allow +none",
+    ):
+        assert re.search(rf"{row} *\n", page), page
 
 
 async def test_steps_are_aligned_by_their_calls(store: ExecutionStore) -> None:
