@@ -39,7 +39,7 @@ demo: $(READY)  ## Kill a worker in the middle of a run, and watch another one f
 TESTS :=
 COVERAGE :=
 # They read the sources and start nothing: layers, names, prose, rules, documentation. Part of `make check`.
-OF_SOURCES := $(addprefix tests/test_,$(addsuffix .py,architecture background docs language rules))
+OF_SOURCES := $(addprefix tests/test_,$(addsuffix .py,architecture background docs language rules)) tests/console/test_sources.py
 # Side by side, a file in one process; in the order of their folders, as those that wait the longest come first.
 # Six processes keep two cores busy: a test waits more than half of its time, for a server, a process or an outage.
 PROCESSES := 6

@@ -203,6 +203,7 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
     "retention": ("everstep/runtime", "everstep/store"),
     "run_exports": ("everstep/cli", "everstep/client"),
     "search_attributes": ("everstep/runtime/embedded", "workflows"),
+    "sign_ins": ("agent_domain/storage", "everstep/http_api", "everstep/store"),
     "sessions": (
         "agent_domain/storage",
         "everstep/cli",

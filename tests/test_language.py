@@ -48,6 +48,7 @@ ROOMS: Final = {
     "everstep/capabilities": Limits(1.0, 3.0, 0),
     "everstep/cli": Limits(1.0, 3.0, 0),
     "everstep/client": Limits(1.0, 3.0, 0),
+    "everstep/console": Limits(1.0, 3.0, 0),
     "everstep/http_api": Limits(1.0, 3.0, 0),
     "everstep/inference": Limits(1.0, 3.0, 0),
     "everstep/local": Limits(1.0, 3.0, 0),

@@ -28,6 +28,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "up": ("processes:up", "Start a local installation; Ctrl-C stops it."),
         "run": ("run:run", "Start an execution and follow it; Ctrl-C stops only the following."),
         "chat": ("chat:chat", "Talk with an agent, or resume a session; Ctrl-D and Ctrl-C leave."),
+        "console": ("console_link:console", "Print a link that signs you in to the console, once."),
         "agents": ("agents:agents", "List the agents that can be started from here; needs no server."),
         "models": ("models:models", "List the configured models; needs no server and asks no provider."),
         "doctor": ("processes:doctor", "Check this installation, and explain how to fix what is wrong."),

@@ -70,6 +70,7 @@ async def up(
     # Imported here because most commands need neither.
     from everstep.cli.local_agents import open_agents, open_reloaded_agents  # noqa: PLC0415
     from everstep.runtime.gateway import open_local_gateway  # noqa: PLC0415
+    from everstep.runtime.sign_in_links import console_link  # noqa: PLC0415
 
     if reload and no_worker:
         raise click.UsageError("--reload and --no-worker exclude each other")
@@ -98,7 +99,14 @@ async def up(
         stop = stop_on_signals()
         for remark in agents.report.remarks:
             warn(remark)
-        urls = {"api_url": agents.api.url, "gateway_url": gateway_url, "token": agents.api.token}
+        urls = {
+            "api_url": agents.api.url,
+            "gateway_url": gateway_url,
+            "token": agents.api.token,
+            "console_url": await console_link(
+                installation, installation.settings.public_url or agents.api.url
+            ),
+        }
         _print_addresses(installation.settings, agents.report, urls, as_json)
         service_exit = asyncio.ensure_future(services.death)
         service_exit.add_done_callback(lambda _done: stop.set())
@@ -116,6 +124,7 @@ def _print_addresses(
         addresses = {name: getattr(settings, name) for name in names}
         echo(json.dumps({**addresses, **urls}))
         return
+    echo(f"console      {urls['console_url']}")
     echo(f"HTTP API     {urls['api_url']}, documented at {urls['api_url']}/docs")
     echo(f"gateway      {urls['gateway_url']}")
     echo(f"token        {urls['token'] or 'none needed: EVERSTEP_AUTH=off'}")

@@ -1,6 +1,7 @@
 """The ASGI application: routes, middleware and the pages of the documentation."""
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -8,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from everstep.agent_domain.attachments import DEFAULT_LIMITS
+from everstep.console import site
 from everstep.http_api import pages, problems
 from everstep.http_api.dependencies import Api
 from everstep.http_api.host_middleware import HostMiddleware
@@ -23,6 +25,7 @@ from everstep.http_api.routes import (
     health,
     listings,
     sessions,
+    signing_in,
     streams,
     usage,
     what_if_route,
@@ -63,11 +66,13 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     problems.install(app)
     for module in (
         *(sessions, executions, execution_records, attachments, budgets, answer_feedback),
-        *(listings, usage, what_if_route, streams, broadcasting),
+        *(listings, usage, what_if_route, streams, broadcasting, signing_in),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})
+    app.include_router(signing_in.public_routes, responses={**_REFUSALS})
     app.include_router(health.routes)
     pages.install(app)
+    site.install(app, partial(_gateway_url, api))
     # The middleware that is added last runs first.
     app.add_middleware(OriginMiddleware, allowed=api.allowed_origins)
     if api.allowed_hosts is not None:
@@ -80,6 +85,11 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
         max_upload=max_upload,
     )
     return app
+
+
+def _gateway_url(api: Api) -> str | None:
+    # Asked for each page, as a local gateway may begin later, at another address.
+    return api.gateway_url()
 
 
 def _operation_id(route: APIRoute) -> str:

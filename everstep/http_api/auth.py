@@ -79,13 +79,12 @@ READ_MARKER = "x-everstep-reads"
 """The OpenAPI extension that marks a POST which changes nothing."""
 
 
-async def authenticate_request(request: Request, authenticate: Authenticate, *, is_read: bool) -> Caller:
-    """Authenticate a request and store the caller in its state.
+def admit(request: Request, caller: Caller, *, is_read: bool) -> Caller:
+    """Store the caller in the request's state, if the caller may send it.
 
     Raises:
-        Refusal: The caller is unknown, or is read-only and this is a write.
+        Refusal: The caller is read-only and this is a write.
     """
-    caller = await authenticate(request.headers.get("authorization"))
     request.state.caller = caller
     request.state.tenant_id = caller.tenant_id
     if not is_read and not caller.may_write:

@@ -11,7 +11,7 @@ A caller sees only data of its tenant, and within the tenant only its own, unles
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self, cast
 from uuid import UUID
@@ -97,6 +97,10 @@ class Caller:
                 f"sub is '{self.user_id}', which is reserved for the installation; choose another name"
             )
         return self
+
+    def without_expiry(self) -> Self:
+        """The same caller, whose credential does not expire."""
+        return replace(self, expires_at=None)
 
     def may_watch_until(self, now: float) -> float | None:
         """The time until which a viewer may watch without a newer token; None for no limit.

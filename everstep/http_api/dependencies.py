@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from starlette.requests import Request
+
 from everstep.agent_domain.hosts import AllowedHosts
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.storage.keys import KeyStore
@@ -15,7 +17,9 @@ from everstep.client.sessions import Sessions
 from everstep.http_api.auth import Authenticate
 from everstep.http_api.callers import Caller
 from everstep.http_api.channel_authorization import Signer
+from everstep.http_api.identity_provider import IdentityProvider
 from everstep.http_api.metrics import Metrics
+from everstep.http_api.sign_ins import BrowserSessions, find_caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,22 @@ class Api:
     metrics: Metrics = field(default_factory=Metrics)
     redaction: Redaction = field(default_factory=Redaction)
     """Replaces secrets in exports."""
+    browser_sessions: BrowserSessions | None = None
+    """The sessions of people who are signed in with a browser."""
+    identity_provider: IdentityProvider | None = None
+    """Where people sign in, if not with a token or a link."""
+    requires_sign_in: bool = True
+    """Whether requests have to be authenticated."""
+    temporal_ui_url: str | None = None
+    """The URL of Temporal's web UI, for links of the console."""
+
+    async def caller_of(self, request: Request) -> Caller:
+        """The caller of a request, by its header or its cookie.
+
+        Raises:
+            Refusal: The caller is unknown.
+        """
+        return await find_caller(request, self.authenticate, self.browser_sessions)
 
     def client_for(self, caller: Caller) -> Client:
         """A client for the caller's tenant."""

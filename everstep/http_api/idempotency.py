@@ -29,7 +29,7 @@ from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.keys import StoredResponse
 from everstep.agent_domain.values import json_text
-from everstep.http_api.auth import READ_MARKER, READ_METHODS, authenticate_request
+from everstep.http_api.auth import READ_MARKER, READ_METHODS, admit
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
 from everstep.http_api.multipart_forms import form_boundary
@@ -106,7 +106,7 @@ class ApiRoute(APIRoute):
 
         async def handler(request: Request) -> Response:
             api = cast("Api", request.app.state.api)
-            caller = await authenticate_request(request, api.authenticate, is_read=is_read)
+            caller = admit(request, await api.caller_of(request), is_read=is_read)
             if unknown := [name for name in request.query_params if name not in known]:
                 hint = did_you_mean(unknown[0], known)
                 raise invalid_request(f"query.{unknown[0]} is not a parameter of this route; remove it{hint}")

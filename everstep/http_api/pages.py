@@ -23,7 +23,7 @@ _ASSETS: Mapping[str, str] = {
 
 CLIENT = "everstep-client.js"
 
-PUBLIC_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
+PUBLIC_ROUTES = frozenset({"/healthz", "/readyz", "/metrics", "/sign-in", "/sign-out"})
 """The routes without authentication."""
 
 _DESCRIPTION = """Sessions with durable agents, over HTTP.

@@ -13,7 +13,13 @@ from everstep.agent_domain.redaction import Redaction
 from everstep.http_api.app import create_app
 from everstep.http_api.dependencies import Api, Feed
 from everstep.http_api.metrics import Metrics
-from everstep.runtime.authorization import build_authenticator, channel_signer, local_token
+from everstep.http_api.sign_ins import BrowserSessions
+from everstep.runtime.authorization import (
+    build_authenticator,
+    build_identity_provider,
+    channel_signer,
+    local_token,
+)
 from everstep.runtime.connection_limits import ConnectionLimits
 from everstep.runtime.data_folder import API_URL_FILE, data_folder
 from everstep.runtime.embedded import write_private
@@ -27,6 +33,7 @@ from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import gateway_url
 from everstep.runtime.waiting import Port
 from everstep.store.accounts import PostgresAccounts
+from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
 
 
@@ -47,6 +54,10 @@ def build_api(installation: Installation, feed: Feed | None = None) -> Api:
         allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP"),
         Metrics(lambda: vars(installation.reconciler.total)),
         Redaction(tuple(secrets(settings, os.environ))),
+        BrowserSessions(PostgresSignIns(installation.store.engine)),
+        build_identity_provider(settings),
+        settings.auth == "on",
+        settings.ui_url,
     )
 
 

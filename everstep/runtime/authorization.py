@@ -9,23 +9,26 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES
-from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.keys import KeyStore
+from everstep.agent_domain.storage.sign_ins import SignInStore
 from everstep.agent_domain.stream.channels import Channel, StreamStore
 from everstep.broadcast_gateway.ports import Guest, NotAdmitted
 from everstep.http_api.auth import Authenticate, Authenticator, allow_all
+from everstep.http_api.callers import Caller
 from everstep.http_api.channel_authorization import Signer
+from everstep.http_api.identity_provider import IdentityProvider
 from everstep.http_api.jwks import KeySet
 from everstep.http_api.problems import Refusal
-from everstep.http_api.tokens import Tokens, sign_token
+from everstep.http_api.sign_ins import LOCAL_USER, TICKET_PREFIX, take_ticket
+from everstep.http_api.tokens import ANY, Tokens, sign_token
 from everstep.runtime.settings import Settings
 from everstep.store.keys import PostgresKeys
+from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
 
 logger = logging.getLogger(__name__)
-
-LOCAL_USER = "local"
 
 
 def local_token(settings: Settings) -> str | None:
@@ -55,6 +58,20 @@ def build_authenticator(settings: Settings, keys: KeyStore) -> Authenticate:
     return Authenticator(tokens, keys)
 
 
+def build_identity_provider(settings: Settings) -> IdentityProvider | None:
+    """Return the identity provider at which people sign in to the console, if one is configured."""
+    if settings.auth == "off" or settings.console_client_id is None:
+        return None
+    issuer = settings.require("auth_issuer", "EVERSTEP_CONSOLE_CLIENT_ID is a client of this issuer")
+    if issuer == ANY:
+        raise InvalidInput(
+            "EVERSTEP_AUTH_ISSUER is 'any', but EVERSTEP_CONSOLE_CLIENT_ID belongs to one; set its URL"
+        )
+    return IdentityProvider(
+        issuer, settings.console_client_id, settings.console_client_secret, settings.console_scope
+    )
+
+
 def channel_signer(settings: Settings) -> Signer | None:
     """Return the signer of browser subscriptions to the gateway's channels."""
     secret = settings.gateway_secret
@@ -64,7 +81,9 @@ def channel_signer(settings: Settings) -> Signer | None:
 def build_gateway_access(settings: Settings, engine: AsyncEngine) -> "ApiGatewayAccess":
     """Return the gateway's access control."""
     keys = PostgresKeys(engine)
-    return ApiGatewayAccess(build_authenticator(settings, keys), PostgresStreams(engine), keys)
+    return ApiGatewayAccess(
+        build_authenticator(settings, keys), PostgresStreams(engine), keys, PostgresSignIns(engine)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +93,20 @@ class ApiGatewayAccess:
     authenticate: Authenticate
     streams: StreamStore
     keys: KeyStore
+    sign_ins: SignInStore
 
     async def authenticate_viewer(self, token: str) -> Guest:
-        """Return the caller with this token.
+        """Return the caller with this token, or with this ticket of a page.
 
         Raises:
             NotAdmitted: The token is not valid.
             StoreUnavailable: The token cannot be checked now.
         """
+        if token.startswith(TICKET_PREFIX):
+            caller = await take_ticket(self.sign_ins, token)
+            if caller is None:
+                raise NotAdmitted("the ticket is not valid; get a new one")
+            return _guest(caller)
         try:
             caller = await self.authenticate(f"Bearer {token}")
         except Refusal as refusal:
@@ -89,7 +114,7 @@ class ApiGatewayAccess:
                 raise NotAdmitted(refusal.detail) from None
             # The identity provider's keys have not been fetched yet.
             raise StoreUnavailable(refusal.detail) from None
-        return Guest(caller.tenant_id, caller.scope.user_id, caller.may_watch_until(time.time()))
+        return _guest(caller)
 
     async def is_good_key(self, key_id: UUID) -> bool:
         """Return whether an API key is still valid."""
@@ -99,3 +124,7 @@ class ApiGatewayAccess:
         """Return the stream of a channel if the caller may subscribe to it."""
         scope = None if guest is None else Scope(guest.tenant_id, guest.user_id)
         return await self.streams.stream(channel, scope)
+
+
+def _guest(caller: Caller) -> Guest:
+    return Guest(caller.tenant_id, caller.scope.user_id, caller.may_watch_until(time.time()))

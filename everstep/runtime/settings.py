@@ -157,6 +157,13 @@ class Settings(StrictModel, BaseSettings):
     """The required `iss` of a token. Must be set with `auth_jwks_url`; `any` accepts every issuer."""
     auth_audience: str | None = None
     """The required `aud` of a token. Must be set with `auth_jwks_url`; `any` accepts every audience."""
+    console_client_id: str | None = None
+    """The client of the console at the identity provider (`auth_issuer`), for signing in with OpenID Connect.
+    Register `{public_url}/console/signed-in` as its redirect URI."""
+    console_client_secret: str | None = None
+    """The secret of that client. None: it is a public one."""
+    console_scope: str = "openid profile email"
+    """The scopes that the console requests from the identity provider."""
     approve_by_signal: Literal["on", "off"] = "off"
     """Whether services that have a Temporal client only may decide about calls. They send no token, so by
     default they decide only about calls whose approver is the role `temporal`."""

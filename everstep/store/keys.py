@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.storage.keys import ApiKey, Claim, StoredResponse
 from everstep.store.errors import error_translation
-from everstep.store.tables import answers, api_keys, claims
+from everstep.store.key_tables import api_keys
+from everstep.store.tables import answers, claims
 
 CLAIM = text("""
     WITH answered AS (

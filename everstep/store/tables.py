@@ -35,7 +35,14 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.requests import RequestState
-from everstep.store import attachment_tables, budget_tables, cost_tables, feedback_tables, ledger_tables
+from everstep.store import (
+    attachment_tables,
+    budget_tables,
+    cost_tables,
+    feedback_tables,
+    key_tables,
+    ledger_tables,
+)
 from everstep.store.columns import (
     IS_UNDER_WAY,
     cost_columns,
@@ -53,7 +60,7 @@ from everstep.store.columns import (
     time_column,
 )
 
-OTHERS = (attachment_tables, budget_tables, cost_tables, feedback_tables, ledger_tables)
+OTHERS = (attachment_tables, budget_tables, cost_tables, feedback_tables, key_tables, ledger_tables)
 """Modules with more tables: importing them adds these to the metadata."""
 
 _NEWEST_FIRST = (text("created_at DESC"), text("id DESC"))
@@ -480,21 +487,4 @@ claims = Table(
     time_column("expires_at"),
     PrimaryKeyConstraint("tenant_id", "user_id", "key"),
     Index("agent_claims_oldest", "created_at"),
-)
-
-api_keys = Table(
-    "agent_api_keys",
-    metadata,
-    id_column(),
-    tenant_column(),
-    Column("name", Text, nullable=False),
-    Column("digest", Text, nullable=False),
-    Column("user_id", Text),
-    Column("scopes", ARRAY(Text), nullable=False, server_default=text("'{}'")),
-    time_column(),
-    optional_time_column("last_used_at"),
-    optional_time_column("revoked_at"),
-    PrimaryKeyConstraint("id"),
-    UniqueConstraint("digest"),
-    Index("agent_api_keys_newest", "tenant_id", *_NEWEST_FIRST),
 )

@@ -20,12 +20,18 @@ from tests.node import do_without
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-@asynccontextmanager
-async def chromium() -> AsyncGenerator[Browser]:
-    """A headless browser."""
+def chromium_path() -> str:
+    """The installed Chromium."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         do_without("this needs Chromium; install it (Debian: apt-get install chromium)")
+    return path
+
+
+@asynccontextmanager
+async def chromium() -> AsyncGenerator[Browser]:
+    """A headless browser."""
+    path = chromium_path()
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path)
         try:

@@ -80,12 +80,10 @@ async def stream_events(
 
 
 def _access_check(api: Api, request: Request) -> Callable[[], Awaitable[bool]]:
-    header = request.headers.get("authorization")
-
     async def is_good() -> bool:
         try:
             async with asyncio.timeout(CHECK_SECONDS):
-                await api.authenticate(header)
+                await api.caller_of(request)
         except Refusal as refusal:
             return refusal.status != HTTPStatus.UNAUTHORIZED
         except (StoreUnavailable, TimeoutError):

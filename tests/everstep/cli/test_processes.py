@@ -161,6 +161,7 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
             "api_url",
             "gateway_url",
             "token",
+            "console_url",
         }
         ports = addresses["temporal_address"], addresses["ui_url"]
         assert len(await remains_of(data, *ports)) > 4

@@ -22,6 +22,7 @@ from everstep.http_api.app import create_app
 from everstep.http_api.auth import Authenticator
 from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.dependencies import Api
+from everstep.http_api.sign_ins import BrowserSessions
 from everstep.http_api.tokens import Tokens, sign_token
 from everstep.runtime.agents import AgentBook, ModelSource, load_agents
 from everstep.runtime.file_store import build_attachments
@@ -31,6 +32,7 @@ from everstep.store.accounts import PostgresAccounts
 from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
+from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
 from tests.workflows.harness import eventually
 
@@ -69,6 +71,7 @@ class ApiSetup:
             Authenticator(Tokens(SECRET), self.keys),
             Signer("everstep", "hush"),
             allowed_origins=(ORIGIN,),
+            browser_sessions=BrowserSessions(PostgresSignIns(self.keys.engine)),
         )
 
     @property

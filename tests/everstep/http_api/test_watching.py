@@ -20,6 +20,7 @@ from everstep.runtime.authorization import ApiGatewayAccess, build_gateway_acces
 from everstep.runtime.settings import Settings
 from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseUnreachable
+from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
 from tests.everstep.http_api.house import SECRET, ApiSetup, MakeCaller
 
@@ -60,7 +61,12 @@ async def test_other_viewers_are_refused(api_setup: ApiSetup) -> None:
 
 
 async def test_without_authentication_every_viewer_is_accepted(api_setup: ApiSetup) -> None:
-    known = ApiGatewayAccess(allow_all(), PostgresStreams(api_setup.keys.engine), api_setup.keys)
+    known = ApiGatewayAccess(
+        allow_all(),
+        PostgresStreams(api_setup.keys.engine),
+        api_setup.keys,
+        PostgresSignIns(api_setup.keys.engine),
+    )
 
     assert (
         await known.authenticate_viewer("")
@@ -73,7 +79,12 @@ async def test_an_unreachable_provider_is_not_a_refusal(api_setup: ApiSetup) -> 
     async def raise_unreachable(_header: str | None) -> Caller:
         raise unavailable("The identity provider")
 
-    known = ApiGatewayAccess(raise_unreachable, PostgresStreams(api_setup.keys.engine), api_setup.keys)
+    known = ApiGatewayAccess(
+        raise_unreachable,
+        PostgresStreams(api_setup.keys.engine),
+        api_setup.keys,
+        PostgresSignIns(api_setup.keys.engine),
+    )
 
     with pytest.raises(StoreUnavailable, match="identity provider"):
         await known.authenticate_viewer("x")

@@ -1,0 +1,175 @@
+"""Serves the console at `/console/`: the page, its modules and its styles.
+
+All addresses in the page are relative, so that it also works below a path that a proxy strips. Every address
+below `/console/` that is not a file is a place inside the program: the server answers it with the page.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+STATIC: Final = Path(__file__).parent / "static"
+"""The folder of all files; those in `vendor` are of others, as `vendor/vendor.json` says."""
+
+_MEDIA_TYPES: Final = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+    ".txt": "text/plain",
+}
+_COMPRESSED_FROM: Final = 1024
+"""Bytes from which a file is compressed."""
+
+_PAGE_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+GatewayUrl = Callable[[], str | None]
+
+
+def install(app: Starlette, gateway_url: GatewayUrl) -> None:
+    """Add the console to an application.
+
+    Args:
+        app: The application.
+        gateway_url: Returns the URL of the gateway, to which the page may connect.
+    """
+
+    async def to_console(request: Request) -> Response:
+        # Relative: the path before it may belong to a proxy.
+        del request
+        return RedirectResponse("console/", 307)
+
+    async def page(request: Request) -> Response:
+        return _page(request.path_params.get("place", ""), gateway_url())
+
+    app.add_route("/", to_console, include_in_schema=False)
+    app.add_route("/console", to_console, include_in_schema=False)
+    app.add_route("/console/static/{name:path}", asset, include_in_schema=False)
+    app.add_route("/console/{place:path}", page, include_in_schema=False)
+
+
+async def asset(request: Request) -> Response:
+    """Answer a request for a file of `static`."""
+    return _file_response(request, request.path_params["name"])
+
+
+def _file_response(request: Request, name: str) -> Response:
+    path = STATIC / name
+    # A name with `..` leads out of the folder, and one with a NUL is no path.
+    if "\0" in name or ".." in PurePosixPath(name).parts or path.suffix not in _MEDIA_TYPES:
+        raise HTTPException(404)
+    try:
+        file = _read(path, path.stat().st_mtime_ns)
+    except OSError:
+        raise HTTPException(404) from None
+    headers = {"Cache-Control": "no-cache", "ETag": file.tag, "Vary": "Accept-Encoding"}
+    # Addresses never change, so browsers ask each time, and an unchanged file is answered with 304.
+    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    if known & {file.tag, "*"}:
+        return Response(status_code=304, headers=headers)
+    media_type = _MEDIA_TYPES[path.suffix]
+    if file.compressed and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(
+            file.compressed, headers={**headers, "Content-Encoding": "gzip"}, media_type=media_type
+        )
+    return Response(file.content, headers=headers, media_type=media_type)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    compressed: bytes | None
+    tag: str
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, changed: int) -> _File:
+    """Read a file; `changed` is part of the cache's key, so that an edited file is read again."""
+    del changed
+    content = path.read_bytes()
+    compressed = gzip.compress(content, mtime=0) if len(content) >= _COMPRESSED_FROM else None
+    return _File(content, compressed, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+def _page(place: str, gateway_url: str | None) -> Response:
+    # The way back to `/console/` from `/console/executions/{id}` is `../`.
+    root = "../" * place.count("/") or "./"
+    modules = json.dumps({"imports": {name: f"{root}{path}" for name, path in _imports()}})
+    preloads = "".join(
+        f'    <link rel="modulepreload" href="{root}static/{name}" />\n' for name in _first_modules()
+    )
+    text = (STATIC / "index.html").read_text(encoding="utf-8")
+    for mark, value in (
+        ("{root}", root),
+        ("{imports}", modules),
+        ("    {preloads}\n", preloads),
+    ):
+        text = text.replace(mark, value)
+    policy = content_security_policy(modules, gateway_url)
+    return Response(
+        text, headers={**_PAGE_HEADERS, "Content-Security-Policy": policy}, media_type="text/html"
+    )
+
+
+def content_security_policy(import_map: str, gateway_url: str | None) -> str:
+    """The policy of the page: scripts, styles and connections of this origin only, and the gateway's.
+
+    Args:
+        import_map: The text of the one inline script, which has no program in it.
+        gateway_url: The URL of the gateway, if there is one.
+    """
+    digest = base64.b64encode(hashlib.sha256(import_map.encode()).digest()).decode()
+    connections = "'self'" if gateway_url is None else f"'self' {_origin(gateway_url)}"
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src 'self' 'sha256-{digest}'",
+            "style-src 'self'",
+            "img-src 'self' blob:",
+            f"connect-src {connections}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _imports() -> Iterator[tuple[str, str]]:
+    """Yield the names of modules that the program imports by name, and their paths from `/console/`."""
+    for package in json.loads((STATIC / "vendor" / "vendor.json").read_text(encoding="utf-8")):
+        for file in package["files"]:
+            yield file["module"], f"static/vendor/{file['file']}"
+    yield "everstep-client", "../everstep-client.js"
+
+
+def _first_modules() -> list[str]:
+    """The modules that every screen needs, which browsers load at once instead of one after the other."""
+    ours = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.glob("*.js"))
+    return [
+        *ours,
+        *(f"vendor/{name}.js" for name in ("preact", "preact-hooks", "htm", "signals-core", "signals")),
+    ]

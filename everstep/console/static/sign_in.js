@@ -1,0 +1,162 @@
+/**
+ * Who is signed in. The session is a cookie that programs of the page cannot read. A link of `everstep up` has a
+ * one-time code in its fragment, which only the page sees, and which the page exchanges for the cookie.
+ */
+
+import { computed, signal } from "./lib.js";
+
+/** @typedef {{authorization_endpoint: string, client_id: string, scope: string}} Provider */
+/**
+ * @typedef {object} SignIn
+ * @property {boolean} signed_in
+ * @property {string | null} user_id
+ * @property {string | null} tenant_id
+ * @property {string[]} scopes
+ * @property {string | null} expires_at
+ * @property {boolean} required
+ * @property {Provider | null} provider
+ * @property {string | null} temporal_ui_url
+ */
+
+/** @type {import("@preact/signals").Signal<SignIn | null>} */
+export const signIn = signal(null);
+/** Why the sign-in form is shown over the page; null while it is not. @type {import("@preact/signals").Signal<string | null>} */
+export const expired = signal(null);
+
+const ROOT = new URL("../../", import.meta.url).href;
+
+/** What the person may do: what is not allowed is not offered. */
+export const rights = computed(() => {
+  const scopes = new Set(signIn.value?.scopes ?? []);
+  const mayWrite = !scopes.has("read-only");
+  return {
+    mayWrite,
+    seesAll: scopes.has("sessions:all"),
+    mayApprove: mayWrite && scopes.has("approve"),
+    mayEdit: mayWrite && scopes.has("approve:edit"),
+    /** Whether they may steer or cancel an execution of this user. @param {string | null} owner @param {string} scope */
+    mayCommand: (owner, scope) =>
+      mayWrite && (owner === signIn.value?.user_id || scopes.has("sessions:all") || scopes.has(scope)),
+  };
+});
+
+/** @type {((signedIn: SignIn) => void)[]} */
+let waiting = [];
+
+/** Show the form, and wait until someone has signed in. @param {string} why @returns {Promise<void>} */
+export function sessionExpired(why) {
+  expired.value ??= why;
+  return new Promise((resolve) => waiting.push(() => resolve()));
+}
+
+/** @param {string} method @param {string} path @param {unknown} [body] @returns {Promise<SignIn>} */
+async function exchange(method, path, body) {
+  /** @type {Record<string, string>} */
+  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  let response;
+  try {
+    response = await fetch(ROOT + path, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      cache: "no-store",
+    });
+  } catch {
+    throw new Error("The API does not answer. Check the connection, and try again.");
+  }
+  const document = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(document.detail ? `${document.detail}.` : `The server answers with ${response.status}.`);
+  return document;
+}
+
+/** @param {SignIn} signedIn */
+function accept(signedIn) {
+  signIn.value = signedIn;
+  if (!signedIn.signed_in) return;
+  expired.value = null;
+  const resolved = waiting;
+  waiting = [];
+  resolved.forEach((resolve) => resolve(signedIn));
+}
+
+/** Read who is signed in, after exchanging the code of a link or the answer of an identity provider.
+ * @returns {Promise<string | null>} why that failed */
+export async function startSignIn() {
+  let failure = null;
+  try {
+    const code = new URLSearchParams(location.hash.slice(1)).get("code");
+    if (code) {
+      // Out of the address bar and the history before anything else.
+      history.replaceState(null, "", location.pathname + location.search);
+      accept(await exchange("POST", "sign-in", { code }));
+      return null;
+    }
+    const answer = takeProviderAnswer();
+    if (answer) {
+      accept(await exchange("POST", "sign-in", { provider: answer }));
+      return null;
+    }
+  } catch (error) {
+    failure = error instanceof Error ? error.message : String(error);
+  }
+  accept(await exchange("GET", "sign-in"));
+  return failure;
+}
+
+/** Sign in with a token or a key. @param {string} token */
+export async function signInWithToken(token) {
+  accept(await exchange("POST", "sign-in", { token: token.trim() }));
+}
+
+/** Sign out, and forget what this browser kept. */
+export async function signOut() {
+  const signedOut = await exchange("POST", "sign-out", {});
+  for (const name of Object.keys(localStorage)) if (name.startsWith("everstep.draft.")) localStorage.removeItem(name);
+  signIn.value = signedOut;
+}
+
+const STATE = "everstep.provider";
+
+/** @param {Uint8Array} bytes */
+function base64url(bytes) {
+  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+/** Where the identity provider sends people back to. */
+function callback() {
+  return new URL("../signed-in", import.meta.url).href;
+}
+
+/** Go to the identity provider: authorization code with PKCE. @param {Provider} provider */
+export async function signInWithProvider({ authorization_endpoint, client_id, scope }) {
+  if (!crypto.subtle) throw new Error("Signing in at the identity provider needs https. Open the console over https.");
+  const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
+  const [state, verifier] = [random(), random()];
+  const challenge = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier));
+  const back = location.pathname + location.search;
+  sessionStorage.setItem(STATE, JSON.stringify({ state, verifier, back }));
+  const url = new URL(authorization_endpoint);
+  for (const [name, value] of Object.entries({
+    response_type: "code",
+    client_id,
+    scope,
+    state,
+    redirect_uri: callback(),
+    code_challenge: base64url(new Uint8Array(challenge)),
+    code_challenge_method: "S256",
+  }))
+    url.searchParams.set(name, value);
+  location.assign(url);
+}
+
+/** What the identity provider sent back with the person, if it did. */
+function takeProviderAnswer() {
+  if (location.href.split(/[?#]/)[0] !== callback()) return null;
+  const answer = new URLSearchParams(location.search);
+  const kept = JSON.parse(sessionStorage.getItem(STATE) ?? "null");
+  sessionStorage.removeItem(STATE);
+  history.replaceState(null, "", kept?.back ?? new URL("../", import.meta.url).pathname);
+  if (answer.has("error")) throw new Error(`The identity provider refused: ${answer.get("error_description") ?? answer.get("error")}.`);
+  if (!kept || answer.get("state") !== kept.state) throw new Error("This sign-in was not begun here. Sign in again.");
+  return { code: answer.get("code") ?? "", verifier: kept.verifier, redirect_uri: callback() };
+}

@@ -1,0 +1,130 @@
+"""Routes with which people sign in and out in a browser, and a page's ticket for the gateway."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from fastapi import APIRouter, Response
+from starlette.requests import Request
+
+from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
+from everstep.http_api.auth import ANONYMOUS, READ_MARKER, CallerDep
+from everstep.http_api.callers import Caller
+from everstep.http_api.dependencies import Api
+from everstep.http_api.idempotency import KeyDep
+from everstep.http_api.identity_provider import NO_PROVIDER
+from everstep.http_api.problems import Refusal, authentication_error, not_found
+from everstep.http_api.routes.router import ApiDep, router
+from everstep.http_api.schemas.sign_in_schemas import (
+    GatewayTicket,
+    ProviderAnswer,
+    ProviderResponse,
+    SignInResponse,
+    SignInSent,
+)
+from everstep.http_api.sign_ins import (
+    TICKET_SECONDS,
+    BrowserSessions,
+    caller_of,
+    create_ticket,
+    digest_of,
+    require_own_page,
+)
+
+public_routes = APIRouter(tags=["sign-in"])
+routes = router("sign-in")
+
+
+@public_routes.get("/sign-in")
+async def read_sign_in(request: Request, api: ApiDep) -> SignInResponse:
+    """Read who is signed in with this browser, and how to sign in."""
+    description = await _describe(api)
+    if not api.requires_sign_in:
+        return description.with_caller(ANONYMOUS)
+    session = await _sessions(api).find(request)
+    return description if session is None else description.with_session(session)
+
+
+@public_routes.post("/sign-in")
+async def sign_in(body: SignInSent, request: Request, response: Response, api: ApiDep) -> SignInResponse:
+    """Sign in with the code of a link, a token, a key, or the answer of an identity provider.
+
+    The response sets the cookie of the session, which scripts cannot read.
+    """
+    require_own_page(request)
+    sessions = _sessions(api)
+    if body.code is not None:
+        caller = await _caller_of_code(sessions, body.code)
+    elif body.token is not None:
+        caller = await api.authenticate(f"Bearer {body.token}")
+    else:
+        assert body.provider is not None, "the body has exactly one"  # noqa: S101 -- validated above
+        caller = await _caller_of_provider(api, body.provider)
+    await sessions.close(request, response)
+    session = await sessions.open(request, response, caller)
+    return (await _describe(api)).with_session(session)
+
+
+@public_routes.post("/sign-out")
+async def sign_out(request: Request, response: Response, api: ApiDep) -> SignInResponse:
+    """End the session of this browser."""
+    require_own_page(request)
+    await _sessions(api).close(request, response)
+    return await _describe(api)
+
+
+@routes.post("/agent/gateway/ticket", openapi_extra={READ_MARKER: True})
+async def create_gateway_ticket(api: ApiDep, caller: CallerDep, key: KeyDep) -> GatewayTicket:
+    """Create a ticket for one connection to the gateway, for a page whose session is in a cookie."""
+    del key
+    ticket = await create_ticket(_sessions(api).store, caller)
+    return GatewayTicket(ticket=ticket, expires_in=TICKET_SECONDS)
+
+
+def _sessions(api: Api) -> BrowserSessions:
+    if api.browser_sessions is None:
+        raise not_found("sign-in at", "this server")
+    return api.browser_sessions
+
+
+async def _caller_of_code(sessions: BrowserSessions, code: str) -> Caller:
+    found: SignIn | None = await sessions.store.take_sign_in(SignInKind.CODE, digest_of(code))
+    if found is None:
+        raise authentication_error("The link was used or has expired; `everstep console` prints a new one")
+    # The session outlasts the link.
+    return caller_of(found).without_expiry()
+
+
+async def _caller_of_provider(api: Api, answer: ProviderAnswer) -> Caller:
+    if api.identity_provider is None:
+        raise NO_PROVIDER
+    tokens = await api.identity_provider.tokens(answer.code, answer.verifier, answer.redirect_uri)
+    return await _first_caller(api, tokens)
+
+
+async def _first_caller(api: Api, tokens: Sequence[str]) -> Caller:
+    """The caller of the first token that the API accepts: the access token, or else the ID token."""
+    refused = authentication_error("The identity provider sent no token; check its client settings")
+    for token in tokens:
+        try:
+            return await api.authenticate(f"Bearer {token}")
+        except Refusal as refusal:
+            if refusal.status != HTTPStatus.UNAUTHORIZED:
+                raise
+            refused = refusal
+    raise refused
+
+
+async def _describe(api: Api) -> SignInResponse:
+    provider = api.identity_provider
+    described = None
+    if provider is not None:
+        endpoint = await provider.authorization_endpoint()
+        described = ProviderResponse(
+            authorization_endpoint=endpoint, client_id=provider.client_id, scope=provider.scope
+        )
+    return SignInResponse(
+        signed_in=False,
+        required=api.requires_sign_in,
+        provider=described,
+        temporal_ui_url=api.temporal_ui_url,
+    )

@@ -1,0 +1,85 @@
+"""Request and response models of sign-ins in browsers."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from everstep.agent_domain.storage.sign_ins import SignIn
+from everstep.http_api.callers import Caller
+from everstep.http_api.schemas.text import Moment, RequestModel, ResponseModel, Text
+from everstep.http_api.tokens import MAX_TOKEN
+
+
+class ProviderAnswer(RequestModel):
+    """What an identity provider sent back with a person."""
+
+    code: Text = Field(max_length=4096)
+    verifier: Text = Field(min_length=43, max_length=128, description="The PKCE verifier of the page.")
+    redirect_uri: Text = Field(max_length=2048)
+
+
+class SignInSent(RequestModel):
+    """What is exchanged for a session: exactly one of the fields."""
+
+    code: Text | None = Field(default=None, max_length=200, description="The code of a one-time link.")
+    token: Text | None = Field(default=None, max_length=MAX_TOKEN, description="A token or a key.")
+    provider: ProviderAnswer | None = Field(default=None, description="The answer of an identity provider.")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(each is not None for each in (self.code, self.token, self.provider)) != 1:
+            raise ValueError("send exactly one of: code, token, provider")
+        return self
+
+
+class ProviderResponse(ResponseModel):
+    """Where people sign in at the identity provider."""
+
+    authorization_endpoint: str
+    client_id: str
+    scope: str
+
+
+class SignInResponse(ResponseModel):
+    """Who is signed in, and how to sign in."""
+
+    signed_in: bool
+    required: bool = Field(description="Whether the API requires authentication at all.")
+    user_id: str | None = None
+    tenant_id: str | None = None
+    scopes: list[str] = Field(default_factory=list[str])
+    expires_at: Moment | None = Field(default=None, description="When the session ends.")
+    provider: ProviderResponse | None = Field(
+        default=None, description="The identity provider, if there is one."
+    )
+    temporal_ui_url: str | None = Field(default=None, description="The URL of Temporal's web UI, for links.")
+
+    def with_session(self, sign_in: SignIn) -> Self:
+        """Add the session."""
+        return self.model_copy(
+            update={
+                "signed_in": True,
+                "user_id": sign_in.user_id,
+                "tenant_id": sign_in.tenant_id,
+                "scopes": list(sign_in.scopes),
+                "expires_at": sign_in.expires_at,
+            }
+        )
+
+    def with_caller(self, caller: Caller) -> Self:
+        """Add a caller who needs no session."""
+        return self.model_copy(
+            update={
+                "signed_in": True,
+                "user_id": caller.user_id,
+                "tenant_id": caller.tenant_id,
+                "scopes": list(caller.scopes),
+            }
+        )
+
+
+class GatewayTicket(ResponseModel):
+    """What admits one connection to the gateway."""
+
+    ticket: str = Field(description="Send it in `hello`, as a token. It is good for one connection.")
+    expires_in: int = Field(description="Seconds within which the connection has to begin.")

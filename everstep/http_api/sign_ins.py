@@ -1,0 +1,175 @@
+"""Sign-ins of people in browsers: a cookie that identifies the caller, and what may be exchanged for it.
+
+- A browser holds a random secret in an HttpOnly cookie. The store has its digest, so every process of the API
+  knows the session, and signing out ends it everywhere.
+- The cookie is sent with every request to this host, also with those that another page causes. It is
+  `SameSite=Strict`, and a request that changes something also has to name this origin: `Origin` cannot be
+  forged by a page.
+- A page cannot read the cookie. For the gateway, which takes no cookies, it gets a ticket for one connection.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES
+from everstep.agent_domain.ids import DEFAULT_TENANT
+from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind, SignInStore
+from everstep.http_api.auth import READ_METHODS, Authenticate
+from everstep.http_api.callers import LEEWAY, Caller
+from everstep.http_api.problems import authentication_error, forbidden
+
+LOCAL_USER: Final = "local"
+"""The user of this machine, whom a link of `everstep up` signs in."""
+
+CODE_MINUTES: Final = 10
+"""How long a link is valid."""
+SESSION_DAYS: Final = 7
+"""The longest time of a session; it never outlasts the token with which it began."""
+TICKET_SECONDS: Final = 60
+
+TICKET_PREFIX: Final = "est_"
+
+SIGN_IN_AGAIN = "The session has ended; sign in again"
+
+
+def digest_of(secret: str) -> str:
+    """The stored digest of a secret. 256 random bits cannot be guessed, so a fast hash is sufficient."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+async def create_code(store: SignInStore) -> str:
+    """Create the code of a link that signs in the user of this machine."""
+    code = secrets.token_urlsafe(32)
+    expires_at = datetime.now(UTC) + timedelta(minutes=CODE_MINUTES)
+    local = SignIn(DEFAULT_TENANT, LOCAL_USER, expires_at, OPERATOR_SCOPES)
+    await store.add_sign_in(SignInKind.CODE, digest_of(code), local)
+    return code
+
+
+async def create_ticket(store: SignInStore, caller: Caller) -> str:
+    """Create a ticket with which a page of the caller connects to the gateway once."""
+    ticket = TICKET_PREFIX + secrets.token_urlsafe(32)
+    expires_at = datetime.now(UTC) + timedelta(seconds=TICKET_SECONDS)
+    await store.add_sign_in(SignInKind.TICKET, digest_of(ticket), _sign_in(caller, expires_at))
+    return ticket
+
+
+async def take_ticket(store: SignInStore, ticket: str) -> Caller | None:
+    """The caller of a ticket, which is then used up; None if it is not valid."""
+    sign_in = await store.take_sign_in(SignInKind.TICKET, digest_of(ticket))
+    return None if sign_in is None else caller_of(sign_in)
+
+
+def caller_of(sign_in: SignIn) -> Caller:
+    """The caller that a sign-in stands for."""
+    expires_at = sign_in.expires_at.timestamp() + LEEWAY
+    caller = Caller.from_claims(
+        sign_in.user_id, sign_in.tenant_id, list(sign_in.scopes), expires_at, list(sign_in.roles)
+    )
+    return replace(caller, key_id=sign_in.key_id)
+
+
+def _sign_in(caller: Caller, expires_at: datetime) -> SignIn:
+    return SignIn(caller.tenant_id, caller.user_id, expires_at, caller.scopes, caller.roles, caller.key_id)
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserSessions:
+    """The sessions of browsers, over a store that all processes of the API share."""
+
+    store: SignInStore
+
+    async def open(self, request: Request, response: Response, caller: Caller) -> SignIn:
+        """Begin a session of this caller, and set its cookie."""
+        longest = datetime.now(UTC) + timedelta(days=SESSION_DAYS)
+        expires_at = longest
+        if caller.expires_at is not None:
+            expires_at = min(longest, datetime.fromtimestamp(caller.expires_at - LEEWAY, UTC))
+        sign_in = _sign_in(caller, expires_at)
+        secret = secrets.token_urlsafe(32)
+        await self.store.add_sign_in(SignInKind.SESSION, digest_of(secret), sign_in)
+        # Without a path: browsers then use that of the request's address, which is right behind a proxy.
+        response.set_cookie(
+            cookie_name(request),
+            secret,
+            expires=sign_in.expires_at,
+            path=None,
+            secure=_is_https(request),
+            httponly=True,
+            samesite="strict",
+        )
+        return sign_in
+
+    async def find(self, request: Request) -> SignIn | None:
+        """The session of the request's cookie, if it has a valid one."""
+        secret = request.cookies.get(cookie_name(request))
+        return None if not secret else await self.store.find_sign_in(SignInKind.SESSION, digest_of(secret))
+
+    async def close(self, request: Request, response: Response) -> None:
+        """End the session of the request's cookie."""
+        if secret := request.cookies.get(cookie_name(request)):
+            await self.store.remove_sign_in(SignInKind.SESSION, digest_of(secret))
+        # Like the cookie that it replaces, without a path.
+        response.set_cookie(
+            cookie_name(request), max_age=0, expires=0, path=None, httponly=True, samesite="strict"
+        )
+
+
+async def find_caller(
+    request: Request, authenticate: Authenticate, sessions: BrowserSessions | None
+) -> Caller:
+    """The caller of a request: by its `Authorization` header, or else by the cookie of a session.
+
+    Raises:
+        Refusal: The caller is unknown, or another page caused the request.
+    """
+    header = request.headers.get("authorization")
+    if header is not None or sessions is None or cookie_name(request) not in request.cookies:
+        return await authenticate(header)
+    sign_in = await sessions.find(request)
+    if sign_in is None:
+        raise authentication_error(SIGN_IN_AGAIN)
+    if request.method not in READ_METHODS:
+        require_own_page(request, is_browser=True)
+    return caller_of(sign_in)
+
+
+def require_own_page(request: Request, *, is_browser: bool = False) -> None:
+    """Refuse a request that a page of another origin caused.
+
+    Args:
+        request: The request.
+        is_browser: Whether it has to be from a browser, which names the origin of each such request.
+
+    Raises:
+        Refusal: Its origin is another one.
+    """
+    origin = request.headers.get("origin")
+    if origin is None and not is_browser:
+        return
+    if origin is None or _host_of(origin) != request.headers.get("host", "").lower():
+        raise forbidden("Another page sent this request with your session; use the console")
+
+
+def _host_of(origin: str) -> str:
+    parts = urlsplit(origin.lower())
+    default = {"http": ":80", "https": ":443"}.get(parts.scheme)
+    return "" if default is None else parts.netloc.removesuffix(default)
+
+
+def _is_https(request: Request) -> bool:
+    # Behind a proxy, only the page knows.
+    return request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
+
+
+def cookie_name(request: Request) -> str:
+    """The name of the cookie: with the port, as browsers send cookies to all ports of a host."""
+    _, _, port = request.headers.get("host", "").rpartition(":")
+    return f"everstep-{port}" if port.isdecimal() else "everstep"

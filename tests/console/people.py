@@ -1,0 +1,139 @@
+"""People with browsers, and the installation that they look at."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from everstep.http_api.tokens import sign_token
+from everstep.runtime.local_secret import find_local_secret
+from tests.acceptance.harness import DEADLINE, ROOT, environment
+from tests.console.types import LOCK
+from tests.node import installed_modules
+from tests.services import data_directory
+
+expect.set_options(timeout=DEADLINE * 1000)
+
+EVERSTEP = Path(sys.executable).parent / "everstep"
+AGENTS = "tests.console.desk:agents"
+
+_WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.effectiveDirective} forbids ${event.blockedURI} ${event.sample}`));
+"""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A running `everstep up`."""
+
+    data: Path
+    addresses: Mapping[str, str]
+
+    @property
+    def console(self) -> str:
+        """The address of the console."""
+        return f"{self.addresses['api_url']}/console/"
+
+    def token(self, user_id: str, *scopes: str) -> str:
+        """A token of a person."""
+        secret = find_local_secret(self.data)
+        assert secret is not None
+        return sign_token(secret, user_id, scope=" ".join(scopes))
+
+    def api(self, user_id: str = "local", *scopes: str) -> httpx2.Client:
+        """A client of the HTTP API."""
+        granted = scopes or (("sessions:all", "approve", "approve:edit") if user_id == "local" else ())
+        headers = {"Authorization": f"Bearer {self.token(user_id, *granted)}"}
+        return httpx2.Client(base_url=self.addresses["api_url"], headers=headers, timeout=DEADLINE)
+
+
+@contextmanager
+def open_installation() -> Generator[Installation]:
+    """Run `everstep up` within the block."""
+    with data_directory() as data:
+        ports = [f"--{name}-port=0" for name in ("http", "gateway", "temporal", "ui")]
+        command = [str(EVERSTEP), f"--data={data}", f"--agents={AGENTS}", "up", "--json", *ports]
+        up = subprocess.Popen(  # noqa: S603 -- fixed command
+            command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
+        try:
+            assert up.stdout
+            yield Installation(data, json.loads(up.stdout.readline()))
+        finally:
+            up.terminate()
+            up.wait(DEADLINE)
+            if up.stdout:
+                up.stdout.close()
+
+
+@dataclass
+class People:
+    """Opens pages for people, and collects what the pages report."""
+
+    installation: Installation
+    browser: Browser
+    pictures: Path
+    violations: list[str] = field(default_factory=list[str])
+    _contexts: list[BrowserContext] = field(default_factory=list[BrowserContext])
+
+    def page(self, *, width: int = 1440, height: int = 900, scheme: Any = "light") -> Page:
+        """A page of a person who is not signed in."""
+        context = self.browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        context.set_default_timeout(DEADLINE * 1000)
+        context.add_init_script(_WATCH)
+        self._contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.violations.append(f"an exception: {error}"))
+        page.on("console", self._on_console)
+        return page
+
+    def signed_in(self, place: str = "", user_id: str = "local", *scopes: str, **how: Any) -> Page:
+        """A page of a person who is signed in, at a place of the console."""
+        page = self.page(**how)
+        granted = scopes or (("sessions:all", "approve", "approve:edit") if user_id == "local" else ())
+        origin = self.installation.addresses["api_url"]
+        sent = {"token": self.installation.token(user_id, *granted)}
+        answer = page.request.post(f"{origin}/sign-in", data=sent, headers={"Origin": origin})
+        assert answer.ok, answer.text()
+        page.goto(self.installation.console + place)
+        return page
+
+    def _on_console(self, message: Any) -> None:
+        # Chromium reports each answer that is an error; whether it should be one is for the test to say.
+        if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
+            self.violations.append(message.text)
+
+    def keep_pictures(self) -> None:
+        """Store what the pages look like, for the report of a failed test."""
+        for number, page in enumerate(page for context in self._contexts for page in context.pages):
+            page.screenshot(path=self.pictures / f"page-{number}.png")
+
+    def close(self) -> None:
+        """Close all pages, after collecting what their policies forbade."""
+        for context in self._contexts:
+            for page in context.pages:
+                if page.url.startswith("http"):
+                    self.violations += page.evaluate("window.violations ?? []")
+            context.close()
+
+
+def axe_findings(page: Page) -> list[str]:
+    """What axe finds on the page as it is now."""
+    page.evaluate((installed_modules(LOCK) / "axe-core" / "axe.min.js").read_text())
+    result: Any = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{rule['id']}: {node['html'][:200]} {node.get('failureSummary', '')}"
+        for rule in result["violations"]
+        for node in rule["nodes"]
+    ]

@@ -1,0 +1,115 @@
+"""Signing in, moving around by mouse, keys and addresses, themes, and what is said when the API is away."""
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.console.people import People, axe_findings
+
+
+def test_a_link_signs_in_and_a_reload_stays_signed_in(people: People) -> None:
+    """16.2.1: the code leaves the address bar; the link that was used says what to do."""
+    link = people.installation.addresses["console_url"]
+    page = people.page()
+    page.goto(link)
+    expect(page.get_by_role("heading", name="Needs you")).to_be_visible()
+    assert page.url == people.installation.console
+    page.reload()
+    expect(page.get_by_role("heading", name="Needs you")).to_be_visible()
+
+    other = people.page()
+    other.goto(link)
+    expect(other.get_by_role("alert")).to_contain_text("The link was used or has expired")
+    assert axe_findings(other) == []
+
+
+def test_a_person_moves_by_keys_and_addresses(people: People) -> None:
+    """16.1.4"""
+    page = people.signed_in("agents")
+    expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+    expect(page).to_have_title("Agents · Everstep")
+    page.keyboard.press("g")
+    page.keyboard.press("e")
+    expect(page.get_by_role("heading", name="Executions")).to_be_visible()
+    page.get_by_role("link", name="System").click()
+    expect(page.get_by_role("row", name=re.compile("database"))).to_contain_text("works")
+    page.go_back()
+    expect(page.get_by_role("heading", name="Executions")).to_be_visible()
+
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Needs you")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+    page.goto(people.installation.console + "nothing/here")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such page")
+
+
+def test_the_theme_is_chosen_and_kept(people: People) -> None:
+    """16.1.5"""
+    page = people.signed_in("agents", scheme="light")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_role("button", name="Theme: system").click()
+    assert page.evaluate(ground) == light
+    page.keyboard.press("t")
+    assert (dark := page.evaluate(ground)) != light
+    page.reload()
+    expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+    assert page.evaluate(ground) == dark
+
+
+def test_an_expired_session_says_so_over_the_page(people: People) -> None:
+    """16.2.6: the page stays as it is, and what was sent is sent again after signing in."""
+    page = people.signed_in("sessions", "ann")
+    page.get_by_role("button", name="New session").click()
+    dialog = page.get_by_role("dialog", name="New session")
+    dialog.get_by_label("Message").fill("A long letter")
+    page.context.clear_cookies()
+    dialog.get_by_role("button", name="Send").click()
+
+    again = page.get_by_role("dialog", name="Sign in again")
+    expect(again).to_contain_text("What you typed is still here")
+    again.get_by_label("Token or key").fill(people.installation.token("ann"))
+    again.get_by_role("button", name="Sign in").click()
+    expect(again).to_have_count(0)
+    with people.installation.api("ann") as api:
+        sent = api.get("/agent/sessions").json()["items"]
+    assert [each["title"] for each in sent] == ["A long letter"]
+
+
+def test_a_person_signs_out(people: People) -> None:
+    """16.2.2"""
+    page = people.signed_in("agents")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token or key")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("Token or key")).to_be_visible()
+
+
+def test_an_api_that_does_not_answer_is_reported(people: People) -> None:
+    """16.1.6"""
+    page = people.signed_in("executions")
+    expect(page.get_by_role("heading", name="Executions")).to_be_visible()
+    page.context.set_offline(True)
+    expect(page.get_by_role("alert").first).to_contain_text("The API does not answer")
+    page.context.set_offline(False)
+    expect(page.get_by_text("The API does not answer")).to_have_count(0)
+
+
+def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: People) -> None:
+    """16.1.5, 16.1.7"""
+    for width, scheme in ((1440, "light"), (360, "dark")):
+        page = people.signed_in("", width=width, scheme=scheme)
+        for place, heading in (
+            ("", "Needs you"),
+            ("sessions", "Sessions"),
+            ("executions", "Executions"),
+            ("agents", "Agents"),
+            ("system", "System"),
+        ):
+            page.goto(people.installation.console + place)
+            expect(page.get_by_role("heading", name=heading)).to_be_visible()
+            expect(page.get_by_role("status", name="Loading")).to_have_count(0)
+            assert axe_findings(page) == [], (place, width)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (place, width)

@@ -1,0 +1,259 @@
+"""Signing in with a browser: codes, tokens and providers become a cookie, which other pages cannot use."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs
+from uuid import uuid4
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
+from everstep.http_api.api_keys import create_key
+from everstep.http_api.identity_provider import IdentityProvider
+from everstep.http_api.sign_ins import create_code, create_ticket, digest_of, take_ticket
+from everstep.runtime.authorization import build_identity_provider
+from everstep.runtime.settings import Settings
+from everstep.store.sign_ins import PostgresSignIns
+from tests.everstep.http_api.house import ORIGIN, ApiSetup, assert_problem, make_app
+
+URL = "http://api.test:8080"
+SAME = {"Origin": URL}
+
+
+@asynccontextmanager
+async def browser(app: FastAPI, url: str = URL) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client with cookies and without a token."""
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url=url) as http:
+        yield http
+
+
+@pytest.fixture
+def app(api_setup: ApiSetup) -> FastAPI:
+    return make_app(api_setup.api)
+
+
+def store_of(api_setup: ApiSetup) -> PostgresSignIns:
+    return PostgresSignIns(api_setup.keys.engine)
+
+
+async def sign_in(http: httpx2.AsyncClient, **sent: Any) -> httpx2.Response:
+    return await http.post("/sign-in", json=sent, headers=SAME)
+
+
+async def test_a_link_signs_in_once(api_setup: ApiSetup, app: FastAPI) -> None:
+    """16.2.1: only the POST of the page spends its code, and the cookie is not for scripts or other sites."""
+    code = await create_code(store_of(api_setup))
+    async with browser(app) as http, browser(app) as other:
+        assert (await http.get("/sign-in")).json()["signed_in"] is False
+        answer = await sign_in(http, code=code)
+
+        assert answer.json() | {"expires_at": None} == {
+            "signed_in": True,
+            "required": True,
+            "user_id": "local",
+            "tenant_id": "default",
+            "scopes": ["sessions:all", "approve", "approve:edit"],
+            "expires_at": None,
+            "provider": None,
+            "temporal_ui_url": None,
+        }
+        (cookie,) = [each for each in answer.headers.get_list("set-cookie") if "Max-Age=0" not in each]
+        name, *attributes = cookie.split("; ")
+        assert name.startswith("everstep-8080=")
+        assert {"HttpOnly", "SameSite=strict"} < set(attributes)
+        assert not any(each.startswith("Path") for each in attributes)
+        assert (await http.get("/agent/inbox")).status_code == 200
+
+        assert_problem(await sign_in(other, code=code), 401, "used or has expired", "everstep console")
+        assert_problem(await other.get("/agent/inbox"), 401)
+
+
+async def test_a_code_expires(api_setup: ApiSetup, app: FastAPI) -> None:
+    """16.2.1"""
+    late = SignIn("default", "local", datetime.now(UTC) - timedelta(seconds=1), ("approve",))
+    code = uuid4().hex
+    await store_of(api_setup).add_sign_in(SignInKind.CODE, digest_of(code), late)
+    async with browser(app) as http:
+        assert_problem(await sign_in(http, code=code), 401)
+
+
+async def test_a_token_is_exchanged_and_its_rights_stay(api_setup: ApiSetup, app: FastAPI) -> None:
+    """16.2.2: every process of the API knows the session, which ends with the token."""
+    soon = int((datetime.now(UTC) + timedelta(minutes=5)).timestamp())
+    token = api_setup.token("ann", "read-only", roles=["clerk"], exp=soon)
+    async with browser(app) as http:
+        signed_in = (await sign_in(http, token=token)).json()
+        assert (signed_in["user_id"], signed_in["scopes"]) == ("ann", ["read-only"])
+        assert datetime.fromisoformat(signed_in["expires_at"]).timestamp() == soon
+
+        assert (await http.get("/agent/inbox")).status_code == 200
+        refused = await http.post("/agent/sessions", json={}, headers=SAME)
+        assert_problem(refused, 403, "read-only")
+        async with browser(make_app(api_setup.api)) as elsewhere:
+            elsewhere.cookies = http.cookies
+            assert (await elsewhere.get("/sign-in")).json()["user_id"] == "ann"
+
+        assert_problem(await sign_in(http, token="nothing"), 401, "token")  # noqa: S106 -- no token
+
+
+async def test_signing_out_ends_the_session_everywhere(api_setup: ApiSetup, app: FastAPI) -> None:
+    """16.2.2"""
+    async with browser(app) as http, browser(app) as copied:
+        await sign_in(http, token=api_setup.token("ann"))
+        copied.cookies.update(http.cookies)
+        assert (await copied.get("/agent/inbox")).status_code == 200
+
+        assert (await http.post("/sign-out", json={}, headers=SAME)).json()["signed_in"] is False
+        for each in (http, copied):
+            assert (await each.get("/sign-in")).json()["signed_in"] is False
+        assert_problem(await copied.get("/agent/inbox"), 401, "sign in again")
+
+
+async def test_a_revoked_key_ends_its_sessions(api_setup: ApiSetup, app: FastAPI) -> None:
+    """16.2.2"""
+    made = await create_key(api_setup.keys, "desk", tenant_id=api_setup.tenant, scopes=["approve"])
+    async with browser(app) as http:
+        assert (await sign_in(http, token=made.secret)).json()["user_id"] == f"key:{made.key.id}"
+        assert (await http.get("/agent/inbox")).status_code == 200
+        ticket = (await http.post("/agent/gateway/ticket", headers=SAME)).json()["ticket"]
+
+        await api_setup.keys.revoke_key(api_setup.tenant, made.key.id)
+        assert_problem(await http.get("/agent/inbox"), 401)
+        assert await take_ticket(store_of(api_setup), ticket) is None
+
+
+@pytest.mark.parametrize("origin", [None, "null", "http://api.test:9090", "http://evil.test", ORIGIN])
+async def test_another_page_cannot_use_the_session(
+    api_setup: ApiSetup, app: FastAPI, origin: str | None
+) -> None:
+    """16.2.3: also not a page whose origin may use the API with a token of its own."""
+    headers = {} if origin is None else {"Origin": origin}
+    async with browser(app) as http:
+        await sign_in(http, token=api_setup.token("ann"))
+        assert_problem(await http.post("/agent/sessions", json={}, headers=headers), 403)
+        if origin is not None:
+            token = {"token": api_setup.token("mallory")}
+            assert_problem(await http.post("/sign-in", json=token, headers=headers), 403)
+            assert_problem(await http.post("/sign-out", json={}, headers=headers), 403)
+        assert (await http.post("/agent/sessions", json={}, headers=SAME)).status_code == 201
+
+        # A page with a token needs no cookie, and a token wins over it.
+        authorization = {"Authorization": f"Bearer {api_setup.token('ben')}"}
+        answer = await http.post("/agent/sessions", json={}, headers=authorization)
+        assert answer.json()["user_id"] == "ben"
+
+
+async def test_the_cookie_is_secure_over_https(api_setup: ApiSetup, app: FastAPI) -> None:
+    """16.2.2: also where a proxy ends TLS, and only its page knows."""
+    for url, origin in (("https://api.test", "https://api.test"), ("http://api.test", "https://api.test")):
+        async with browser(app, url) as http:
+            sent = {"token": api_setup.token("ann")}
+            answer = await http.post("/sign-in", json=sent, headers={"Origin": origin})
+            cookies = answer.headers.get_list("set-cookie")
+            assert "Secure" in cookies[-1]
+            assert cookies[-1].startswith("everstep=")
+
+
+async def test_a_ticket_is_good_for_one_connection(api_setup: ApiSetup) -> None:
+    """16.2.4: and for nothing else."""
+    store, api = store_of(api_setup), api_setup.api
+    caller = await api.authenticate(f"Bearer {api_setup.token('ann', 'approve')}")
+    ticket = await create_ticket(store, caller)
+
+    async with browser(make_app(api)) as http:
+        answer = await http.get("/agent/inbox", headers={"Authorization": f"Bearer {ticket}"})
+        assert_problem(answer, 401)
+        assert_problem(await sign_in(http, code=ticket), 401)
+    found = await take_ticket(store, ticket)
+    assert found is not None
+    assert (found.user_id, found.tenant_id, found.scopes) == ("ann", api_setup.tenant, ("approve",))
+    assert await take_ticket(store, ticket) is None
+
+
+@pytest.mark.parametrize(
+    "sent", [{}, {"code": "a", "token": "b"}, {"token": "x" * 9000}, {"code": "a\0"}, {"who": 1}]
+)
+async def test_unusable_sign_ins_are_refused(app: FastAPI, sent: dict[str, Any]) -> None:
+    async with browser(app) as http:
+        assert_problem(await sign_in(http, **sent), 422)
+
+
+async def test_an_api_without_authentication_needs_no_sign_in(api_setup: ApiSetup) -> None:
+    """16.2.5"""
+    api = replace(api_setup.api, requires_sign_in=False)
+    async with browser(make_app(api)) as http:
+        answer = (await http.get("/sign-in")).json()
+        assert (answer["signed_in"], answer["required"], answer["user_id"]) == (True, False, "anybody")
+
+
+def a_provider(tokens: dict[str, str]) -> tuple[FastAPI, list[dict[str, str]]]:
+    """An identity provider that issues these tokens, and the forms that it received."""
+    app, forms = FastAPI(), list[dict[str, str]]()
+
+    async def describe(request: Request) -> JSONResponse:
+        base = str(request.base_url)
+        return JSONResponse({"authorization_endpoint": f"{base}authorize", "token_endpoint": f"{base}token"})
+
+    async def token(request: Request) -> JSONResponse:
+        form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+        forms.append(form)
+        good = form["code"] == "right" and form["code_verifier"] == "v" * 43
+        return JSONResponse(tokens if good else {"error": "invalid_grant"}, 200 if good else 400)
+
+    app.add_route("/.well-known/openid-configuration", describe)
+    app.add_route("/token", token, methods=["POST"])
+    return app, forms
+
+
+async def test_a_code_of_an_identity_provider_becomes_a_session(api_setup: ApiSetup) -> None:
+    """16.2.5: with PKCE; the ID token counts where the access token is not for this API."""
+    tokens = {"access_token": "opaque", "id_token": api_setup.token("ann", "approve")}
+    provider, forms = a_provider(tokens)
+
+    def open_client() -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.ASGITransport(provider))
+
+    known = IdentityProvider("https://id.example", "everstep-console", "hush", open_client=open_client)
+    app = make_app(replace(api_setup.api, identity_provider=known))
+    answer = {"code": "right", "verifier": "v" * 43, "redirect_uri": f"{URL}/console/signed-in"}
+    async with browser(app) as http:
+        described = (await http.get("/sign-in")).json()["provider"]
+        assert described == {
+            "authorization_endpoint": "https://id.example/authorize",
+            "client_id": "everstep-console",
+            "scope": "openid profile email",
+        }
+        wrong = await sign_in(http, provider={**answer, "code": "wrong"})
+        assert_problem(wrong, 401, "sign in again")
+        signed_in = (await sign_in(http, provider=answer)).json()
+        assert (signed_in["user_id"], signed_in["scopes"]) == ("ann", ["approve"])
+    assert forms[-1] == {
+        "grant_type": "authorization_code",
+        "client_id": "everstep-console",
+        "client_secret": "hush",
+        "code": "right",
+        "code_verifier": "v" * 43,
+        "redirect_uri": f"{URL}/console/signed-in",
+    }
+
+
+async def test_a_provider_has_to_be_configured(app: FastAPI) -> None:
+    """16.2.5"""
+    answer = {"code": "right", "verifier": "v" * 43, "redirect_uri": URL}
+    async with browser(app) as http:
+        assert_problem(await sign_in(http, provider=answer), 422, "send a token")
+    secret = "x" * 32
+    assert build_identity_provider(Settings(auth_secret=secret)) is None
+    for issuer in (None, "any"):
+        with pytest.raises(InvalidInput, match="EVERSTEP_CONSOLE_CLIENT_ID"):
+            build_identity_provider(
+                Settings(auth_secret=secret, auth_issuer=issuer, console_client_id="console")
+            )
