@@ -20,7 +20,7 @@ from shutil import which
 from typing import Final
 
 from rich.console import Console
-from rich.terminal_theme import MONOKAI
+from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 HERE: Final = Path(__file__).parent
@@ -99,7 +99,7 @@ class Terminal:
         console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
         for line in shown:
             console.print(Text.from_ansi(line), no_wrap=True, crop=False, overflow="ignore")
-        drawn = console.export_svg(title=title, theme=MONOKAI, unique_id=f"screen-{name}")
+        drawn = console.export_svg(title=title, theme=SVG_EXPORT_THEME, unique_id=f"screen-{name}")
         # The fonts that the library names are on another host.
         drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL).replace("Fira Code", "")
         (SCREENS / f"{name}.svg").write_text(

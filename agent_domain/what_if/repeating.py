@@ -17,6 +17,7 @@ from everstep.agent_domain.agents.plan import REGISTERED, CriterionRegistry, Exe
 from everstep.agent_domain.errors import UnknownName
 from everstep.agent_domain.loop.budget import ExhaustedBudget, OnExhausted
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
+from everstep.agent_domain.loop.explanations import explain_end
 from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.loop import Decision, Infer, Rules, Stop, decide
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason, final_situation
@@ -148,11 +149,13 @@ class _Comparer:
                 because = "the model would have read another reminder of repeated calls"
                 return self._result(ChangedEnd.UNDETERMINED, point.step, because)
             case Stop(), Infer():
-                return self._result(ChangedEnd.LATER, point.step, f"{own.by} does not end it")
+                return self._result(
+                    ChangedEnd.LATER, point.step, f"goes on; the record ends here, {own.sentence}"
+                )
             case Infer(), Stop():
                 return self._earlier(point.step, other)
             case Stop(), Stop() if own.ending() != other.ending():
-                return self._result(ChangedEnd.OTHERWISE, point.step, f"{other.by} decides", other.reason)
+                return self._result(ChangedEnd.OTHERWISE, point.step, other.sentence, other.reason)
             case _:
                 return None
 
@@ -170,7 +173,7 @@ class _Comparer:
         return None
 
     def _earlier(self, step: int, other: "_Decided") -> WhatIfResult:
-        return self._result(ChangedEnd.EARLIER, step, f"{other.by} ends it", other.reason)
+        return self._result(ChangedEnd.EARLIER, step, other.sentence, other.reason)
 
     def _result(
         self, verdict: ChangedEnd, step: int | None, because: str = "", would: str | None = None
@@ -239,6 +242,14 @@ class _Decided:
     def by(self) -> str:
         """The criterion that decided."""
         return self.outcome.resolved_by if self.outcome else "nothing"
+
+    @property
+    def sentence(self) -> str:
+        """Why a decision to stop ends the execution, with its numbers."""
+        if not isinstance(self.decision, Stop):
+            return ""
+        ended = self.facts.ended(self.decision.outcome, self.rules.error_policy)
+        return explain_end(self.decision.outcome, ended)
 
     @property
     def reason(self) -> StopReason | None:

@@ -146,4 +146,4 @@ def _row(label: str, sides: ComparedValue[str]) -> tuple[Text, Text, Text]:
 
 
 def _side(text: str | None) -> Text:
-    return styled("none", QUIET) if text is None else styled(cut_text(text, False), CHANGED)
+    return styled(cut_text(text, False), CHANGED) if text else styled("none", QUIET)

@@ -149,7 +149,7 @@ def _call_lines(call: ComparedCall) -> Iterator[str]:
 def _side_lines(name: str, sides: ComparedValue[str]) -> Iterator[str]:
     """Yield a text that differs, one line for each side that has it."""
     for side, text in (("A", sides.a), ("B", sides.b)):
-        if text is not None:
+        if text:
             yield f"      {name:<8}{side}  {_shown(text)}"
 
 

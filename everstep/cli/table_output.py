@@ -56,6 +56,8 @@ def print_rows(rows: Sequence[T], columns: Sequence[Column[T]], line: Callable[[
         for row in rows:
             echo(line(row))
         return
+    if not rows:
+        return
     # Imported here because a pipe does not need it.
     from everstep.cli.console import NARROW, open_console  # noqa: PLC0415
 

@@ -102,8 +102,7 @@ class TableOutput:
 
     def end(self, report: WhatIfReport, next_cursor: str | None) -> None:
         """Print the table and the sums."""
-        if self.rows:
-            print_rows(self.rows, _COLUMNS, _table_line)
+        print_rows(self.rows, _COLUMNS, _table_line)
         if self.found > MOST_ROWS:
             print_line(f"and {self.found - MOST_ROWS} more: --json and --csv have all")
         if draws_pages():

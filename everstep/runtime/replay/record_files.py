@@ -91,13 +91,18 @@ def record_files(paths: Iterable[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
+        if not path.exists():
+            raise InvalidInput(f"there is no file or folder {path}")
         if path.is_dir():
             inside = [file for file in sorted(path.rglob("*.json")) if _is_record(file)]
             if not inside:
                 raise InvalidInput(f"the folder {path} has no exported run in it")
             found.extend(inside)
         elif path.suffix == ".py":
-            found.append(path.with_name(f"{path.stem.removeprefix('test_')}.json"))
+            data = path.with_name(f"{path.stem.removeprefix('test_')}.json")
+            if not data.exists():
+                raise InvalidInput(f"{path} is not an exported test: there is no {data.name} beside it")
+            found.append(data)
         else:
             found.append(path)
     return list(dict.fromkeys(found))

@@ -132,7 +132,7 @@ class TestOtherPolicies:
             StopReason.STEPS_LIMIT,
         )
         assert (found.saved.tokens, found.saved.seconds, found.saved.cost_usd) == (45, 3.0, Decimal("1.5"))
-        assert found.because == "StepsLimit ends it"
+        assert found.because == "stopped: 3 of 3 steps"
 
     def test_an_unknown_cost_of_the_rest_is_unknown(self) -> None:
         """15.2.1"""

@@ -59,7 +59,7 @@ def test_an_execution_is_written_with_the_step_where_it_parts() -> None:
         "status": "completed",
         "stop_reason": "completed",
         "would_stop_by": "steps_limit",
-        "because": "StepsLimit ends it",
+        "because": "stopped: 2 of 2 steps",
         "tokens_saved": 20,
         "cost_saved": 0.5,
         "seconds_saved": 2.0,

@@ -51,10 +51,10 @@ async def test_a_run_that_parts_is_shown_as_table_json_and_csv(desk: CommandLine
     assert dict(zip(header, line, strict=True))["id"] == name
 
     lines = await desk.output_of(*options)
-    assert f"{name}  clerk  earlier       after step 0: StepsLimit ends it" in lines
+    assert f"{name}  clerk  earlier       after step 0: stopped: the step limit was reached" in lines
     assert "ended earlier  1\n" in lines
     page = await desk.output_of("--color", "always", *options, COLUMNS="100")
-    assert re.search(rf"{name}  clerk .* 0 .*StepsLimit ends it", page), page
+    assert re.search(rf"{name}  clerk .* 0 .*stopped: the step limit", page), page
     assert "ended earlier" in page
 
 
