@@ -119,15 +119,21 @@ class NewEntry:
     fallback_key: str | None = None
     """The key if the first one is used: the entry replaces what the earlier one says."""
 
-    @property
-    def facts_text(self) -> str:
-        """The facts as canonical JSON."""
-        return canonical_json(self.facts)
+    def text_after_time(self, execution_id: UUID) -> str:
+        """Return the part of the entry's text from its time to its position, which the store adds.
 
-    @property
-    def digests_text(self) -> str:
-        """The digests as canonical JSON."""
-        return canonical_json(self.digests)
+        The whole text is `{"at":"`, the time, this part, the position, and
+        `,"previous":"` with the hash before it and `","version":1}`.
+        """
+        middle = canonical_json(
+            {
+                "digests": self.digests,
+                "execution_id": str(execution_id),
+                "facts": self.facts,
+                "kind": self.kind,
+            }
+        )
+        return f'",{middle[1:-1]},"position":'
 
     @property
     def ends(self) -> bool:
@@ -227,9 +233,12 @@ def seal(execution_id: UUID, head: LedgerHead, new: NewEntry, at: datetime, **mo
     return LedgerEntry(execution_id, position, text, digest(text), at)
 
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+
+
 def canonical_json(value: object) -> str:
     """Return a value as JSON with sorted keys and without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def digest(text: str) -> str:

@@ -4,6 +4,7 @@ from sqlalchemy import text
 
 from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.execution_statements import ALLOWED
+from everstep.store.ledger_statements import append_ledger_sql
 from everstep.store.step_statements import ADD_MODEL_USAGE, ADD_USAGE
 from everstep.store.stream_statements import ITS_STREAM, POSITIONS, append_sql
 from everstep.store.transcript_statements import IN_LAST_STEPS
@@ -74,6 +75,9 @@ NOTE_PROGRESS = text(f"""
 _DONE_AND_CLOSED = "EXISTS (SELECT 1 FROM done) AND (SELECT count(*) FROM closed) >= 0"
 """Counting the closed requests forces PostgreSQL to lock them before the stream."""
 
+_DONE_AND_PLACED = "EXISTS (SELECT 1 FROM done) AND (SELECT count(*) FROM placed) >= 0"
+"""Counting the places forces PostgreSQL to lock the stream before the head of the ledger."""
+
 RECORD_CALL = text(f"""
     WITH done AS (
         UPDATE agent_tool_calls
@@ -99,7 +103,7 @@ RECORD_CALL = text(f"""
          WHERE execution_id = :execution_id AND call_id = :call_id AND state = 'open'
            AND done.need IN ('approval', 'input')
      RETURNING id
-    ), {append_sql(ITS_STREAM, _DONE_AND_CLOSED)}
+    ), {append_sql(ITS_STREAM, _DONE_AND_CLOSED)}, {append_ledger_sql([False], _DONE_AND_PLACED)}
     SELECT done.step, {POSITIONS} FROM done LEFT JOIN placed ON true ORDER BY seq
 """)  # noqa: S608 -- constants only
 """Returns no row, and writes nothing, if the call does not exist or has its result; otherwise the position of

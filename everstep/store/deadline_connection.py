@@ -19,8 +19,10 @@ from psycopg import waiting
 from psycopg.abc import PQGen
 from psycopg.errors import ConnectionTimeout
 from psycopg.pq import ConnStatus, TransactionStatus
+from psycopg.types.numeric import Int8Dumper
 
 from everstep.store.flat_arrays import FlatArrayDumper
+from everstep.store.prepared_statements import PreparedStatements
 
 T = TypeVar("T")
 
@@ -61,7 +63,6 @@ class ServerLink:
         except TimeoutError:
             raise ConnectionTimeout(f"no connection within {self.connect_seconds:g} seconds") from None
         connection.link = self
-        connection.adapters.register_dumper(list, FlatArrayDumper)
         return connection
 
     def is_suspect(self, connection: "ServerConnection") -> bool:
@@ -75,6 +76,10 @@ class ServerConnection(psycopg.AsyncConnection[Any]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.link: ServerLink | None = None
+        self.adapters.register_dumper(list, FlatArrayDumper)
+        # A statement is prepared for the types of its parameters: whole numbers have one, small or large.
+        self.adapters.register_dumper(int, Int8Dumper)
+        self.statements = PreparedStatements(self)
         self.connected_at = monotonic()
 
     async def wait(

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from everstep.agent_domain.capabilities.rights import Decider
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.storage.budget_ledger import BudgetRequest, RaiseBudget
 from everstep.agent_domain.storage.calls import InnerReply, RecordCall
@@ -398,16 +399,19 @@ def end_entry(settlement: Settlement, end: EndFacts, digest: str) -> NewEntry:
 
 
 def _line_digests(values: Values, step: int) -> dict[str, str]:
-    """Return the digests of lines of one step."""
-    return _placed_digests({**values, "steps": [step] * len(values["places"])})
+    """Return the digests of lines of one step among the parameters of a statement."""
+    lines = zip(*(values[name] for name in _LINE), strict=True)
+    return {f"message/{step}/{idx}": digest_of(*parts) for idx, *parts in lines}
 
 
 def _placed_digests(values: Values) -> dict[str, str]:
-    """Return the digests of the lines among the parameters of a statement."""
-    lines = zip(
-        *(values[name] for name in ("steps", "places", "roles", "contents", "metadatas")), strict=True
-    )
+    """Return the digests of lines of several steps among the parameters of a statement."""
+    lines = zip(values["steps"], *(values[name] for name in _LINE), strict=True)
     return {f"message/{step}/{idx}": digest_of(*parts) for step, idx, *parts in lines}
+
+
+_LINE = ("places", "roles", "contents", "metadatas")
+"""The parameters of transcript lines."""
 
 
 def placed_line_digests(lines: Iterable[tuple[int, TranscriptLine]]) -> dict[str, str]:
@@ -418,14 +422,11 @@ def placed_line_digests(lines: Iterable[tuple[int, TranscriptLine]]) -> dict[str
     }
 
 
-def entry_values(entries: Sequence[NewEntry]) -> dict[str, Any]:
+def entry_values(ref: ExecutionRef, entries: Sequence[NewEntry]) -> dict[str, Any]:
     """Return the parameters of entries to append."""
-    return {
-        "kinds": [str(entry.kind) for entry in entries],
-        "keys": [entry.key for entry in entries],
-        "fallbacks": [entry.fallback_key for entry in entries],
-        "facts": [entry.facts_text for entry in entries],
-        "digests": [entry.digests_text for entry in entries],
-        "ending": [entry.ends for entry in entries],
-        "opens": any(entry.kind is EntryKind.ACCEPTED for entry in entries),
-    }
+    values: dict[str, Any] = {"ends": any(entry.ends for entry in entries)}
+    for number, entry in enumerate(entries, 1):
+        values[f"key_{number}"] = entry.key
+        values[f"fallback_{number}"] = entry.fallback_key
+        values[f"body_{number}"] = entry.text_after_time(ref.execution_id)
+    return values

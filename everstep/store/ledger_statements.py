@@ -5,75 +5,96 @@ writers of the same key have locked another row before: a step, a call, a reques
 sees the other's entry, although a statement's snapshot is older than the lock of the head.
 """
 
-from sqlalchemy import text
+from collections.abc import Sequence
+from functools import cache
 
-_NEXT_ENTRY = """'{"at":"' || to_char(chain.at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-                      || '","digests":' || fresh.digests || ',"execution_id":"' || CAST(:execution_id AS uuid)
-                      || '","facts":' || fresh.facts || ',"kind":"' || fresh.kind
-                      || '","position":' || chain.position + 1
-                      || ',"previous":"' || chain.hash || '","version"\\:1}'"""
-"""The canonical JSON of an entry, as `seal` of `everstep.agent_domain.storage.ledger` writes it."""
+from sqlalchemy import TextClause, text
 
-APPEND_ENTRIES = text(f"""
-    WITH RECURSIVE head AS (
+_CONDITIONS = {
+    None: "true",
+    "step": """EXISTS (SELECT 1 FROM agent_steps
+                        WHERE execution_id = :execution_id AND number = :guard AND facts IS NOT NULL)""",
+    "begun": "EXISTS (SELECT 1 FROM agent_steps WHERE execution_id = :execution_id AND number = :guard)",
+    "request": "EXISTS (SELECT 1 FROM agent_requests WHERE execution_id = :execution_id AND id = :guard)",
+    # A repeated request to accept an execution does not lock its chain.
+    "opens": "position = 0",
+}
+"""The conditions without which nothing is appended, by their names."""
+
+
+@cache
+def append_entries(fallbacks: tuple[bool, ...], condition: str | None = None) -> TextClause:
+    """Return the statement that appends entries, as the last one of a transaction.
+
+    Args:
+        fallbacks: Whether each entry has another key to use if its first one is used.
+        condition: The name of a condition, whose value is `:guard`.
+    """
+    return text(f"WITH {append_ledger_sql(fallbacks, _CONDITIONS[condition])} SELECT 1")
+
+
+def append_ledger_sql(fallbacks: Sequence[bool], condition: str) -> str:
+    """Append the entries whose keys are new, in order, to a chain that is open.
+
+    Executions of older releases have no chain. Every step appends, so each entry has a part of its own: one
+    that joins lists takes three times as long, and reads the whole chain if the planner decides so.
+    """
+    last = len(fallbacks)
+    lines = ", ".join(f"(position_{n}, key_{n}, entry_{n}, hash_{n})" for n in range(1, last + 1))
+    return f"""
+    ledger_head AS (
         SELECT position, hash
           FROM agent_ledger_heads
-         WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND NOT is_closed
-           -- A repeated request to accept an execution does not lock its chain.
-           AND (NOT :opens OR position = 0)
+         WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND NOT is_closed AND {condition}
            FOR NO KEY UPDATE
-    ), keyed AS (
-        SELECT e.kind, e.facts, e.digests, e.ends, e.place,
-               CASE WHEN NOT EXISTS (SELECT 1 FROM agent_ledger known
-                                      WHERE known.execution_id = :execution_id AND known.key = e.key)
-                    THEN e.key ELSE e.fallback END AS key
-          FROM head,
-               unnest(CAST(:kinds AS text[]), CAST(:keys AS text[]), CAST(:fallbacks AS text[]),
-                      CAST(:facts AS text[]), CAST(:digests AS text[]), CAST(:ending AS boolean[]))
-               WITH ORDINALITY AS e(kind, key, fallback, facts, digests, ends, place)
-         WHERE (CAST(:guard_call AS text) IS NULL
-                OR EXISTS (SELECT 1 FROM agent_tool_calls
-                            WHERE execution_id = :execution_id AND call_id = :guard_call AND state = 'done'))
-           AND (CAST(:guard_step AS int) IS NULL
-                OR EXISTS (SELECT 1 FROM agent_steps
-                            WHERE execution_id = :execution_id AND number = :guard_step
-                              AND facts IS NOT NULL))
-           AND (CAST(:guard_begun AS int) IS NULL
-                OR EXISTS (SELECT 1 FROM agent_steps
-                            WHERE execution_id = :execution_id AND number = :guard_begun))
-           AND (CAST(:guard_request AS uuid) IS NULL
-                OR EXISTS (SELECT 1 FROM agent_requests
-                            WHERE execution_id = :execution_id AND id = :guard_request))
-    ), fresh AS (
-        SELECT keyed.*, row_number() OVER (ORDER BY place) AS number
-          FROM keyed
-         WHERE key IS NOT NULL
-           AND NOT EXISTS (SELECT 1 FROM agent_ledger known
-                            WHERE known.execution_id = :execution_id AND known.key = keyed.key)
-    ), chain AS (
-        -- The time is taken once the head is locked.
-        SELECT CAST(0 AS bigint) AS number, head.position, head.hash, CAST(NULL AS text) AS entry,
-               clock_timestamp() AS at
-          FROM head
-     UNION ALL
-        SELECT fresh.number, chain.position + 1, encode(sha256(convert_to(line.entry, 'UTF8')), 'hex'),
-               line.entry, chain.at
-          FROM chain
-          JOIN fresh ON fresh.number = chain.number + 1,
-               LATERAL (SELECT {_NEXT_ENTRY} AS entry) AS line
-    ), added AS (
+    ), chained AS ({_chain_sql(fallbacks)}
+    ), ledger AS (
         INSERT INTO agent_ledger (execution_id, position, tenant_id, key, entry, hash, recorded_at)
-        SELECT :execution_id, chain.position, :tenant_id, fresh.key, chain.entry, chain.hash, chain.at
-          FROM chain
-          JOIN fresh ON fresh.number = chain.number
-    )
-    UPDATE agent_ledger_heads
-       SET position = last.position, hash = last.hash, is_closed = (SELECT bool_or(ends) FROM fresh)
-      FROM (SELECT position, hash FROM chain WHERE number > 0 ORDER BY number DESC LIMIT 1) AS last
-     WHERE execution_id = :execution_id
-""")  # noqa: S608 -- constants only
-"""Appends the entries whose keys are new, in order. Writes nothing if the chain is closed, or if there is
-none, as for executions of older releases."""
+        SELECT :execution_id, line.position, :tenant_id, line.key, line.entry, line.hash, chained.at
+          FROM chained, LATERAL (VALUES {lines}) AS line (position, key, entry, hash)
+         WHERE line.key IS NOT NULL
+    ), moved AS (
+        UPDATE agent_ledger_heads AS head
+           SET position = chained.position_{last}, hash = chained.hash_{last}, is_closed = :ends
+          FROM chained
+         WHERE head.execution_id = :execution_id AND chained.position_{last} > chained.position_0
+    )"""  # noqa: S608 -- constants only
+
+
+def _chain_sql(fallbacks: Sequence[bool]) -> str:
+    """Compute the entries from the locked head, in one row. `OFFSET 0` has each value computed once."""
+    chain = "SELECT position AS position_0, hash AS hash_0, clock_timestamp() AS at FROM ledger_head"
+    moment = """to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS moment"""
+    chain = _with_columns(chain, moment)
+    for number, has_fallback in enumerate(fallbacks, 1):
+        before = number - 1
+        key = _new_key_sql(f"key_{number}", f"fallback_{number}" if has_fallback else None)
+        # As `seal` of `everstep.agent_domain.storage.ledger` writes it; null if there is none.
+        entry = f"""'{{"at":"' || moment || CAST(:body_{number} AS text) || position_{before} + 1
+                    || ',"previous":"' || hash_{before} || '","version"\\:1}}'"""
+        chain = _with_columns(chain, f"{key} AS key_{number}")
+        chain = _with_columns(chain, f"CASE WHEN key_{number} IS NOT NULL THEN {entry} END AS entry_{number}")
+        chain = _with_columns(
+            chain,
+            f"position_{before} + CAST(key_{number} IS NOT NULL AS int) AS position_{number}",
+            f"coalesce(encode(sha256(convert_to(entry_{number}, 'UTF8')), 'hex'), hash_{before})"
+            f" AS hash_{number}",
+        )
+    return chain
+
+
+def _with_columns(rows: str, *columns: str) -> str:
+    return f"""
+        SELECT *, {", ".join(columns)} FROM ({rows} OFFSET 0) AS before"""  # noqa: S608 -- constants only
+
+
+def _new_key_sql(name: str, fallback: str | None) -> str:
+    """Return the first of the keys that no entry has, or null."""
+    otherwise = _new_key_sql(fallback, None) if fallback else "NULL"
+    return f"""CASE WHEN NOT EXISTS (SELECT 1 FROM agent_ledger
+                                      WHERE execution_id = :execution_id AND key = CAST(:{name} AS text))
+                    THEN CAST(:{name} AS text) ELSE {otherwise} END"""  # noqa: S608 -- constants only
+
 
 OPEN_CHAIN = """
         INSERT INTO agent_ledger_heads (execution_id, tenant_id)

@@ -45,7 +45,7 @@ class PostgresCalls(PostgresWriter):
         async with self._transaction() as connection:
             await connection.together(
                 (call_statements.ASK, execution_key(ref) | values),
-                *ledger_writes(ref, [entry], guard_request=identity),
+                *ledger_writes(ref, [entry], request=identity),
                 last=True,
             )
 
@@ -84,14 +84,12 @@ class PostgresCalls(PostgresWriter):
         ref = record.ref
         news = bodies.session_envelopes_from(ref.execution_id, record.events)
         values = parameters.result_values(record)
-        result = (
-            call_statements.RECORD_CALL,
-            execution_key(ref) | values | parameters.envelope_values(news),
-        )
-        entry = ledger_entries.call_entry(record, values)
-        entries = ledger_writes(ref, [entry], guard_call=record.record.call_id)
+        entry = ledger_entries.entry_values(ref, [ledger_entries.call_entry(record, values)])
+        given = execution_key(ref) | values | parameters.envelope_values(news) | entry
         async with self._transaction() as connection:
-            done, _ = await self._execute_with_append(connection, ref, result, *entries, last=True)
+            (done,) = await self._execute_with_append(
+                connection, ref, (call_statements.RECORD_CALL, given), last=True
+            )
             if done.first() is None:
                 return await self._find_call_record(connection, ref, record.record.call_id)
             self._push_after_commit(connection, ref, news, done)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Row
@@ -10,7 +10,14 @@ from sqlalchemy import Row
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.audit import AuditedExecution
-from everstep.agent_domain.storage.ledger import LedgerEntry, LedgerHead, LedgerPage, NewEntry, PeriodPage
+from everstep.agent_domain.storage.ledger import (
+    EntryKind,
+    LedgerEntry,
+    LedgerHead,
+    LedgerPage,
+    NewEntry,
+    PeriodPage,
+)
 from everstep.store import ledger_statements
 from everstep.store.cursors import LedgerCursor, page_size
 from everstep.store.errors import error_translation
@@ -19,21 +26,30 @@ from everstep.store.parameters import execution_key
 from everstep.store.reading import PostgresReader
 from everstep.store.transaction import BEGIN_SNAPSHOT, BoundStatement, transaction
 
-_NO_GUARD = dict.fromkeys(("guard_call", "guard_step", "guard_begun", "guard_request"))
+MOST_ENTRIES: Final = 4
+"""The most entries that one statement appends."""
 
 
-def ledger_writes(ref: ExecutionRef, entries: Sequence[NewEntry], **guards: Any) -> list[BoundStatement]:
-    """Return the statement that appends entries, as the last one of a transaction.
+def ledger_writes(
+    ref: ExecutionRef, entries: Sequence[NewEntry], **guards: UUID | int | str
+) -> list[BoundStatement]:
+    """Return the statements that append entries, as the last ones of a transaction.
 
     Args:
         ref: The execution.
         entries: What to append; nothing for none.
-        guards: A call, a step or a request without whose record nothing is appended.
+        guards: A `step`, a `begun` step or a `request` without whose record nothing is appended.
     """
-    if not entries:
-        return []
-    values = execution_key(ref) | entry_values(entries) | _NO_GUARD | guards
-    return [(ledger_statements.APPEND_ENTRIES, values)]
+    condition, guard = next(iter(guards.items()), (None, None))
+    if entries and entries[0].kind is EntryKind.ACCEPTED:
+        condition = "opens"
+    writes = list[BoundStatement]()
+    for first in range(0, len(entries), MOST_ENTRIES):
+        batch = entries[first : first + MOST_ENTRIES]
+        fallbacks = tuple(entry.fallback_key is not None for entry in batch)
+        values = execution_key(ref) | entry_values(ref, batch) | {"guard": guard}
+        writes.append((ledger_statements.append_entries(fallbacks, condition), values))
+    return writes
 
 
 class PostgresLedger(PostgresReader):

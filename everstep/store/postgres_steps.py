@@ -36,7 +36,7 @@ from everstep.store.parameters import execution_key
 from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
 from everstep.store.tables import steps, tool_calls
-from everstep.store.transaction import QueryResult, Transaction
+from everstep.store.transaction import BoundStatement, QueryResult, Transaction
 
 
 class PostgresSteps(PostgresWriter):
@@ -106,7 +106,7 @@ class PostgresSteps(PostgresWriter):
         async with self._transaction() as connection:
             found, _ = await connection.together(
                 (step_statements.NOTE_FAILURE, values),
-                *ledger_writes(ref, [entry], guard_begun=number),
+                *ledger_writes(ref, [entry], begun=number),
                 last=True,
             )
         if found.first() is None:
@@ -151,14 +151,18 @@ class PostgresSteps(PostgresWriter):
             asked.append((step_statements.BEGIN_STEP, execution_key(ref) | begun))
             entries += ledger_entries.begin_entries(begins, begun)
         news = bodies.session_envelopes_from(ref.execution_id, reply.events)
-        told = parameters.envelope_values(news)
         values = parameters.reply_values(reply)
-        asked.append((step_statements.RECORD_REPLY, execution_key(ref) | values | told))
         entries.append(ledger_entries.reply_entry(reply, values))
-        settling = [*budget_values.settling(ref, reply.spending), *ledger_writes(ref, entries)]
+        given = execution_key(ref) | values | parameters.envelope_values(news)
+        later = list[BoundStatement]()
+        if reply.spending:
+            later = [*budget_values.settling(ref, reply.spending), *ledger_writes(ref, entries)]
+        else:
+            given |= ledger_entries.entry_values(ref, entries)
+        asked.append((step_statements.record_reply(0 if later else len(entries)), given))
         async with self._transaction() as connection:
             try:
-                answers = await self._execute_with_append(connection, ref, *asked, *settling, last=True)
+                answers = await self._execute_with_append(connection, ref, *asked, *later, last=True)
                 locked, recorded = answers[0], answers[len(asked) - 1]
             except IntegrityError as error:
                 if not _is_call_id_conflict(error):
@@ -200,7 +204,7 @@ class PostgresSteps(PostgresWriter):
             locked, recorded, *_ = await connection.together(
                 (execution_statements.LOCK_EXECUTION, execution_key(ref)),
                 (step_statements.RECORD_PROCESSING, values),
-                *ledger_writes(ref, [entry], guard_step=record.number),
+                *ledger_writes(ref, [entry], step=record.number),
                 last=True,
             )
             known = recorded.first()

@@ -1,8 +1,11 @@
 """SQL statements of steps."""
 
-from sqlalchemy import text
+from functools import cache
+
+from sqlalchemy import TextClause, text
 
 from everstep.store.columns import IS_UNDER_WAY
+from everstep.store.ledger_statements import append_ledger_sql
 from everstep.store.stream_statements import ITS_STREAM, POSITIONS, append_sql
 from everstep.store.transcript_statements import APPEND_FRESH_LINES
 
@@ -139,7 +142,32 @@ ADD_MODEL_USAGE = """
                cost_usd = used.cost_usd + excluded.cost_usd,
                known_cost_usd = used.known_cost_usd + excluded.known_cost_usd"""
 
-RECORD_REPLY = text(f"""
+_FRESH_AND_PLACED = "EXISTS (SELECT 1 FROM fresh) AND (SELECT count(*) FROM placed) >= 0"
+"""Counting the places forces PostgreSQL to lock the stream before the head of the ledger."""
+
+
+@cache
+def record_reply(entries: int) -> TextClause:
+    """Return the statement that records a reply, under the execution's lock.
+
+    It returns the facts that an earlier attempt recorded and writes nothing, also if the execution has ended.
+    Otherwise it returns the position of each envelope.
+
+    Args:
+        entries: How many entries of the ledger it appends. With budgets, which are locked before the ledger,
+            a later statement appends them.
+    """
+    ledger = f", {append_ledger_sql([False] * entries, _FRESH_AND_PLACED)}" if entries else ""
+    return text(f"""{_RECORD_REPLY}{ledger}
+    SELECT known.facts, {POSITIONS}
+      FROM (VALUES (1)) AS one
+      LEFT JOIN known ON true
+      LEFT JOIN placed ON true
+     ORDER BY seq
+""")  # noqa: S608 -- constants only
+
+
+_RECORD_REPLY = f"""
     WITH known AS (
         SELECT facts
           FROM agent_steps
@@ -185,15 +213,7 @@ RECORD_REPLY = text(f"""
                step_count = greatest(step_count, :step_count), updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
-    ), {append_sql(ITS_STREAM, "EXISTS (SELECT 1 FROM fresh)")}
-    SELECT known.facts, {POSITIONS}
-      FROM (VALUES (1)) AS one
-      LEFT JOIN known ON true
-      LEFT JOIN placed ON true
-     ORDER BY seq
-""")  # noqa: S608 -- constants only
-"""Under the execution's lock. Returns the facts that an earlier attempt recorded and writes nothing, also if
-the execution has ended. Otherwise returns the position of each envelope."""
+    ), {append_sql(ITS_STREAM, "EXISTS (SELECT 1 FROM fresh)")}"""  # noqa: S608 -- constants only
 
 NOTE_PARTIAL = text("""
     UPDATE agent_steps

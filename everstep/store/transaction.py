@@ -1,8 +1,8 @@
 """A transaction that sends statements straight to the driver, several of them in one round trip.
 
-SQLAlchemy keeps the connections and renders composed statements. Statements in text form are sent by psycopg
-in pipeline mode: `BEGIN` travels with the first, and each has its own snapshot. That takes a third of the
-time, which counts because every step of every execution passes through here.
+SQLAlchemy keeps the connections and renders composed statements. Statements in text form are prepared, and
+sent in batches (`prepared_statements.py`): `BEGIN` travels with the first, and each has its own snapshot.
+Every step of every execution passes through here.
 
 Only a connection that is known to be outside of any pipeline and any transaction returns to the pool. One
 whose work was interrupted does not, regardless of its apparent state.
@@ -18,17 +18,20 @@ from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import namedtuple_row
 from sqlalchemy import Executable, TextClause
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from everstep.store.deadline_connection import ServerConnection
+from everstep.store.prepared_statements import Query
+
 BEGIN = b"BEGIN"
 BEGIN_SNAPSHOT = b"BEGIN ISOLATION LEVEL REPEATABLE READ"
 """Every statement sees the snapshot of the first one."""
 
-COMMIT = b"COMMIT"
+_COMMIT = Query(b"COMMIT")
+_ROLLBACK = Query(b"ROLLBACK")
 
 BoundStatement: TypeAlias = tuple[TextClause, Mapping[str, Any]]
 
@@ -38,7 +41,6 @@ class QueryResult:
     """The rows of a statement; columns are attributes."""
 
     rows: Sequence[Any]
-    rowcount: int
 
     def all(self) -> Sequence[Any]:
         """Return every row."""
@@ -80,7 +82,7 @@ class Transaction:
         if self._begin:
             await self.together()
         found = await self._connection.execute(statement, values)
-        return QueryResult(found.all() if found.returns_rows else (), found.rowcount)
+        return QueryResult(found.all() if found.returns_rows else ())
 
     async def together(self, *asked: BoundStatement, last: bool = False) -> list[QueryResult]:
         """Execute statements in order, with one wait for all of their results.
@@ -97,24 +99,19 @@ class Transaction:
         if last:
             # Take a pending cancellation before anything is committed.
             await asyncio.sleep(0)
+        queries = [_bind(statement, values) for statement, values in asked]
+        opens = begin is not None and (begin is not BEGIN or not last)
+        if begin and opens:
+            self._is_open = True
+            queries.insert(0, Query(begin))
+        if last and self._is_open:
+            queries.append(_COMMIT)
         try:
-            async with self._driver.pipeline():
-                if begin and (begin is not BEGIN or not last):
-                    self._is_open = True
-                    await self._driver.execute(begin)
-                cursors = [await self._send_all(statement, values) for statement, values in asked]
-                if last and self._is_open:
-                    await self._driver.execute(COMMIT)
-            answers = [QueryResult(await _rows(cursor), cursor.rowcount) for cursor in cursors]
+            found = await self._driver.statements.run(queries)
         except psycopg.Error as error:
             raise _dbapi_error(error) from error
         self._is_open = self._is_open and not last
-        return answers
-
-    async def _send_all(self, statement: TextClause, values: Mapping[str, Any]) -> psycopg.AsyncCursor[Any]:
-        sql, names = _compile(statement)
-        cursor = psycopg.AsyncRawCursor(self._driver, row_factory=namedtuple_row)
-        return await cursor.execute(sql, [values[name] for name in names])
+        return [QueryResult(rows) for rows in found[opens : opens + len(asked)]]
 
     def call_after_commit(self, then: Callable[[], None]) -> None:
         """Call a function after the commit, and never after a rollback."""
@@ -135,7 +132,7 @@ class Transaction:
             if self._driver.pgconn.pipeline_status != PipelineStatus.OFF:
                 await self.abandon()
             elif self._driver.info.transaction_status is not TransactionStatus.IDLE:
-                await self._driver.rollback()
+                await self._driver.statements.run([_ROLLBACK])
         except psycopg.Error:
             await self.abandon()
         except BaseException:
@@ -168,13 +165,14 @@ async def transaction(engine: AsyncEngine, begin: bytes = BEGIN) -> AsyncGenerat
             raise
 
 
-def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
+def _driver(connection: AsyncConnection) -> ServerConnection:
     proxy: Any = connection.sync_connection
     return proxy.connection.driver_connection
 
 
-async def _rows(cursor: psycopg.AsyncCursor[Any]) -> list[Any]:
-    return await cursor.fetchall() if cursor.rownumber is not None else []
+def _bind(statement: TextClause, values: Mapping[str, Any]) -> Query:
+    sql, names = _compile(statement)
+    return Query(sql, [values[name] for name in names])
 
 
 @cache

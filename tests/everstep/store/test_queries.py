@@ -40,6 +40,7 @@ from tests.everstep.store.store_words import (
     an_event,
     publishing,
     result_record,
+    run_step,
 )
 
 # The number of times that each method waits for the server: every step of every agent uses some of them.
@@ -273,6 +274,21 @@ class TestIndexes:
                 page, _, _ = plan.partition("SubPlan")
                 assert name not in PAGES or "Sort" not in page, f"{name}:\n{plan}"
 
+    async def test_an_entry_of_the_ledger_is_found_by_its_key(
+        self, own_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Otherwise each step of a long execution would read the whole chain."""
+        ref = await accept_execution(own_store)
+        await run_step(own_store, ref)
+        asked = record_statements(monkeypatch)
+
+        await own_store.note_failure(ref, 1, 1)
+
+        (plan,) = [plan_of(own_store.engine, each) for each, _ in asked if "ledger_head" in each[0].text]
+        reads = [line for line in plan.splitlines() if "Scan" in line and " on agent_ledger " in line]
+        assert reads, plan
+        assert len(re.findall(r"Index Cond: .*\(key = ", plan)) == len(reads), plan
+
     async def test_a_page_of_a_long_execution_reads_its_own_rows_only(
         self, own_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -287,7 +303,7 @@ class TestIndexes:
         assert [step.number for step in page.rows] == list(range(501, 511))
         assert page.cursor == "510"
         assert {(len(step.messages), len(step.calls)) for step in page.rows} == {(2, 1)}
-        assert [answer.rowcount for _, answer in asked] == [11, 20, 10, 0]
+        assert [len(answer.rows) for _, answer in asked] == [11, 20, 10, 0]
         plans = [plan_of(own_store.engine, each) for each, _ in asked[:3]]
         for plan, place in zip(plans, ("number", "step", "step"), strict=True):
             assert "Index Scan" in plan, plan

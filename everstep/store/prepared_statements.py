@@ -1,0 +1,168 @@
+"""The statements that a connection has prepared, and how several of them are sent together.
+
+psycopg's own pipeline waits for the socket after each statement, and keeps a cursor for each. Here a batch is
+written at once and read at once, through psycopg's interface to libpq. A statement is prepared when it is
+first sent, so that the server parses it once for each connection.
+"""
+
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import InvalidSqlStatementName, error_from_result
+from psycopg.pq import ConnStatus, ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
+
+RowMaker: TypeAlias = Callable[[Sequence[Any]], Any]
+
+UNKNOWN: Final = 0
+"""The type of texts and of NULL, which the server infers from the statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A statement in the server's syntax, with a value for each placeholder."""
+
+    sql: bytes
+    values: Sequence[Any] = ()
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A statement that the server knows by a name, with parameters of these types."""
+
+    name: bytes
+    types: tuple[int, ...]
+    make_row: RowMaker | None = None
+    """Makes its rows, whose columns never change."""
+
+    def accepts(self, types: tuple[int, ...]) -> bool:
+        return types == self.types or all(
+            given in {known, UNKNOWN} for given, known in zip(types, self.types, strict=True)
+        )
+
+
+class _Batch:
+    """What is sent together, and which result belongs to which statement."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self.pgconn = pgconn
+        self.sends = list[Callable[[], None]]()
+        self.added = list[tuple[int, bytes, _Prepared]]()
+        self.executed = list[tuple[int, _Prepared]]()
+
+    def prepare(self, sql: bytes, statement: _Prepared) -> None:
+        self.added.append((len(self.sends), sql, statement))
+        self.sends.append(partial(self.pgconn.send_prepare, statement.name, sql, statement.types))
+
+    def execute(self, statement: _Prepared, values: Sequence[Any], formats: Any) -> None:
+        self.executed.append((len(self.sends), statement))
+        self.sends.append(partial(self.pgconn.send_query_prepared, statement.name, values, formats))
+
+
+class PreparedStatements:
+    """The prepared statements of one connection."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._transformer = Transformer(connection)
+        self._known = dict[bytes, list[_Prepared]]()
+        self._count = 0
+
+    async def run(self, queries: Sequence[Query]) -> list[list[Any]]:
+        """Execute statements in order, and wait once for the rows of all of them.
+
+        Outside of a transaction they are committed together, or not at all.
+
+        Raises:
+            psycopg.Error: A statement failed; those after it were not executed.
+        """
+        if not queries:
+            return []
+        batch = _Batch(self._connection.pgconn)
+        for query in queries:
+            self._add(batch, query)
+        results = list[PGresult]()
+        try:
+            results = await self._connection.wait(_exchange(batch))
+        finally:
+            self._forget_failed(batch, results)
+        failed = next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None)
+        if failed is not None:
+            error = error_from_result(failed)
+            if isinstance(error, InvalidSqlStatementName):
+                # A pooler, or an operator, has discarded them.
+                self._known.clear()
+            raise error
+        return [self._rows(statement, results[index]) for index, statement in batch.executed]
+
+    def _add(self, batch: _Batch, query: Query) -> None:
+        values, transformer = query.values, self._transformer
+        dumped = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
+        types = transformer.types or ()
+        known = self._known.setdefault(query.sql, [])
+        statement = next((each for each in known if each.accepts(types)), None)
+        if statement is None:
+            self._count += 1
+            statement = _Prepared(b"everstep_%d" % self._count, types)
+            known.append(statement)
+            batch.prepare(query.sql, statement)
+        batch.execute(statement, dumped, transformer.formats)
+
+    def _forget_failed(self, batch: _Batch, results: Sequence[PGresult]) -> None:
+        """Forget the statements that were not prepared."""
+        for index, sql, statement in batch.added:
+            if index >= len(results) or results[index].status != ExecStatus.COMMAND_OK:
+                self._known[sql].remove(statement)
+
+    def _rows(self, statement: _Prepared, result: PGresult) -> list[Any]:
+        if result.status != ExecStatus.TUPLES_OK:
+            return []
+        self._transformer.set_pgresult(result)
+        if statement.make_row is None:
+            statement.make_row = _row_maker(*(result.fname(column) for column in range(result.nfields)))
+        return self._transformer.load_rows(0, result.ntuples, statement.make_row)
+
+
+@cache
+def _row_maker(*names: bytes) -> RowMaker:
+    columns = [name.decode() for name in names]
+    row = namedtuple("Row", columns, rename=True)  # pyright: ignore[reportUntypedNamedTuple] -- any statement's
+    return row._make
+
+
+def _exchange(batch: _Batch) -> PQGen[list[PGresult]]:
+    """Send a batch, and return the result of each part.
+
+    A generator for psycopg's `wait`: it yields what it waits for.
+    """
+    pgconn = batch.pgconn
+    pgconn.enter_pipeline_mode()
+    for send in batch.sends:
+        send()
+    pgconn.pipeline_sync()
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:
+            # The server may wait for us to read before it reads on.
+            pgconn.consume_input()
+    results = list[PGresult]()
+    while True:
+        while pgconn.is_busy():
+            if (yield Wait.R):
+                pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            if pgconn.status == ConnStatus.BAD:
+                raise psycopg.OperationalError(pgconn.get_error_message())
+        elif result.status == ExecStatus.PIPELINE_SYNC:
+            break
+        else:
+            results.append(result)
+    pgconn.exit_pipeline_mode()
+    return results
