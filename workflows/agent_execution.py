@@ -132,10 +132,15 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
         if decision.outcome is not None:
             facts = self.facts.recorded(decision.outcome) if self.facts.is_applied else self.facts
             self.facts = facts.step_started(workflow.now(), decision.hears)
+        outcome, clock = decision.outcome, self.facts.clock
+        if outcome is None and self.facts.decision_clock:
+            # The step has waited for a budget, and the decision to take it is recorded with its reply.
+            outcome, clock = self.facts.last_outcome, self.facts.decision_clock
+        has_outcome = outcome is not None and decision.number > 1
         request = InferInput(
             ref=self.start.ref,
             number=decision.number,
-            outcome=compact(decision.outcome) if decision.outcome and decision.number > 1 else None,
+            outcome=compact(outcome) if outcome and has_outcome else None,
             hears=decision.hears,
             model_attempts=self.plan.model_attempts,
             info=self.facts.state_info if self.plan.debug else None,
@@ -143,7 +148,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
             marks=self.facts.marks,
             reminder=decision.reminder,
             is_last_turn=decision.is_last_turn,
-            clock=self.facts.clock if decision.outcome and decision.number > 1 else None,
+            clock=clock if has_outcome else None,
         )
         self.describe(f"asking the model for step {decision.number}")
         try:

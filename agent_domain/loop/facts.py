@@ -130,6 +130,8 @@ class ExecutionFacts:
     """The budget that does not cover the next model call."""
     reminder: LoopReminder | None = None
     """What the model reads in the step that waits for a budget."""
+    decision_clock: tuple[float, float] | None = None
+    """The clock of the decision to take the step that waits for a budget, if that is not recorded yet."""
     run: RunContext = NO_RUN_CONTEXT
     """The ids of the user and the request, for criteria; the state has them in `execution.run`."""
 
@@ -290,6 +292,7 @@ class ExecutionFacts:
             is_processed=False,
             steered=self.steered - hears,
             reminder=None,
+            decision_clock=None,
         )
 
     def with_step(self, step: StepFacts) -> "ExecutionFacts":
@@ -408,7 +411,9 @@ class ExecutionFacts:
             reminder: What the model would have read in the step, and reads once it is asked.
         """
         if budget.on_exhausted is OnExhausted.ASK:
-            return replace(self, exhausted=budget, reminder=reminder)
+            # A step that reads messages has recorded them together with the decision.
+            clock = self.decision_clock or (None if hears else self.clock)
+            return replace(self, exhausted=budget, reminder=reminder, decision_clock=clock)
         return replace(self, exhausted=budget, step_started_at=None, steered=self.steered + hears)
 
     def budget_raised(self) -> "ExecutionFacts":

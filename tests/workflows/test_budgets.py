@@ -91,7 +91,7 @@ async def test_an_exhausted_budget_ends_the_execution(
 
 
 async def test_a_person_raises_the_budget_and_the_execution_goes_on(temporal: TemporalClient) -> None:
-    """4.8.6: it waits in the same step, and holds nothing of the budget while it does."""
+    """4.8.6, 15.1.1: it waits in the same step, and holds nothing of the budget while it does."""
     async with at_work(temporal, an_explorer(steps=1, on_exhausted="ask")) as office:
         execution = await office.start(user_id="ann")
         await office.until_waiting(execution)
@@ -125,6 +125,9 @@ async def test_a_person_raises_the_budget_and_the_execution_goes_on(temporal: Te
         result = await final_result(execution)
 
         assert (result.steps, result.stop_reason) == (3, StopReason.COMPLETED)
+        # Each decision is recorded, although its step waited.
+        went_on = "went on: the model called 1 tool: look"
+        assert [step.sentence for step in (await execution.because()).steps][:2] == [went_on, went_on]
         resolved = await execution.all_requests()
         assert [(row.state, row.resolution and row.resolution.value) for row in resolved] == [
             (RequestState.RESOLVED, "2"),
