@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage model chaos check bench docs screens reference fmt python
+.PHONY: help demo test coverage model chaos check bench docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -75,6 +75,9 @@ docs: $(READY)  ## Build the documentation as a site, in site/; dead links are e
 
 reference: $(READY)  ## Generate docs/reference from the code
 	@$(BIN)/python docs/generate.py
+
+exports: $(READY)  ## Export a run of each kind, and run the tests in a fresh clone without servers
+	@$(BIN)/python -m tests.workflows.exported_runs
 
 screens: $(READY)  ## Make the pictures of docs/terminal.md from a local installation; needs tmux
 	@$(BIN)/python docs/screens.py

@@ -47,7 +47,8 @@ async def read_run(
     if row is None:
         raise NotFound("execution", ref.execution_id)
     record = await _read(store, row, agents)
-    if row.started_at is None or not record.messages:
+    # A fork and a retry may have no message of their own.
+    if row.started_at is None or not (record.messages or record.earlier):
         raise NothingRecorded(_nothing_text(row))
     return record
 

@@ -11,7 +11,7 @@ from tests.corpus.policies import POLICIES, examine
 from tests.corpus.rows import EXPECTED, FILE, read_rows, save
 from tests.databases import Databases
 from tests.services import careless, data_directory, make_template
-from tests.workflows.harness import STORAGE, at_work, connect_temporal
+from tests.workflows.harness import STORAGE, connect_temporal
 from tests.workflows.recorded_runs import CASES
 
 
@@ -38,9 +38,7 @@ async def main() -> None:
             STORAGE.databases = databases = OneDatabase(services.database_url)
             temporal = await connect_temporal(services)
             for case in CASES:
-                async with at_work(temporal, case.agent()) as office:
-                    execution = await office.start(case.message, **case.given())
-                    await case.drive(office, execution)
+                await case.run(temporal)
                 sys.stdout.write(f"{case.name}\n")
             await STORAGE.close()
             save(read_rows(databases.shared))

@@ -15,15 +15,16 @@ FILE: Final = FOLDER / "runs.json.gz"
 EXPECTED: Final = FOLDER / "expected.json"
 
 TABLES: Final[Mapping[str, str]] = {
+    "agent_sessions": "created_at, id",
     # Parents come before their children.
     "agent_executions": "created_at, id",
     "agent_steps": "execution_id, number",
     "agent_tool_calls": "execution_id, step, idx",
 }
-"""The tables that a what-if reads, with the order of their rows."""
+"""The tables that a what-if reads, and those to which they refer, with the order of their rows."""
 
-_LEFT_OUT: Final = {"last_snapshot_id"}
-"""Columns that refer to other tables."""
+_LEFT_OUT: Final = {"last_snapshot_id", "last_execution_id"}
+"""Columns that refer to rows that are not here, or that come later."""
 
 Rows: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows by table, each a map of its columns."""
@@ -46,8 +47,8 @@ def _read_table(connection: psycopg.Connection[Any], table: str, order: str) -> 
 def write_rows(url: str, rows: Rows) -> None:
     """Write rows into an empty database."""
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
-        for table, each_row in rows.items():
-            for row in each_row:
+        for table in TABLES:
+            for row in rows[table]:
                 columns = sql.SQL(", ").join(map(sql.Identifier, row))
                 statement = sql.SQL(
                     "INSERT INTO {table} ({columns}) "

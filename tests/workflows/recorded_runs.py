@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 from pydantic import BaseModel
+from temporalio.client import Client as TemporalClient
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import StepDriver
@@ -35,7 +37,7 @@ from everstep.capabilities.user_input import UseUserInput
 from everstep.client.execution import Execution
 from tests.compaction import NarrowModel
 from tests.toolsets import FakeToolset
-from tests.workflows.harness import HeldModel, Office, an_agent, final_result
+from tests.workflows.harness import HeldModel, Office, an_agent, an_office, final_result
 from tests.workflows.test_critiquing import APPROVED, REJECTED, Critical
 from tests.workflows.test_use_subagents import Talk
 
@@ -44,13 +46,18 @@ FORGIVING, RETRYING = ErrorPolicy.ignore_tool_errors(), ErrorPolicy.retry_tool_e
 LOOK, PAY = calls(("look", {})), calls(("pay", {"amount": 5}), ("pay", {"amount": 7}))
 WORDS = "some words to fill the window " * 10
 
-Drive = Callable[[Office, Execution], Awaitable[None]]
+Drive = Callable[[Office, Execution], Awaitable[Execution | None]]
+"""Does what people do; returns the execution to export if it is not the one that was started."""
 
 
 async def until_end(office: Office, execution: Execution) -> None:
     """Nothing is done by people."""
     del office
     await final_result(execution)
+
+
+async def no_one(_office: Office, _execution: Execution) -> None:
+    """Nothing is done before there is a worker."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,38 @@ class Case:
     message: Any = "Go"
     status: ExecutionStatus = ExecutionStatus.COMPLETED
     given: Callable[[], dict[str, Any]] = dict
+    early: Callable[[Office, Execution], Coroutine[Any, Any, object]] = no_one
+    """What people do before there is a worker."""
+
+    async def run(self, temporal: TemporalClient) -> tuple[Office, Execution]:
+        """Run it on a server; returns the execution to export."""
+        office = an_office(temporal, self.agent())
+        execution = await office.start(self.message, **self.given())
+        early = asyncio.create_task(self.early(office, execution))
+        await office.store.until(lambda: self.is_prepared(office, execution))
+        async with office.worker():
+            await early
+            other = await self.drive(office, execution)
+        return office, other or execution
+
+    async def is_prepared(self, office: Office, execution: Execution) -> bool:
+        """Whether what people do before there is a worker is stored."""
+        if self.early is no_one:
+            return True
+        store = office.store
+        return (
+            bool(await store.execution(execution.ref))
+            and await store.steering(execution.ref, EARLY) is not None
+        )
+
+
+EARLY = "early"
+"""The key of a message that is sent before there is a worker."""
+
+
+async def steers_early(office: Office, execution: Execution) -> None:
+    del office
+    await execution.steer("Look at the harbour", key=EARLY)
 
 
 class Trip(BaseModel):
@@ -183,6 +222,22 @@ async def cancels(office: Office, execution: Execution) -> None:
 async def raises_budget(office: Office, execution: Execution) -> None:
     await office.until_waiting(execution)
     await execution.raise_budget(steps=5, by=APPROVER)
+    await until_end(office, execution)
+
+
+async def raises_shared_budget(office: Office, execution: Execution) -> Execution:
+    """The second execution of a session finds what the first one left."""
+    await until_end(office, execution)
+    second = await office.start("Again", session_id=execution.ref.session_id)
+    await office.until_waiting(second)
+    await second.raise_budget(steps=5, scope="session", by=APPROVER)
+    await until_end(office, second)
+    return second
+
+
+async def raises_budget_of_the_tree(office: Office, execution: Execution) -> None:
+    await office.until_waiting(execution)
+    await execution.raise_budget(steps=9, by=APPROVER)
     await until_end(office, execution)
 
 
@@ -390,6 +445,22 @@ CASES: tuple[Case, ...] = (
         lambda: an_agent(LOOK, LOOK, "Done", tools=[look()]).with_budget(steps=1, on_exhausted="ask"),
         raises_budget,
     ),
+    Case(
+        "a budget of a session that is raised",
+        lambda: an_agent(LOOK, "Seen", LOOK, "Seen again", tools=[look()]).with_budget(
+            steps=3, scope="session", on_exhausted="ask"
+        ),
+        raises_shared_budget,
+        given=lambda: {"session_id": uuid4()},
+    ),
+    Case(
+        "a budget shared with a subagent that is raised",
+        lambda: boss(talk=Talk(boss=(spawns("Look"), "Thanks"), help=(LOOK, "A sea"))).with_budget(
+            steps=2, on_exhausted="ask"
+        ),
+        raises_budget_of_the_tree,
+    ),
+    Case("steering before the first step", lambda: an_agent("A harbour"), early=steers_early),
     Case(
         "metadata and a user",
         lambda: an_agent(LOOK, "Done", tools=[look()]),

@@ -19,7 +19,7 @@ from everstep.client.run_records import read_run
 from everstep.inference.scripted import Script
 from everstep.runtime.replay.record_files import AgentBench, recorded_again, replay_file
 from everstep.runtime.replay.replaying import Replay
-from tests.workflows.harness import Office, at_work
+from tests.workflows.harness import Office
 from tests.workflows.recorded_runs import CASES, Case
 
 
@@ -33,11 +33,9 @@ def forbid(*_args: Any, **_given: Any) -> Any:
 
 async def export_run(case: Case, temporal: TemporalClient, folder: Path) -> tuple[Path, RunRecord, Office]:
     """Run an agent on a server, and export the run; returns the data file."""
-    async with at_work(temporal, case.agent()) as office:
-        execution = await office.start(case.message, **case.given())
-        await case.drive(office, execution)
-        agents = {agent.descriptor.name: agent for agent in office.agents}
-        record = await read_run(office.port, execution.ref, agents)
+    office, execution = await case.run(temporal)
+    agents = {agent.descriptor.name: agent for agent in office.agents}
+    record = await read_run(office.port, execution.ref, agents)
     assert record.status is case.status
     record, _ = redacted(record, Redaction())
     for name, text in files_of_test(record).items():

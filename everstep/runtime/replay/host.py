@@ -80,6 +80,10 @@ class Director(Protocol):
         """Called before an activity begins."""
         ...
 
+    async def on_start(self, workflow_id: str) -> None:
+        """Called before a workflow begins; what is sent to it now, it receives as it begins."""
+        ...
+
     async def on_idle(self) -> bool:
         """Called when nothing is left to happen but timers. Returns whether it did something."""
         ...
@@ -101,6 +105,8 @@ class _Execution:
     timers: set[int] = field(default_factory=set[int])
     children: dict[int, "_Execution"] = field(default_factory=dict[int, "_Execution"])
     updates: dict[str, asyncio.Future[None]] = field(default_factory=dict[str, "asyncio.Future[None]"])
+    early: list[WorkflowActivationJob] | None = None
+    """What was sent to it before it began; None once it has."""
     is_closed: bool = False
     failure: Failure | None = None
     result: Payload | None = None
@@ -171,7 +177,10 @@ class TemporalHost:
             )
         )
         future = execution.updates[update_id] = asyncio.get_running_loop().create_future()
-        await self._activate(execution, job)
+        if execution.early is None:
+            await self._activate(execution, job)
+        else:
+            execution.early.append(job)
         if not future.done():
             self._actions.on_wait()
         await future
@@ -241,13 +250,15 @@ class TemporalHost:
         self, workflow_id: str, arguments: Sequence[Payload], parent: tuple[_Execution, int] | None
     ) -> _Execution:
         instance = make_instance(self._converter, workflow_id, parent and parent[0].id, self.now)
-        execution = self._executions[workflow_id] = _Execution(workflow_id, instance, parent)
+        execution = self._executions[workflow_id] = _Execution(workflow_id, instance, parent, early=[])
+        await self._director.on_start(workflow_id)
+        early, execution.early = execution.early or [], None
         job = WorkflowActivationJob(
             initialize_workflow=InitializeWorkflow(
                 workflow_type=WORKFLOW, workflow_id=workflow_id, arguments=arguments, attempt=1
             )
         )
-        await self._activate(execution, job)
+        await self._activate(execution, job, *early)
         return execution
 
     async def _activate(self, execution: _Execution, *jobs: WorkflowActivationJob) -> None:

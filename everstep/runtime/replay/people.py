@@ -123,6 +123,12 @@ class RecordedPeople:
 
     # People.
 
+    async def on_start(self, workflow_id: str) -> None:
+        """Send the messages that the first step read."""
+        run = next((run for run in self._recorded.runs.values() if _id_of(run) == workflow_id), None)
+        if run is not None:
+            await self._steer(run.ref, run.step(1))
+
     async def on_schedule(self, name: str, request: Any) -> None:
         """Send the messages that the next step read, and a cancel before the end that it prevented."""
         if name == SETTLE and isinstance(request, SettleInput) and request.status.is_terminal:
@@ -262,6 +268,10 @@ async def _quietly(action: Awaitable[Any]) -> None:
     """Do what a person did; a run that takes another way may refuse it, which its comparison shows."""
     with suppress(Refused):
         await action
+
+
+def _id_of(run: RunRecord) -> str:
+    return workflow_id(run.ref)
 
 
 def _key(run: RunRecord, request: RunRequest) -> tuple[UUID, str, str]:

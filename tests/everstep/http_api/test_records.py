@@ -13,6 +13,7 @@ from everstep.agent_domain.storage.ledger import BEFORE_FIRST
 from everstep.agent_domain.storage.run_record import RunRecord
 from everstep.agent_domain.values import json_text
 from everstep.client.ledgers import audit_execution
+from everstep.runtime.replay.replaying import replay_record
 from tests.everstep.http_api.house import ApiCaller, MakeCaller, assert_problem
 
 
@@ -87,6 +88,30 @@ async def test_an_execution_is_exported_in_every_form(sign_in: MakeCaller, work:
     (line,) = (await desk.get(path, **{"as": "dataset", "shape": "eval"}))["files"]
     assert json.loads(line["content"])["metadata"]["execution_id"] == execution
     assert "sk-live" not in json_text(test)
+    del work
+
+
+async def test_forks_and_runs_with_files_are_replayed_from_their_exports(
+    sign_in: MakeCaller, work: None
+) -> None:
+    """15.3.2: with the conversation before it, also without a message of its own, and with files."""
+    ann, desk = await sign_in("ann"), await sign_in("desk", "sessions:all")
+    first = await run_to_the_end(ann, "Hello")
+    forked = f"/agent/executions/{first}/fork"
+    fork = (await ann.post(forked, {"step": 1}))["id"]
+    edited = (await ann.post(forked, {"step": 0, "content": "Good evening"}))["id"]
+    note = await ann.upload(b"# Notes", "notes.md")
+    looking = (await ann.post("/agent/executions", {"content": "look", "attachments": [note["id"]]}))["id"]
+    exporting = await ann.start_execution("export table.csv")
+    agents = ann.api_setup.sessions.client.agents
+
+    for execution in (fork, edited, looking, exporting):
+        await ann.wait_for_status(execution, "completed", "failed")
+        exported = await desk.get(f"/agent/executions/{execution}/export")
+        record = read_run_data(exported["files"][1]["content"])
+        replay = await replay_record(record, agents)
+        assert replay.differences == (), replay.comparison.text
+        assert len(replay.replayed.steps) == len(record.steps) > 0
     del work
 
 
