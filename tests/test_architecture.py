@@ -204,6 +204,7 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
     "run_exports": ("everstep/cli", "everstep/client"),
     "search_attributes": ("everstep/runtime/embedded", "workflows"),
     "sign_ins": ("agent_domain/storage", "everstep/http_api", "everstep/store"),
+    "session_charges": ("agent_domain/storage", "everstep/store"),
     "sessions": (
         "agent_domain/storage",
         "everstep/cli",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID, uuid5
 
@@ -97,6 +98,7 @@ def parse_budget_list(data: object) -> tuple[Budget, ...]:
     return _BUDGETS.validate_python(data) if data else ()
 
 
+@lru_cache(10_000)
 def budget_id(tenant_id: str, scope: BudgetScope, subject: str, agent: str, unit: BudgetUnit) -> UUID:
     """The id of a budget; the operator's have no agent."""
     return uuid5(uuid5(uuid5(_NAMESPACE, tenant_id), f"{scope}/{unit}/{agent}"), subject)

@@ -11,6 +11,7 @@ from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.feedback import AnswerFeedback, Feedback
 from everstep.agent_domain.storage.requests import NO_ACCESS, RequestAccess, RequestRow, RequestState
+from everstep.agent_domain.storage.session_charges import SessionChargeStore
 from everstep.agent_domain.storage.sessions import (
     ALL_SESSIONS,
     CompleteMessage,
@@ -30,7 +31,7 @@ from everstep.agent_domain.storage.sessions import (
 )
 
 
-class SessionStore(Protocol):
+class SessionStore(SessionChargeStore, Protocol):
     """Stores sessions. Every method is one transaction."""
 
     async def create_session(self, new: NewSession) -> SessionRow:

@@ -44,7 +44,7 @@ class UsageGroup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageAccount:
-    """The consumption of the executions of a group that began in a time range."""
+    """The consumption of a group: of executions that began in a time range, and of titles made in it."""
 
     name: str | None
     """The agent, the user, the model, or the day such as `2026-01-16`; None if there is none."""
@@ -62,6 +62,23 @@ class UsageAccount:
     known_cost_usd: Decimal
     """What the part with known costs cost."""
 
+    def plus(self, other: "UsageAccount") -> "UsageAccount":
+        """The sum of two accounts of the same name."""
+        steps = None if self.steps is None or other.steps is None else self.steps + other.steps
+        return UsageAccount(
+            self.name,
+            self.executions + other.executions,
+            self.failed + other.failed,
+            steps,
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.reasoning + other.reasoning,
+            self.total + other.total,
+            sum_costs(self.cost_usd, other.cost_usd),
+            self.known_cost_usd + other.known_cost_usd,
+        )
+
 
 def total_cost(accounts: Iterable[UsageAccount]) -> Decimal | None:
     """What all of them cost, in US dollars; None if the cost of a part is unknown."""
@@ -69,6 +86,15 @@ def total_cost(accounts: Iterable[UsageAccount]) -> Decimal | None:
     for account in accounts:
         total = sum_costs(total, account.cost_usd)
     return total
+
+
+def merge_accounts(accounts: Iterable[UsageAccount]) -> list[UsageAccount]:
+    """Sum up the accounts of each name, in the order of the names; the one without a name is last."""
+    merged: dict[str | None, UsageAccount] = {}
+    for account in accounts:
+        known = merged.get(account.name)
+        merged[account.name] = account if known is None else known.plus(account)
+    return [merged[name] for name in sorted(merged, key=lambda name: (name is None, name or ""))]
 
 
 class UsageReportStore(Protocol):

@@ -70,6 +70,8 @@ class Repairs:
     """Stored commands of users that were not delivered to workflows."""
     handed_over: int = 0
     """Ended executions with messages that were not delivered."""
+    charged: int = 0
+    """Model calls for titles, in budgets, whose process was lost."""
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -131,6 +133,7 @@ class Reconciler:
         async for ref in self._abnormal_ends():
             with _isolation(ref):
                 await self._close_orphan(ref, repairs)
+        repairs.charged += await self.sessions.store.charge_lost_holds()
         if repairs:
             log.warning("reconciled: %s", repairs)
         self.total.add(repairs)

@@ -49,7 +49,7 @@ from everstep.client.context_validation import ContextRules
 from everstep.client.errors import Ended, Refused
 from everstep.client.execution import Execution, now
 from everstep.client.structured_results import requested_output
-from everstep.client.titles import Titles
+from everstep.client.titles import NewSessionMessage, Titles
 from everstep.client.user_messages import SendResult, UserMessage
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class Sessions:
 
         sent, was_untitled = await self._post(message, user_message, complete)
         if was_untitled and sent.route is Route.START:
-            self._request_title(message)
+            self._request_title(message, sent)
         return sent
 
     async def begin(self, scope: Scope, user_message: UserMessage, title: str | None = None) -> SendResult:
@@ -156,7 +156,7 @@ class Sessions:
         )
         sent, _ = await self._post(replace(message, session=new), user_message)
         if title is None:
-            self._request_title(message)
+            self._request_title(message, sent)
         return sent
 
     async def cancel(
@@ -349,9 +349,10 @@ class Sessions:
 
     # Handling of a message.
 
-    def _request_title(self, message: NewMessage) -> None:
+    def _request_title(self, message: NewMessage, sent: SendResult) -> None:
         if self.titles:
-            self.titles.ask(message.scope, message.session_id, message.content)
+            ref = ExecutionRef(sent.execution_id, message.scope.tenant_id, message.session_id)
+            self.titles.ask(NewSessionMessage(message.scope, ref, message.session_id, message.content))
 
     async def _post(
         self, message: NewMessage, user_message: UserMessage, complete: CompleteMessage = as_it_is

@@ -194,7 +194,7 @@ class Installation:
         if titles.PRESET not in self.models.presets.names:
             return None
         try:
-            return Titles(self.models.model(titles.PRESET), self.store)
+            return Titles(self.models.model(titles.PRESET), self.store, self.models.model)
         except InvalidInput as error:
             # A title is worth no outage: without one, the first words of the session are shown.
             log.warning("no model writes titles of sessions: %s", error)

@@ -10,10 +10,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.usage import NO_COST
-from everstep.agent_domain.storage.usage_report import TimeRange, UsageAccount, UsageGroup, total_cost
-from everstep.store.cost_tables import model_usage
+from everstep.agent_domain.storage.usage_report import (
+    TimeRange,
+    UsageAccount,
+    UsageGroup,
+    merge_accounts,
+    total_cost,
+)
+from everstep.store.cost_tables import model_usage, session_usage
 from everstep.store.errors import error_translation
-from everstep.store.tables import executions
+from everstep.store.tables import executions, sessions
 
 _NAMES: Mapping[UsageGroup, ColumnElement[Any]] = {
     UsageGroup.AGENT: executions.c.agent_type,
@@ -60,8 +66,17 @@ _COUNTED_BY_MODEL = (
 )
 
 
+_OWN = session_usage.c
+_OWN_NAMES: Mapping[UsageGroup, ColumnElement[Any]] = {
+    UsageGroup.AGENT: _OWN.agent,
+    UsageGroup.USER: sessions.c.user_id,
+    UsageGroup.DAY: func.to_char(func.timezone("UTC", _OWN.created_at), "YYYY-MM-DD"),
+    UsageGroup.MODEL: func.nullif(_OWN.model, ""),
+}
+
+
 class PostgresAccounts:
-    """Computes usage reports from the tables of executions and of the usage of models."""
+    """Computes usage reports from the tables of executions, and of the usage of models and sessions."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
@@ -71,17 +86,41 @@ class PostgresAccounts:
     ) -> Sequence[UsageAccount]:
         """Return the usage of each group within a time range."""
         if group is not UsageGroup.MODEL:
-            return await self._fetch(_grouped(scope, time_range, group))
+            return await self._fetch(scope, time_range, group, _grouped(scope, time_range, group))
         by_model = _grouped(scope, time_range, group).join_from(
             executions, model_usage, model_usage.c.execution_id == executions.c.id
         )
-        by_agent = _grouped(scope, time_range, UsageGroup.AGENT)
-        return _with_remainder(await self._fetch(by_model), await self._fetch(by_agent))
+        agents = UsageGroup.AGENT
+        by_agent = await self._fetch(scope, time_range, agents, _grouped(scope, time_range, agents))
+        return _with_remainder(await self._fetch(scope, time_range, group, by_model), by_agent)
 
-    async def _fetch(self, wanted: Select[Any]) -> list[UsageAccount]:
+    async def _fetch(
+        self, scope: Scope, time_range: TimeRange, group: UsageGroup, wanted: Select[Any]
+    ) -> list[UsageAccount]:
+        """Return the usage of executions, and of the sessions themselves."""
         with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
-                return [UsageAccount(*row) for row in await connection.execute(wanted)]
+                accounts = [UsageAccount(*row) for row in await connection.execute(wanted)]
+                own = await connection.execute(_own_usage(scope, time_range, group))
+                return merge_accounts([*accounts, *(UsageAccount(*row) for row in own)])
+
+
+def _own_usage(scope: Scope, time_range: TimeRange, group: UsageGroup) -> Select[Any]:
+    """Select what sessions used apart from their executions."""
+    name = _OWN_NAMES[group]
+    cached = _OWN.cache_write + _OWN.cache_read
+    counted = (
+        *(literal(0), literal(0), cast(literal(None if group is UsageGroup.MODEL else 0), Integer)),
+        *map(_sum, (_OWN.input, _OWN.output, cached, _OWN.reasoning)),
+        _sum(_OWN.input + _OWN.output + cached + _OWN.reasoning),
+        *_costs(_OWN),
+    )
+    wanted = select(name, *counted).join_from(session_usage, sessions, sessions.c.id == _OWN.session_id)
+    wanted = wanted.where(_OWN.tenant_id == scope.tenant_id)
+    if scope.user_id is not None:
+        wanted = wanted.where(sessions.c.user_id == scope.user_id)
+    within = wanted.where(_OWN.created_at >= time_range.since, _OWN.created_at < time_range.until)
+    return within.group_by(name)
 
 
 def _grouped(scope: Scope, time_range: TimeRange, group: UsageGroup) -> Select[Any]:
@@ -91,7 +130,7 @@ def _grouped(scope: Scope, time_range: TimeRange, group: UsageGroup) -> Select[A
     if scope.user_id is not None:
         wanted = wanted.where(executions.c.user_id == scope.user_id)
     within = wanted.where(created >= time_range.since, created < time_range.until)
-    return within.group_by(name).order_by(name)
+    return within.group_by(name)
 
 
 def _with_remainder(models: list[UsageAccount], agents: list[UsageAccount]) -> list[UsageAccount]:

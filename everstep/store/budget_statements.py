@@ -17,13 +17,17 @@ OPERATOR_UNITS = """(SELECT array_agg(DISTINCT budget.unit)
 LOCK_BUDGETS = text("""
     SELECT id
       FROM agent_budgets
-     WHERE id = ANY (CAST(:all_ids AS uuid[])) AND tenant_id = :tenant_id
+     WHERE id = ANY (CAST(:all_ids AS uuid[]))
      ORDER BY id
        FOR NO KEY UPDATE
 """)
 
-SHARE_EXECUTION = text("""
-    SELECT status FROM agent_executions WHERE id = :execution_id AND tenant_id = :tenant_id FOR SHARE
+SHARE_EXECUTIONS = text("""
+    SELECT id, tenant_id, status
+      FROM agent_executions
+     WHERE id = ANY (CAST(:execution_ids AS uuid[]))
+     ORDER BY id
+       FOR SHARE
 """)
 
 OPEN_BUDGETS = text("""
@@ -44,11 +48,18 @@ OPEN_BUDGETS = text("""
 _ACCOUNT = """id, tenant_id, scope, subject, agent, unit, limit_amount, spent, reserved, on_exhausted,
            degrade_to"""
 
-RESERVE = text(f"""
-    WITH open AS (
-        SELECT 1 FROM agent_executions
-         WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
-    ), account AS (
+
+def _claim_sql(own: str, is_open: str, kept: str, change: str) -> str:
+    """Grant a claim of every budget that applies, or of none, under the locks of the budgets.
+
+    Args:
+        own: Joins the amount that this claim replaces.
+        is_open: The condition for granting anything.
+        kept: Statements that keep what was granted.
+        change: The column that changes, with its new value.
+    """
+    return f"""
+    WITH account AS (
         SELECT budget.id, budget.tenant_id, budget.scope, budget.subject, budget.agent, budget.unit,
                greatest(coalesce(named.amount, budget.limit_amount), budget.raised_to) AS limit_amount,
                budget.spent, budget.reserved - coalesce(own.amount, 0) AS reserved, budget.on_exhausted,
@@ -59,8 +70,7 @@ RESERVE = text(f"""
           LEFT JOIN unnest(CAST(:units AS text[]), CAST(:bases AS numeric[]), CAST(:rates AS numeric[]))
                  AS need(unit, base, rate)
             ON need.unit = budget.unit
-          LEFT JOIN agent_budget_reservations own
-            ON own.execution_id = :execution_id AND own.key = :key AND own.budget_id = budget.id
+          {own}
          WHERE budget.id = ANY (CAST(:all_ids AS uuid[])) AND budget.tenant_id = :tenant_id
     ), pays AS (
         SELECT least(CAST(:most AS numeric),
@@ -70,57 +80,110 @@ RESERVE = text(f"""
           FROM account
     ), granted AS (
         SELECT CAST(pays.output AS bigint) AS output
-          FROM pays, open
-         WHERE pays.output >= :least
+          FROM pays
+         WHERE pays.output >= :least AND {is_open}
            AND cardinality(CAST(:ids AS uuid[]))
                = (SELECT count(*) FROM account WHERE id = ANY (CAST(:ids AS uuid[])))
-    ), made AS (
-        INSERT INTO agent_budget_reservations (execution_id, key, budget_id, tenant_id, amount)
-        SELECT :execution_id, :key, account.id, :tenant_id, account.base + account.rate * granted.output
-          FROM account, granted
-         WHERE account.base IS NOT NULL
-            ON CONFLICT (execution_id, key, budget_id) DO UPDATE SET amount = excluded.amount
-    ), changed AS (
+    ), {kept}changed AS (
         UPDATE agent_budgets budget
-           SET reserved = budget.reserved - account.own + account.base + account.rate * granted.output,
-               updated_at = clock_timestamp()
+           SET {change}, updated_at = clock_timestamp()
           FROM account, granted
          WHERE budget.id = account.id AND account.base IS NOT NULL
     )
-    SELECT {_ACCOUNT}, granted.output
+    SELECT {_ACCOUNT}, granted.output, account.base + account.rate * granted.output AS amount
       FROM account
       LEFT JOIN granted ON true
-""")  # noqa: S608 -- constants only
-"""Under the locks of the execution and the budgets. Reserves for all of them or for none. Returns the
-budgets, without the reservation that this one replaces; `output` is null if nothing was reserved."""
+"""  # noqa: S608 -- constants only
 
-_RESERVED = """execution_id = :execution_id AND tenant_id = :tenant_id
-           AND (CAST(:budget_key AS text) IS NULL OR key = :budget_key)"""
 
-LOCK_RESERVED = text(f"""
-    SELECT id
-      FROM agent_budgets
-     WHERE id IN (SELECT budget_id FROM agent_budget_reservations WHERE {_RESERVED})
-     ORDER BY id
-       FOR NO KEY UPDATE
-""")  # noqa: S608 -- constants only
+_AMOUNT = "account.base + account.rate * granted.output"
 
-SETTLE = text(f"""
-    WITH gone AS (
-        DELETE FROM agent_budget_reservations WHERE {_RESERVED} RETURNING budget_id, amount
+RESERVE = text(
+    _claim_sql(
+        """LEFT JOIN agent_budget_reservations own
+            ON own.execution_id = :execution_id AND own.key = :key AND own.budget_id = budget.id""",
+        f"""EXISTS (SELECT 1 FROM agent_executions
+                    WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY})""",  # noqa: S608 -- constants only
+        f"""made AS (
+        INSERT INTO agent_budget_reservations (execution_id, key, budget_id, tenant_id, amount)
+        SELECT :execution_id, :key, account.id, :tenant_id, {_AMOUNT}
+          FROM account, granted
+         WHERE account.base IS NOT NULL
+            ON CONFLICT (execution_id, key, budget_id) DO UPDATE SET amount = excluded.amount
+    ), """,  # noqa: S608 -- constants only
+        f"reserved = budget.reserved - account.own + {_AMOUNT}",
+    )
+)
+"""Under the locks of the execution and the budgets. Returns the budgets, without the reservation that this
+one replaces; `output` is null if nothing was reserved."""
+
+HOLD = text(
+    _claim_sql(
+        "CROSS JOIN (SELECT CAST(NULL AS numeric) AS amount) AS own",
+        "true",
+        f"""held AS (
+        INSERT INTO agent_budget_holds (id, budget_id, tenant_id, amount)
+        SELECT :hold, account.id, :tenant_id, {_AMOUNT}
+          FROM account, granted
+         WHERE account.base IS NOT NULL
+    ), """,  # noqa: S608 -- constants only
+        f"reserved = budget.reserved + {_AMOUNT}",
+    )
+)
+"""Under the locks of the budgets. A reservation that no execution releases."""
+
+
+def _settle_sql(table: str, mine: str, spent: str) -> str:
+    """Replace reservations by what was spent.
+
+    Locks the budgets in the order of their ids, and adds to what their last writers left. A reservation that
+    is gone was settled before.
+    """
+    return f"""
+    WITH locked AS (
+        SELECT id
+          FROM agent_budgets
+         WHERE id IN (SELECT budget_id FROM {table} WHERE {mine})
+         ORDER BY id
+           FOR NO KEY UPDATE
+    ), gone AS (
+        DELETE FROM {table} WHERE {mine} RETURNING budget_id, amount
     ), released AS (
         SELECT budget_id, sum(amount) AS amount FROM gone GROUP BY budget_id
+    ), settled AS (
+        UPDATE agent_budgets budget
+           SET reserved = budget.reserved - released.amount, spent = budget.spent + {spent},
+               updated_at = clock_timestamp()
+          FROM locked
+          JOIN released ON released.budget_id = locked.id
+         WHERE budget.id = locked.id
     )
-    UPDATE agent_budgets budget
-       SET reserved = budget.reserved - released.amount,
-           spent = budget.spent + CASE budget.unit WHEN 'usd' THEN CAST(:spent_usd AS numeric)
-                                                   WHEN 'tokens' THEN CAST(:spent_tokens AS numeric)
-                                                   ELSE CAST(:spent_steps AS numeric) END,
-           updated_at = clock_timestamp()
-      FROM released
-     WHERE budget.id = released.budget_id
-""")  # noqa: S608 -- constants only
-"""Under the locks of `LOCK_RESERVED`. A reservation that is gone was settled before."""
+    SELECT count(*) AS settled FROM gone
+"""  # noqa: S608 -- constants only
+
+
+_SPENT = """CASE budget.unit WHEN 'usd' THEN CAST(:spent_usd AS numeric)
+                                WHEN 'tokens' THEN CAST(:spent_tokens AS numeric)
+                                ELSE CAST(:spent_steps AS numeric) END"""
+
+SETTLE = text(
+    _settle_sql(
+        "agent_budget_reservations",
+        """execution_id = :execution_id AND tenant_id = :tenant_id
+           AND (CAST(:budget_key AS text) IS NULL OR key = :budget_key)""",
+        _SPENT,
+    )
+)
+
+SETTLE_HOLD = text(_settle_sql("agent_budget_holds", "id = :hold", _SPENT))
+
+CHARGE_LOST_HOLDS = text(
+    _settle_sql(
+        "agent_budget_holds",
+        "created_at < clock_timestamp() - CAST(:seconds AS double precision) * interval '1 second'",
+        "released.amount",
+    )
+)
 
 CLOSE_REQUESTS = text("""
     UPDATE agent_requests

@@ -63,3 +63,17 @@ budget_reservations = Table(
     time_column(),
     PrimaryKeyConstraint("execution_id", "key", "budget_id"),
 )
+
+# What model calls of sessions may use, which belong to no execution. They are settled by the process that
+# made them, or once they are older than any call takes.
+budget_holds = Table(
+    "agent_budget_holds",
+    metadata,
+    id_column(),
+    Column("budget_id", Uuid, nullable=False),
+    tenant_column(),
+    Column("amount", Numeric, nullable=False),
+    time_column(),
+    PrimaryKeyConstraint("id", "budget_id"),
+    Index("agent_budget_holds_by_time", "created_at"),
+)

@@ -13,13 +13,16 @@ from everstep.agent_domain.loop.budget import BudgetScope, BudgetUnit, OnExhaust
 from everstep.agent_domain.storage.budget_ledger import (
     BudgetAccount,
     BudgetClaim,
+    BudgetGrant,
     BudgetOwner,
+    BudgetRefusal,
     BudgetRequest,
     BudgetSpending,
     BudgetTerms,
     OperatorBudget,
     RaiseBudget,
     parse_budget_list,
+    refusal,
 )
 from everstep.agent_domain.storage.requests import Resolution
 from everstep.agent_domain.values import reading
@@ -70,18 +73,27 @@ def spending_values(spending: BudgetSpending | None) -> dict[str, Any]:
 
 
 def settling(ref: ExecutionRef, spending: BudgetSpending | None) -> list[BoundStatement]:
-    """Return the statements that settle the reservation of a model call, if it has one."""
+    """Return the statement that settles the reservation of a model call, if it has one."""
     return _settling(ref, spending) if spending else []
 
 
 def releasing(ref: ExecutionRef) -> list[BoundStatement]:
-    """Return the statements that release all reservations of an execution."""
+    """Return the statement that releases all reservations of an execution."""
     return _settling(ref, None)
 
 
 def _settling(ref: ExecutionRef, spending: BudgetSpending | None) -> list[BoundStatement]:
     values = execution_key(ref) | spending_values(spending)
-    return [(budget_statements.LOCK_RESERVED, values), (budget_statements.SETTLE, values)]
+    return [(budget_statements.SETTLE, values)]
+
+
+def claim_answer(claim: BudgetClaim, found: Sequence[Any]) -> BudgetGrant | BudgetRefusal:
+    """Return what was granted of a claim, given the rows of its budgets."""
+    # Without any budget, such as one that was removed a moment ago, there is nothing to reserve.
+    granted = claim.most if not found else found[0].output
+    if granted is not None:
+        return BudgetGrant(granted)
+    return refusal(claim, [account_row(row) for row in found])
 
 
 def request_document(request: BudgetRequest) -> dict[str, Any]:

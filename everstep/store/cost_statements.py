@@ -19,8 +19,9 @@ TREE_COST: ColumnElement[Any] = _TREE.label("tree_cost_usd")
 
 _SESSION: ColumnElement[Any] = literal_column("""(
     SELECT CASE WHEN count(*) = count(cost_usd) THEN coalesce(sum(cost_usd), 0) END
-      FROM agent_executions execution
-     WHERE execution.session_id = agent_sessions.id
+      FROM (SELECT cost_usd FROM agent_executions execution WHERE execution.session_id = agent_sessions.id
+             UNION ALL
+            SELECT cost_usd FROM agent_session_usage used WHERE used.session_id = agent_sessions.id) AS part
     )""")
 SESSION_COST: ColumnElement[Any] = _SESSION.label("cost_usd")
-"""The cost of the executions of a session, child executions included."""
+"""The cost of a session: of its executions, child executions included, and of its title."""

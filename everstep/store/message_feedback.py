@@ -13,7 +13,7 @@ from everstep.agent_domain.storage.feedback import AnswerFeedback, Feedback
 from everstep.agent_domain.storage.sessions import SessionMessageRow
 from everstep.agent_domain.stream.session_messages import MessageRole
 from everstep.store.feedback_tables import feedback
-from everstep.store.session_forks import SessionForks
+from everstep.store.session_charges import SessionCharges
 from everstep.store.session_rows import message_row
 from everstep.store.tables import executions, session_messages, sessions
 
@@ -25,7 +25,7 @@ def select_messages() -> Select[Any]:
     return select(session_messages, *given).select_from(joined)
 
 
-class MessageFeedback(SessionForks):
+class MessageFeedback(SessionCharges):
     """Feedback of people on the answers of sessions."""
 
     async def give_feedback(

@@ -1,10 +1,11 @@
 """Budgets in PostgreSQL."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
@@ -18,47 +19,69 @@ from everstep.agent_domain.storage.budget_ledger import (
     OperatorBudget,
     RaiseBudget,
     RaisedBudget,
-    refusal,
 )
 from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.store import budget_statements, budget_values, ledger_entries
+from everstep.store.batches import Batches
 from everstep.store.budget_tables import budgets
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.postgres_writing import PostgresWriter, require_active, require_execution
-from everstep.store.transaction import BoundStatement, QueryResult
+from everstep.store.transaction import BoundStatement
+
+MOST_CLAIMS: Final = 50
+"""The most claims of one transaction, which holds the locks of their budgets."""
 
 
 class PostgresBudgets(PostgresWriter):
-    """Budgets and their reservations."""
+    """Budgets and their reservations.
+
+    Many executions share a budget, whose row is locked until a reservation is committed. Claims that arrive
+    during a reservation are reserved by the next one together.
+    """
+
+    def __init__(self, engine: AsyncEngine, bus: EnvelopeBus = NULL_BUS) -> None:
+        super().__init__(engine, bus)
+        self._claims = Batches(self._reserve_all, MOST_CLAIMS)
 
     async def reserve_budget(self, claim: BudgetClaim) -> BudgetGrant | BudgetRefusal:
         """Reserve what a model call may use of every budget, or nothing; one wait."""
         accounts = claim.accounts
-        found = await self._reserve(claim, accounts)
-        known = {row.id for row in found.all()}
+        rows = await self._reserve(claim)
+        known = {row.id for row in rows}
         if any(account.id not in known for account in accounts):
             await self._open_budgets(claim, accounts)
-            found = await self._reserve(claim, accounts)
-        rows = found.all()
-        # Without any budget, such as one that was removed a moment ago, there is nothing to reserve.
-        granted = claim.most if not rows else rows[0].output
-        if granted is not None:
-            return BudgetGrant(granted)
-        return refusal(claim, [budget_values.account_row(row) for row in rows])
+            rows = await self._reserve(claim)
+        return budget_values.claim_answer(claim, rows)
 
-    async def _reserve(self, claim: BudgetClaim, accounts: Sequence[BudgetAccount]) -> QueryResult:
-        ref = claim.ref
-        values = execution_key(ref) | budget_values.claim_values(claim, accounts)
+    async def _reserve(self, claim: BudgetClaim) -> Sequence[Any]:
+        """Return the budgets of a claim, of which all or none are reserved."""
+        execution, rows = await self._claims.request(claim)
+        require_active(claim.ref, require_execution(claim.ref, execution))
+        return rows
+
+    async def _reserve_all(self, claims: Sequence[BudgetClaim]) -> list[tuple[Any, Sequence[Any]]]:
+        """Return the execution and the budgets of each claim. One after the other is granted what is left."""
+        values = [
+            execution_key(claim.ref) | budget_values.claim_values(claim, claim.accounts) for claim in claims
+        ]
+        all_values = {
+            "execution_ids": [claim.ref.execution_id for claim in claims],
+            "all_ids": [*{identity for each in values for identity in each["all_ids"]}],
+        }
         async with self._transaction() as connection:
-            execution, _, found = await connection.together(
-                (budget_statements.SHARE_EXECUTION, values),
-                (budget_statements.LOCK_BUDGETS, values),
-                (budget_statements.RESERVE, values),
+            executions, _, *found = await connection.together(
+                (budget_statements.SHARE_EXECUTIONS, all_values),
+                (budget_statements.LOCK_BUDGETS, all_values),
+                *((budget_statements.RESERVE, each) for each in values),
                 last=True,
             )
-        require_active(ref, require_execution(ref, execution.first()))
-        return found
+        known = {(row.id, row.tenant_id): row for row in executions.all()}
+        return [
+            (known.get((claim.ref.execution_id, claim.ref.tenant_id)), each.all())
+            for claim, each in zip(claims, found, strict=True)
+        ]
 
     async def _open_budgets(self, claim: BudgetClaim, accounts: Sequence[BudgetAccount]) -> None:
         values = execution_key(claim.ref) | budget_values.account_values(accounts)

@@ -282,3 +282,21 @@ TOUCH_SESSION = text("""
        SET title = coalesce(title, :title), updated_at = clock_timestamp()
      WHERE id = :session_id
 """)
+
+ADD_SESSION_USAGE = text("""
+    INSERT INTO agent_session_usage AS used (session_id, tenant_id, agent, model, input, output, cache_write,
+                                             cache_read, reasoning, cost_usd, known_cost_usd)
+    SELECT execution.session_id, execution.tenant_id, execution.agent_type, :model, :input_tokens,
+           :output_tokens, :cache_write_tokens, :cache_read_tokens, :reasoning_tokens,
+           CAST(:cost_usd AS numeric), CAST(:known_cost_usd AS numeric)
+      FROM agent_executions execution
+     WHERE execution.id = :execution_id AND execution.tenant_id = :tenant_id
+       AND execution.session_id IS NOT NULL
+        ON CONFLICT (session_id, agent, model) DO UPDATE
+       SET input = used.input + excluded.input, output = used.output + excluded.output,
+           cache_write = used.cache_write + excluded.cache_write,
+           cache_read = used.cache_read + excluded.cache_read,
+           reasoning = used.reasoning + excluded.reasoning, cost_usd = used.cost_usd + excluded.cost_usd,
+           known_cost_usd = used.known_cost_usd + excluded.known_cost_usd
+""")
+"""Adds nothing if the session is gone."""

@@ -4,9 +4,9 @@ After a gateway restart, many subscriptions arrive at once. Lookups that arrive 
 into the next one.
 """
 
-import asyncio
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Row, TextClause, text
@@ -14,7 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.stream.channels import Channel
+from everstep.store.batches import Batches
 from everstep.store.errors import error_translation
+
+MOST_LOOKUPS: Final = 10_000
+"""The most ids of one query."""
 
 SESSIONS = text("""
     SELECT id, tenant_id, id AS stream_id, user_id
@@ -38,60 +42,23 @@ class PostgresStreams:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
-        self._sessions = _BatchedLookup(engine, SESSIONS)
-        self._executions = _BatchedLookup(engine, EXECUTIONS)
+        self._sessions = Batches(partial(self._rows, SESSIONS), MOST_LOOKUPS)
+        self._executions = Batches(partial(self._rows, EXECUTIONS), MOST_LOOKUPS)
 
     async def stream(self, channel: Channel, scope: Scope | None) -> UUID | None:
         """Return the stream of a channel, or None if it does not exist or the scope does not cover it."""
         asked = self._sessions if channel.is_session else self._executions
-        found = await asked.row(channel.stream_id)
+        found = await asked.request(channel.stream_id)
         if found is None or (scope is not None and not _covers(scope, found)):
             return None
         return found.stream_id
 
+    async def _rows(self, statement: TextClause, ids: Sequence[UUID]) -> list[Row[Any] | None]:
+        with error_translation(self.engine.url):
+            async with self.engine.connect() as connection:
+                found = {row.id: row for row in await connection.execute(statement, {"ids": [*ids]})}
+        return [found.get(identity) for identity in ids]
+
 
 def _covers(scope: Scope, found: Row[Any]) -> bool:
     return found.tenant_id == scope.tenant_id and scope.covers(found.user_id)
-
-
-class _BatchedLookup:
-    """Batches lookups by id: one query runs at a time, for all ids that arrived since the previous one."""
-
-    def __init__(self, engine: AsyncEngine, statement: TextClause) -> None:
-        self._engine = engine
-        self._statement = statement
-        self._waiting: dict[UUID, asyncio.Future[Row[Any] | None]] = {}
-        self._asking: asyncio.Task[None] | None = None
-
-    async def row(self, asked: UUID) -> Row[Any] | None:
-        """Return the row with this id, or None."""
-        answer = self._waiting.get(asked)
-        if answer is None:
-            answer = self._waiting[asked] = asyncio.get_running_loop().create_future()
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask())
-        # A caller may be cancelled before the query ends; the other callers still wait for the same future.
-        return await asyncio.shield(answer)
-
-    async def _ask(self) -> None:
-        try:
-            while self._waiting:
-                waiting, self._waiting = self._waiting, {}
-                try:
-                    found = await self._rows(waiting)
-                except Exception as error:  # noqa: BLE001 -- passed on to all waiting callers
-                    for answer in waiting.values():
-                        answer.set_exception(error)
-                        # Mark the exception as retrieved: every caller may have been cancelled.
-                        answer.exception()
-                else:
-                    for asked, answer in waiting.items():
-                        answer.set_result(found.get(asked))
-        finally:
-            self._asking = None
-
-    async def _rows(self, ids: Collection[UUID]) -> Mapping[UUID, Row[Any]]:
-        with error_translation(self._engine.url):
-            async with self._engine.connect() as connection:
-                found = await connection.execute(self._statement, {"ids": [*ids]})
-                return {row.id: row for row in found}

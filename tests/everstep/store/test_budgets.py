@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import Budget, BudgetScope, BudgetUnit, OnExhausted
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -31,7 +32,14 @@ from everstep.agent_domain.storage.executions import ExecutionEnded, Settlement
 from everstep.agent_domain.storage.requests import RequestKind, RequestState
 from everstep.agent_domain.values import EMPTY, frozen_map
 from everstep.store.postgres import PostgresStore
-from tests.everstep.store.store_words import TENANT, a_new_execution, a_ref, a_reply, a_step_start
+from tests.everstep.store.store_words import (
+    TENANT,
+    a_new_execution,
+    a_ref,
+    a_reply,
+    a_step_start,
+    of_another_tenant,
+)
 
 TOKENS = Budget(BudgetUnit.TOKENS, Decimal(1000), agent="helper")
 SHARED = replace(TOKENS, scope=BudgetScope.TENANT)
@@ -185,6 +193,23 @@ async def test_two_hundred_executions_of_a_tenant_never_exceed_its_budget(
     assert account.reserved == 0
     assert limit - needed <= account.spent <= limit
     assert sum(calls) >= limit // (needed + 50)
+
+
+async def test_claims_that_are_reserved_together_are_judged_one_by_one(postgres: PostgresStore) -> None:
+    """4.8.2, 4.8.4: an ended execution, one of another tenant and one that does not fit refuse no other."""
+    budget = replace(SHARED, limit=Decimal(350))
+    ended, *all_terms = [await an_execution_with(postgres, budget) for _ in range(5)]
+    await postgres.settle(Settlement(ended.owner.ref, "end", ExecutionStatus.CANCELLED))
+    stranger = replace(ended, owner=BudgetOwner(of_another_tenant(all_terms[0].owner.ref)))
+    claims = [a_claim(terms, base=100, most=1) for terms in (all_terms[0], ended, stranger, *all_terms[1:])]
+
+    answers = await asyncio.gather(*map(postgres.reserve_budget, claims), return_exceptions=True)
+
+    assert isinstance(answers[1], ExecutionEnded)
+    assert isinstance(answers[2], NotFound)
+    granted = [answers[0], *answers[3:]]
+    assert (granted.count(BudgetGrant(1)), granted.count(BudgetRefusal(None))) == (3, 1)
+    assert await amounts(postgres, all_terms[0].owner.ref) == [(350, 0, 303)]
 
 
 async def test_a_raised_budget_resumes_the_executions_that_wait_for_it(store: ExecutionStore) -> None:
