@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 
 from everstep.runtime.signals import restore_for_children
 from tests.bytecode import compile_tests
-from tests.services import ServerHost, databases, services
+from tests.services import ServerHost, databases, programs, services
 
 # Only here: imported into several conftests, each would start servers of its own.
-__all__ = ["databases", "services"]
+__all__ = ["databases", "programs", "services"]
 
 # A background job of a script ignores SIGINT. Its children would inherit that and never end when a test sends
 # SIGINT.

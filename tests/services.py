@@ -21,6 +21,7 @@ from sqlalchemy import make_url
 
 from everstep.runtime.embedded import EmbeddedConfig, find_running, open_services
 from tests.databases import MIGRATED, Databases
+from tests.programs import open_programs, start_programs, wait_for_programs
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -115,6 +116,17 @@ async def services(request: pytest.FixtureRequest) -> AsyncGenerator[Servers]:
 
 
 @pytest.fixture(scope="session")
+def programs(request: pytest.FixtureRequest) -> Generator[Path]:
+    """A folder for PATH, with a command `everstep` that starts fast."""
+    folder = getattr(request.config, "workerinput", {}).get("servers")
+    if folder is not None:
+        yield wait_for_programs(Path(folder) / PROGRAMS)
+        return
+    with data_directory() as data, open_programs(data / PROGRAMS) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
 def databases(services: Servers) -> Databases:
     """The databases of the tests' server."""
     return Databases(services.database_url)
@@ -127,7 +139,7 @@ def make_database(services: Servers, name: str, template: str = MIGRATED) -> str
 
 # The servers of a parallel run.
 
-DATA, READY, LOG = "data", "ready", "log"
+DATA, READY, LOG, PROGRAMS = "data", "ready", "log", "programs"
 
 
 class ServerHost:
@@ -145,9 +157,11 @@ class ServerHost:
                 # Ctrl-C is for the tests, which need the servers until their end.
                 start_new_session=True,
             )
+        self._programs = start_programs(self.folder / PROGRAMS)
 
     def close(self) -> None:
         """Stop the servers, and remove their data."""
+        self._programs.communicate()
         self._process.communicate()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -33,7 +33,6 @@ from tests.services import data_directory
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-EVERSTEP = Path(sys.executable).parent / "everstep"
 NAMES = (
     "tools",
     "structured-results",
@@ -118,19 +117,19 @@ def test_the_page_on_tools_explains_every_option() -> None:
 
 
 @asynccontextmanager
-async def open_desk() -> AsyncGenerator[Callable[..., Awaitable[str]]]:
+async def open_desk(programs: Path) -> AsyncGenerator[Callable[..., Awaitable[str]]]:
     """An installation with the travel desk; yields a function that runs a command and returns its output."""
     with data_directory() as data:
         options = ("--data", str(data), "--agents", "examples.travel_desk:agents", "up", "--json")
         ports = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0")
         up = await asyncio.create_subprocess_exec(
-            EVERSTEP, *options, *ports, stdout=PIPE, cwd=ROOT, env=environment()
+            programs / "everstep", *options, *ports, stdout=PIPE, cwd=ROOT, env=environment()
         )
 
         async def run(*command: str, page: str) -> str:
             page = page.replace("127.0.0.1:7233", address)
-            programs = f"{EVERSTEP.parent}{os.pathsep}{os.environ['PATH']}"
-            variables = environment(PATH=programs, EVERSTEP_DATA=str(data), TEMPORAL_ADDRESS=address)
+            path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+            variables = environment(PATH=path, EVERSTEP_DATA=str(data), TEMPORAL_ADDRESS=address)
             process = await asyncio.create_subprocess_exec(
                 *command, page, stdout=PIPE, stderr=STDOUT, cwd=ROOT, env=variables
             )
@@ -151,9 +150,9 @@ async def open_desk() -> AsyncGenerator[Callable[..., Awaitable[str]]]:
 SHELL = ("bash", "-euo", "pipefail", "-c")
 
 
-async def test_the_commands_of_the_page_on_debugging_are_run() -> None:
+async def test_the_commands_of_the_page_on_debugging_are_run(programs: Path) -> None:
     page = read_page("debugging")
-    async with open_desk() as run:
+    async with open_desk(programs) as run:
         output = await run(*SHELL, page="".join(find_blocks(page, "sh")))
     (trace,) = re.findall(r"```\n(step 1\n.*?)```", page, re.DOTALL)
     seconds = re.compile(r"[\d.]+ s\b")
@@ -171,10 +170,12 @@ async def test_the_commands_of_the_page_on_debugging_are_run() -> None:
     assert re.search(r"Running +agent-execution/", output), output
 
 
-async def test_the_commands_and_programs_of_the_page_on_temporal_only_are_run(tmp_path: Path) -> None:
+async def test_the_commands_and_programs_of_the_page_on_temporal_only_are_run(
+    programs: Path, tmp_path: Path
+) -> None:
     page = read_page("temporal-only")
     service, signalling, planning = find_blocks(page, "python")
-    async with open_desk() as run:
+    async with open_desk(programs) as run:
         output = await run(*SHELL, page="".join(find_blocks(page, "sh")))
         assert "COMPLETED" in output
         assert "No question is open" in output

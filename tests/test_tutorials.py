@@ -15,7 +15,6 @@ from tests.acceptance.harness import environment, until
 from tests.services import data_directory
 
 TUTORIALS = Path(__file__).parents[1] / "docs" / "tutorials"
-PROGRAMS = Path(sys.executable).parent
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -25,21 +24,21 @@ def blocks(page: str, language: str) -> list[str]:
     return [block for its, block in found if its == language]
 
 
-def variables(home: Path) -> dict[str, str]:
+def variables(programs: Path, home: Path) -> dict[str, str]:
     """The environment of a reader in an empty home."""
-    path = f"{PROGRAMS}:{os.environ['PATH']}"
+    path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     return environment(PATH=path, HOME=str(home), XDG_STATE_HOME=str(home / "state"), PYTHONUNBUFFERED="1")
 
 
 @asynccontextmanager
-async def local_installation(folder: Path, home: Path) -> AsyncGenerator[None]:
+async def local_installation(programs: Path, folder: Path, home: Path) -> AsyncGenerator[None]:
     """`everstep up` in another terminal."""
     log = home / "up.log"
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            *(PROGRAMS / "everstep", "up"),
+            *(programs / "everstep", "up"),
             cwd=folder,
-            env=variables(home),
+            env=variables(programs, home),
             stdin=DEVNULL,
             stdout=out,
             stderr=STDOUT,
@@ -56,7 +55,7 @@ async def local_installation(folder: Path, home: Path) -> AsyncGenerator[None]:
         await process.wait()
 
 
-async def test_the_durable_tutorial_prints_what_it_shows() -> None:
+async def test_the_durable_tutorial_prints_what_it_shows(programs: Path) -> None:
     page = "first-durable-agent.md"
     with data_directory() as home:
         folder = home / "project"
@@ -64,12 +63,12 @@ async def test_the_durable_tutorial_prints_what_it_shows() -> None:
         (folder / "agents.py").write_text("".join(blocks(page, "python")))
         (folder / "everstep.toml").write_text("".join(blocks(page, "toml")))
         commands = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + "".join(blocks(page, "sh"))
-        async with local_installation(folder, home):
+        async with local_installation(programs, folder, home):
             done = await asyncio.to_thread(
                 subprocess.run,
                 ["bash", "-euo", "pipefail", "-c", commands],
                 cwd=folder,
-                env=variables(home),
+                env=variables(programs, home),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -30,7 +30,8 @@ MAX_LABEL_WIDTH = 28
 
 def draw_comparison(comparison: Comparison) -> None:
     """Draw a comparison on standard output."""
-    open_console().print(comparison_page(comparison))
+    console = open_console()
+    console.print(comparison_page(comparison))
 
 
 def comparison_page(comparison: Comparison) -> Group:

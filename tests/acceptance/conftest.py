@@ -14,9 +14,9 @@ from tests.services import Servers, make_database
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def nursery() -> AsyncGenerator[Nursery]:
+async def nursery(programs: Path) -> AsyncGenerator[Nursery]:
     """The source of processes."""
-    async with Nursery.open() as nursery:
+    async with Nursery.open(programs) as nursery:
         yield nursery
 
 

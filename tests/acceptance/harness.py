@@ -10,11 +10,10 @@ import json
 import os
 import re
 import signal
-import sys
-from asyncio.subprocess import PIPE
-from collections import Counter, deque
+import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -33,6 +32,7 @@ from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.postgres import PostgresStore
 from tests.acceptance.agents import ARMED, JOURNAL, OPEN
+from tests.programs import LENGTH, SOCKET
 from tests.services import Servers
 
 ROOT: Final = Path(__file__).parents[2]
@@ -72,30 +72,23 @@ async def until(what: str, condition: Callable[[], Awaitable[object] | object]) 
 
 
 class Nursery:
-    """The source of processes; see `nursery.py`."""
+    """The source of processes, which are forks; see `tests/programs.py`."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._births: deque[asyncio.Future[int]] = deque()
-        self._deaths: dict[int, asyncio.Future[int]] = {}
-        self._listening = asyncio.create_task(self._listen())
+    def __init__(self, programs: Path) -> None:
+        self._socket = str(programs / SOCKET)
+        self._running = set[asyncio.Task[None]]()
 
     @classmethod
     @asynccontextmanager
-    async def open(cls) -> AsyncGenerator["Nursery"]:
+    async def open(cls, programs: Path) -> AsyncGenerator["Nursery"]:
         """A nursery that ends all its processes when the block ends."""
-        module = (sys.executable, "-m", "tests.acceptance.nursery")
-        process = await asyncio.create_subprocess_exec(
-            *module, stdin=PIPE, stdout=PIPE, cwd=ROOT, env=environment()
-        )
-        nursery = cls(process)
+        nursery = cls(programs)
         try:
             yield nursery
         finally:
-            if process.stdin:
-                process.stdin.close()
-            await process.wait()
-            await nursery._listening
+            for task in nursery._running:
+                task.cancel()
+            await asyncio.gather(*nursery._running, return_exceptions=True)
 
     async def start(
         self,
@@ -116,34 +109,36 @@ class Nursery:
             folder: The folder that it runs in.
             stdin: A descriptor of this process that becomes its standard input; may be closed afterwards.
         """
-        born = asyncio.get_running_loop().create_future()
-        self._births.append(born)
         os.umask(umask := os.umask(0))
-        order = {
-            "arguments": arguments,
-            "log": str(log),
-            "errors": errors and str(errors),
-            "environment": dict(environment),
-            "folder": str(folder),
-            "input": os.devnull if stdin is None else f"/proc/{os.getpid()}/fd/{stdin}",
-            "umask": umask,
-        }
-        assert self._process.stdin
-        self._process.stdin.write(f"{json.dumps(order)}\n".encode())
-        pid = await born
-        return Process(pid, log, self._deaths[pid])
+        order = json.dumps([arguments, dict(environment), str(folder), umask, [str(ROOT)], []]).encode()
+        with ExitStack() as files:
+            given = os.dup(stdin) if stdin is not None else os.open(os.devnull, os.O_RDONLY)
+            files.callback(os.close, given)
+            # Not truncated: it may have lines of an earlier process.
+            out = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
+            files.callback(os.close, out)
+            err = os.open(errors, os.O_WRONLY | os.O_CREAT, 0o644) if errors else os.dup(out)
+            files.callback(os.close, err)
+            own = socket.socket(socket.AF_UNIX)
+            own.connect(self._socket)
+            socket.send_fds(own, [len(order).to_bytes(LENGTH, "big")], [given, out, err])
+        reader, writer = await asyncio.open_unix_connection(sock=own)
+        writer.write(order)
+        pid = int(await reader.readline())
+        ended = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._watch(reader, writer, ended))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return Process(pid, log, ended)
 
-    async def _listen(self) -> None:
-        assert self._process.stdout
-        async for line in self._process.stdout:
-            match json.loads(line):
-                case {"began": pid}:
-                    self._deaths[pid] = asyncio.get_running_loop().create_future()
-                    self._births.popleft().set_result(pid)
-                case {"ended": pid, "code": code}:
-                    self._deaths[pid].set_result(code)
-                case other:
-                    raise AssertionError(other)
+    async def _watch(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: asyncio.Future[int]
+    ) -> None:
+        """Wait for a process's exit code. It is killed when the connection closes."""
+        try:
+            ended.set_result(int(await reader.readline()))
+        finally:
+            writer.close()
 
 
 @dataclass

@@ -115,7 +115,7 @@ def reader(wheel: Path) -> Generator[Path]:
 
 
 @pytest.fixture(scope="module")
-def programs(reader: Path) -> Path:
+def installed(reader: Path) -> Path:
     """The programs of the README's environment."""
     return reader / ".venv" / "bin"
 
@@ -141,8 +141,8 @@ def test_the_wheel_has_one_top_level_name(wheel: Path) -> None:
     assert "everstep/agent_domain/loop/loop.py" in names
 
 
-def test_it_runs_in_process_beside_modules_of_the_same_names(programs: Path, project: Path) -> None:
-    printed = run(programs / "python", "program.py", cwd=project)
+def test_it_runs_in_process_beside_modules_of_the_same_names(installed: Path, project: Path) -> None:
+    printed = run(installed / "python", "program.py", cwd=project)
     assert printed == "activities and agent_domain and workflows / I looked\n"
 
 
@@ -170,8 +170,8 @@ async def open_process(
         await process.communicate()
 
 
-async def test_the_project_of_the_readme_runs(reader: Path, programs: Path) -> None:
-    path = f"{programs}:{os.environ['PATH']}"
+async def test_the_project_of_the_readme_runs(reader: Path, installed: Path) -> None:
+    path = f"{installed}:{os.environ['PATH']}"
     with data_directory() as home:
         place = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
         begin = (
@@ -190,9 +190,9 @@ async def test_the_project_of_the_readme_runs(reader: Path, programs: Path) -> N
     assert "shipping-desk" in await asyncio.to_thread(shell, "everstep agents", reader, **place)
 
 
-async def test_uvicorn_serves_it_beside_modules_of_the_same_names(programs: Path, project: Path) -> None:
+async def test_uvicorn_serves_it_beside_modules_of_the_same_names(installed: Path, project: Path) -> None:
     socket = project / "web.sock"
-    uvicorn = (programs / "python", "-m", "uvicorn", "web:app", "--uds", socket, "--lifespan", "off")
+    uvicorn = (installed / "python", "-m", "uvicorn", "web:app", "--uds", socket, "--lifespan", "off")
     async with open_process(*uvicorn, cwd=project, says="Uvicorn running"):
         reader, writer = await asyncio.open_unix_connection(socket)
         writer.write(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
@@ -204,14 +204,14 @@ async def test_uvicorn_serves_it_beside_modules_of_the_same_names(programs: Path
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_worker_runs_it_beside_modules_of_the_same_names(
-    programs: Path, project: Path, installation: Installation
+    installed: Path, project: Path, installation: Installation
 ) -> None:
     variables = installation.environment(EVERSTEP_TASK_QUEUE="wheel", EVERSTEP_AGENTS="my_agents:agents")
     async with open_process(
-        programs / "everstep", "worker", cwd=project, variables=variables, says="working on"
+        installed / "everstep", "worker", cwd=project, variables=variables, says="working on"
     ):
         process = await asyncio.create_subprocess_exec(
-            programs / "everstep", "run", "Go", cwd=project, env=variables, stdout=-1, stderr=-1
+            installed / "everstep", "run", "Go", cwd=project, env=variables, stdout=-1, stderr=-1
         )
         async with asyncio.timeout(DEADLINE):
             out, err = await process.communicate()

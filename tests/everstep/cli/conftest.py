@@ -1,6 +1,7 @@
 """A command line with a worker, for all tests of the commands."""
 
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest_asyncio
@@ -12,9 +13,9 @@ from tests.services import Servers
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def nursery() -> AsyncGenerator[Nursery]:
-    """The directory of processes."""
-    async with Nursery.open() as nursery:
+async def nursery(programs: Path) -> AsyncGenerator[Nursery]:
+    """The source of processes."""
+    async with Nursery.open(programs) as nursery:
         yield nursery
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from click.testing import CliRunner, Result
 
 from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.cli.main import commands
 from everstep.client.client import Client, Execution
@@ -50,8 +51,13 @@ class CommandLine:
     @property
     def client(self) -> Client:
         """A client for executions, without a command."""
+        return self.client_of(DEFAULT_TENANT)
+
+    def client_of(self, tenant: str) -> Client:
+        """A client for the executions of a tenant."""
+        temporal, store = self.installation.temporal, self.installation.store
         known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
-        return Client(self.installation.temporal, self.installation.store, known, task_queue=self.queue)
+        return Client(temporal, store, known, task_queue=self.queue, tenant_id=tenant)
 
     async def run_command(self, *arguments: object, **environment: str | None) -> Result:
         """A command's output and exit code; its errors are in the output, too."""
@@ -78,9 +84,9 @@ class CommandLine:
         assert "--help' for help." in usage[1]
         return complaint
 
-    async def start_until_pause(self, message: str) -> Execution:
+    async def start_until_pause(self, message: str, tenant: str = DEFAULT_TENANT) -> Execution:
         """An execution that waits for people."""
-        execution = await self.client.start("clerk", message)
+        execution = await self.client_of(tenant).start("clerk", message)
         await until_pause(execution)
         return execution
 

@@ -49,10 +49,13 @@ class PseudoTerminal:
         """Press these keys."""
         os.write(self.ours, text.encode())
 
-    async def wait_for(self, words: str) -> None:
-        """Wait until the terminal shows this."""
-        await until(f"it shows {words!r}", lambda: words in self.text or self.process.returncode is not None)
-        assert words in self.text, self.text
+    async def wait_for(self, words: str, times: int = 1) -> None:
+        """Wait until the terminal has shown this so many times."""
+        await until(
+            f"it shows {words!r}",
+            lambda: self.text.count(words) >= times or self.process.returncode is not None,
+        )
+        assert self.text.count(words) >= times, self.text
 
     async def end(self) -> int:
         """Wait until the command has ended, and everything was read."""

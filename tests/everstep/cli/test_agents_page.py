@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import signal
-import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -22,8 +21,6 @@ from tests.services import data_directory
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
-EVERSTEP = Path(sys.executable).parent / "everstep"
-
 SCENARIO = """
 turns:
   - text: I need to know the day.
@@ -48,10 +45,10 @@ def a_folder(folder: Path) -> Path:
     return folder
 
 
-async def output_of(folder: Path, *arguments: str) -> str:
+async def output_of(everstep: Path, folder: Path, *arguments: str) -> str:
     """The output of a successful command."""
     process = await asyncio.create_subprocess_exec(
-        EVERSTEP, *arguments, stdout=PIPE, stderr=PIPE, cwd=folder, env=environment()
+        everstep, *arguments, stdout=PIPE, stderr=PIPE, cwd=folder, env=environment()
     )
     async with asyncio.timeout(60):
         out, err = await process.communicate()
@@ -60,10 +57,10 @@ async def output_of(folder: Path, *arguments: str) -> str:
 
 
 @asynccontextmanager
-async def open_installation(folder: Path, command: str) -> AsyncGenerator[None]:
+async def open_installation(everstep: Path, folder: Path, command: str) -> AsyncGenerator[None]:
     ports = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--gateway-port", "0", "--json")
     up = await asyncio.create_subprocess_exec(
-        EVERSTEP, *shlex.split(command), *ports, stdout=PIPE, cwd=folder, env=environment()
+        everstep, *shlex.split(command), *ports, stdout=PIPE, cwd=folder, env=environment()
     )
     try:
         assert up.stdout
@@ -74,31 +71,34 @@ async def open_installation(folder: Path, command: str) -> AsyncGenerator[None]:
         await up.wait()
 
 
-async def test_the_agent_of_the_page_is_listed_as_the_page_shows(tmp_path: Path) -> None:
+async def test_the_agent_of_the_page_is_listed_as_the_page_shows(programs: Path, tmp_path: Path) -> None:
     """10.2.3"""
     (shown,) = re.findall(r"```\n\$ everstep (.*?)\n(.*?)```", PAGE, re.DOTALL)
     command, lines = shown
-    assert await output_of(a_folder(tmp_path / "here"), *shlex.split(command)) == lines
+    assert await output_of(programs / "everstep", a_folder(tmp_path / "here"), *shlex.split(command)) == lines
 
 
-async def test_the_agent_of_the_page_asks_and_completes_its_plan() -> None:
+async def test_the_agent_of_the_page_asks_and_completes_its_plan(programs: Path) -> None:
     """8.5.3, 10.1.3, 10.2.4: from its file through its own installation to the answer."""
     up, run = re.findall(r"^everstep (--agents agents .*)$", PAGE, re.MULTILINE)
+    everstep = programs / "everstep"
     with data_directory() as data:
         folder = a_folder(data / "here")
-        async with open_installation(folder, up):
-            execution = (await output_of(folder, *shlex.split(run), "--detach")).strip()
+        async with open_installation(everstep, folder, up):
+            execution = (await output_of(everstep, folder, *shlex.split(run), "--detach")).strip()
 
             async def asks() -> bool:
-                return "question   Which day suits you?" in await output_of(folder, "show", execution)
+                return "question   Which day suits you?" in await output_of(
+                    everstep, folder, "show", execution
+                )
 
             await until("the agent asks", asks)
-            await output_of(folder, "answer", execution, "Friday")
-            told = await output_of(folder, "follow", execution)
+            await output_of(everstep, folder, "answer", execution, "Friday")
+            told = await output_of(everstep, folder, "follow", execution)
             assert "status     completed" in told
             assert "Here is your plan." in told
 
-            listed = await output_of(folder, "agents", "--agents", "agents", "--json")
+            listed = await output_of(everstep, folder, "agents", "--agents", "agents", "--json")
             planner = json.loads(listed.splitlines()[0])
             assert f"definition {planner['definition_hash']}" in told
 

@@ -78,8 +78,8 @@ async def test_top_prints_once_in_a_pipe(desk: CommandLine) -> None:
     """15.5.6"""
     execution = await desk.start_until_pause("pay")
 
-    said = await desk.output_of("top", "--agent", "clerk")
-    data = json.loads(await desk.output_of("top", "--agent", "clerk", "--json"))
+    said = await desk.output_of("top", "--tenant", "default", "--agent", "clerk")
+    data = json.loads(await desk.output_of("top", "--tenant", "default", "--agent", "clerk", "--json"))
 
     line = next(line for line in said.splitlines() if str(execution.id) in line)
     assert line.split()[1:3] == ["paused", "default"]

@@ -46,7 +46,8 @@ async def test_arguments_are_edited_one_by_one(desk: CommandLine) -> None:
     async with open_terminal(desk.environment, "run", "pay", "--agent", "clerk") as terminal:
         await terminal.wait_for(DECIDE)
         terminal.type("maybe\n")
-        await terminal.wait_for("type a, or d and an optional reason")
+        await terminal.wait_for(DECIDE, times=2)
+        assert "type a, or d and an optional reason" in terminal.text
         terminal.type("e\n")
         await terminal.wait_for("euros [80] > ")
         terminal.type("8\n")
@@ -113,9 +114,10 @@ async def test_the_time_runs_while_a_model_thinks_and_ctrl_c_says_how_to_come_ba
 
 async def test_top_leaves_the_terminal_as_it_was(desk: CommandLine) -> None:
     """15.5.6"""
-    execution = await desk.start_until_pause("pay")
+    # Other tests of this installation leave more executions than a terminal has lines.
+    execution = await desk.start_until_pause("pay", tenant="top")
     for key, code in (("q", 0), ("\x03", 130)):
-        async with open_terminal(desk.environment, "top", "--agent", "clerk", columns=120) as terminal:
+        async with open_terminal(desk.environment, "top", "--tenant", "top", columns=120) as terminal:
             await terminal.wait_for("for approval: transfer")
             assert "\x1b[?1049h" in terminal.raw
             terminal.type(key)
@@ -143,8 +145,11 @@ async def test_pages_fit_into_twenty_columns(desk: CommandLine) -> None:
     for arguments in commands:
         async with open_terminal(desk.environment, *arguments, columns=20) as terminal:
             assert await terminal.end() == 0, terminal.text
+        lines = terminal.text.splitlines()
         # A cursor is one word, and cannot be broken.
-        assert [line for line in terminal.text.splitlines() if len(line) > 20 and " " in line] == []
+        assert [
+            line for line in lines if len(line) > 20 and " " in line.removeprefix("more: --cursor ")
+        ] == []
         assert terminal.text.strip()
     await execution.cancel()
 

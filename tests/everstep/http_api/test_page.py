@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import sys
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +18,9 @@ from tests.services import data_directory
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
-EVERSTEP = Path(sys.executable).parent / "everstep"
 
 
-async def test_every_command_of_the_page_is_run() -> None:
+async def test_every_command_of_the_page_is_run(programs: Path) -> None:
     """8.2.2, 8.5.3, 8.6.2"""
     (begin,) = re.findall(r"```\n(.*everstep.* up)\n```", PAGE)
     assert begin == ".venv/bin/everstep --agents examples.travel_desk:agents up"
@@ -31,13 +29,13 @@ async def test_every_command_of_the_page_is_run() -> None:
         given = ("--data", str(data), "--agents", "examples.travel_desk:agents", "up")
         ports = ("--temporal-port", "0", "--ui-port", "0", "--http-port", "0", "--json")
         up = await asyncio.create_subprocess_exec(
-            EVERSTEP, *given, *ports, stdout=PIPE, cwd=ROOT, env=environment()
+            programs / "everstep", *given, *ports, stdout=PIPE, cwd=ROOT, env=environment()
         )
         try:
             assert up.stdout
             told = json.loads(await up.stdout.readline())
             commands = commands.replace("http://127.0.0.1:8080", told["api_url"])
-            commands = commands.replace(".venv/bin/everstep", f"{EVERSTEP} --data {data}")
+            commands = commands.replace(".venv/bin/everstep", f"{programs}/everstep --data {data}")
             shell = await asyncio.create_subprocess_exec(
                 "bash",
                 "-euo",

@@ -353,11 +353,11 @@ class TestPosting:
     async def test_of_many_concurrent_messages_one_begins(self, store: PostgresSessions) -> None:
         """8.3.1: in arrival order, and never two at once; 7.7.1: each message is published once, in order."""
         session_id = await new_session_id(store)
-        posted = await asyncio.gather(*(store.post(a_message(session_id, f"m{n}")) for n in range(200)))
+        posted = await asyncio.gather(*(store.post(a_message(session_id, f"m{n}")) for n in range(60)))
 
-        assert sorted(each.route for each in posted) == [Route.QUEUE] * 199 + [Route.START]
+        assert sorted(each.route for each in posted) == [Route.QUEUE] * 59 + [Route.START]
         arrived = [m.content for m in await all_messages(store, session_id) if m.role is MessageRole.USER]
-        assert len(arrived) == 200
+        assert len(arrived) == 60
         heard = list[str]()
         while ref := await store.release(TENANT, session_id):
             await store.begin_step(a_step_start(ref))
