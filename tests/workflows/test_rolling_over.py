@@ -33,14 +33,15 @@ from tests.workflows.harness import (
     scheduled_activities,
 )
 
-STEPS = 1000
+STEPS = 400
 LONG = 120.0
 """Seconds for as many steps, on a busy machine."""
-MOST_EVENTS = agent_execution.ROLL_OVER_EVENTS
+MOST_EVENTS = 400
+"""Fewer than usual: as many runs in less time."""
 SAYS = "word " * 40
-"""The text of each step: 200 kB of conversation in the end."""
+"""The text of each step: 80 kB of conversation in the end."""
 
-MESSAGES = [f"message {number}" for number in range(300)]
+MESSAGES = [f"message {number}" for number in range(160)]
 WORKS_ON = ScenarioStep.tool_call("work", response=SAYS, usage=Usage(output=1), execute_tools=False)
 
 
@@ -75,6 +76,12 @@ async def pause_after(office: Office, execution: Execution, steps: int) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def rollover(services: Servers) -> AsyncGenerator[Rollover]:
     """Steps without an end, messages from four people at once, and two pauses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_execution, "ROLL_OVER_EVENTS", MOST_EVENTS)
+        yield await roll_over(services)
+
+
+async def roll_over(services: Servers) -> Rollover:
     driver = DeterministicAgentDriver.from_steps(WORKS_ON)
     agent = an_agent(tools=[MockTool("work")]).with_driver(driver).with_max_steps(STEPS)
     async with at_work(await connect_temporal(services), agent) as office:
@@ -89,7 +96,7 @@ async def rollover(services: Servers) -> AsyncGenerator[Rollover]:
         ref, envelopes = execution.ref, list[StoredEnvelope]()
         while more := await office.store.envelopes(ref.tenant_id, ref.stream_id, len(envelopes)):
             envelopes += more
-        yield Rollover(
+        return Rollover(
             result,
             await runs_of(execution),
             (await progress(execution)).facts,
