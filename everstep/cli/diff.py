@@ -1,15 +1,13 @@
 """The command that compares two executions."""
 
-from uuid import UUID
-
 import click
 
 from everstep.agent_domain.values import json_text
 from everstep.cli.command import command, print_line
 from everstep.cli.comparison_texts import comparison_lines
 from everstep.cli.drawing import draws_pages
-from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
-from everstep.runtime.installation import Installation, open_installation
+from everstep.cli.id_arguments import parse_execution_id
+from everstep.runtime.installation import open_installation
 from everstep.runtime.settings import Settings
 
 
@@ -26,7 +24,7 @@ async def diff(settings: Settings, *, a: str, b: str, as_json: bool) -> None:
     that a fork shares with its origin are the same steps; others are aligned by their calls.
     """
     async with open_installation(settings, "everstep diff") as installation:
-        ids = [await _parse_id(installation, each) for each in (a, b)]
+        ids = [await parse_execution_id(each, installation.client) for each in (a, b)]
         comparison = await installation.client.diff(*ids)
     if as_json:
         print_line(json_text(comparison.to_dict()))
@@ -38,11 +36,3 @@ async def diff(settings: Settings, *, a: str, b: str, as_json: bool) -> None:
     else:
         for line in comparison_lines(comparison):
             print_line(line)
-
-
-async def _parse_id(installation: Installation, text: str) -> UUID:
-    async def newest() -> list[UUID]:
-        page = await installation.client.list(limit=LOOKED_THROUGH)
-        return [row.ref.execution_id for row in page.rows]
-
-    return await parse_id(text, "an execution", "everstep executions", newest)

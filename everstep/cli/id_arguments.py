@@ -8,6 +8,7 @@ from uuid import UUID
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.values import truncate
+from everstep.client.client import Client
 
 LOOKED_THROUGH: Final = 200
 """How many of the newest rows may be meant by the beginning of an id."""
@@ -41,3 +42,18 @@ async def parse_id(
         # Without servers the text is as wrong as before, and only the suggestion is missing.
         ids = ()
     raise InvalidInput(f"{problem}{did_you_mean(text, map(str, ids))}")
+
+
+async def newest_executions(client: Client) -> list[UUID]:
+    """The ids of the newest executions."""
+    page = await client.list(limit=LOOKED_THROUGH)
+    return [row.ref.execution_id for row in page.rows]
+
+
+async def parse_execution_id(text: str, client: Client) -> UUID:
+    """Parse the id of an execution.
+
+    Raises:
+        InvalidInput: The text is not an id; the message has the known id that begins like it.
+    """
+    return await parse_id(text, "an execution", "everstep executions", lambda: newest_executions(client))

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from datetime import datetime
-from uuid import UUID
 
 import click
 
@@ -11,7 +10,7 @@ from everstep.agent_domain.storage.audit import AuditReport, Break
 from everstep.agent_domain.storage.ledger import canonical_json
 from everstep.agent_domain.values import json_text
 from everstep.cli.command import command, print_line
-from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
+from everstep.cli.id_arguments import parse_execution_id
 from everstep.cli.printing import echo
 from everstep.cli.times import Since
 from everstep.client.ledgers import audit_execution, each_entry, each_entry_of_period
@@ -44,7 +43,7 @@ async def ledger(
     async with open_installation(settings, "everstep ledger") as installation:
         client = installation.client
         if execution_id:
-            ref = ExecutionRef(await _parse_id(installation, execution_id), client.tenant_id)
+            ref = ExecutionRef(await parse_execution_id(execution_id, client), client.tenant_id)
             entries = each_entry(client.store, ref)
         else:
             scope = Scope(client.tenant_id)
@@ -97,7 +96,8 @@ async def _each_ref(
 ) -> AsyncGenerator[ExecutionRef]:
     """Yield the execution of an id, or without one all that were accepted since then, the newest first."""
     if execution_id:
-        yield ExecutionRef(await _parse_id(installation, execution_id), installation.client.tenant_id)
+        client = installation.client
+        yield ExecutionRef(await parse_execution_id(execution_id, client), client.tenant_id)
         return
     cursor: str | None = None
     while True:
@@ -139,11 +139,3 @@ def _break_lines(broken: Break) -> Iterator[str]:
         yield f"    recorded  {broken.recorded}"
     if broken.found is not None:
         yield f"    found     {broken.found}"
-
-
-async def _parse_id(installation: Installation, text: str) -> UUID:
-    async def newest() -> list[UUID]:
-        page = await installation.client.list(limit=LOOKED_THROUGH)
-        return [row.ref.execution_id for row in page.rows]
-
-    return await parse_id(text, "an execution", "everstep executions", newest)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 import click
 
@@ -22,7 +21,7 @@ from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.sessions import ExecutionFilter
 from everstep.cli.command import command, print_line, warn, with_agents
-from everstep.cli.id_arguments import LOOKED_THROUGH, parse_id
+from everstep.cli.id_arguments import parse_execution_id
 from everstep.cli.printing import show_progress
 from everstep.cli.times import Since
 from everstep.client.exported_runs import DATASET, ExportedRun, ExportForm, export_run
@@ -159,12 +158,8 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 async def _chosen(installation: Installation, wanted: _Wanted) -> AsyncGenerator[ExecutionRef]:
-    async def newest() -> list[UUID]:
-        page = await installation.client.list(limit=LOOKED_THROUGH)
-        return [row.ref.execution_id for row in page.rows]
-
     for text in wanted.ids:
-        parsed = await parse_id(text, "an execution", "everstep executions", newest)
+        parsed = await parse_execution_id(text, installation.client)
         yield installation.client.execution(parsed).ref
     if wanted.ids:
         return
