@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from everstep.agent_domain.storage.ledger import (
     EntryKind,
     LedgerEntry,
     LedgerHead,
+    canonical_json,
     digest,
     require_known_version,
 )
@@ -140,13 +142,49 @@ def audit(given: AuditedExecution) -> AuditReport:
     )
 
 
+def audit_export(execution_id: UUID, lines: Sequence[Mapping[str, Any]], head: LedgerHead) -> AuditReport:
+    """Check entries that were exported.
+
+    Args:
+        execution_id: The execution.
+        lines: Its entries, in order.
+        head: The end of the stored chain, or the stored entry in the place of the last exported one.
+    """
+    entries = [_exported_entry(execution_id, number, line) for number, line in enumerate(lines, 1)]
+    breaks = [*_link_breaks(execution_id, entries)]
+    last = entries[-1] if entries else None
+    if last is None:
+        breaks.append(Break("The export has no entry of the execution"))
+    elif (head.position, head.hash) != (last.position, last.hash):
+        breaks.append(_head_break(head, last, str(lines[-1].get("kind", ""))))
+    is_closed = bool(lines) and lines[-1].get("kind") == EntryKind.ENDED
+    return AuditReport(execution_id, True, is_closed, len(entries), last and last.hash, 0, (), tuple(breaks))
+
+
+def _exported_entry(execution_id: UUID, number: int, line: Mapping[str, Any]) -> LedgerEntry:
+    document = {name: value for name, value in line.items() if name != "hash"}
+    position = line.get("position")
+    place = position if isinstance(position, int) else number
+    return LedgerEntry(
+        execution_id, place, canonical_json(document), str(line.get("hash")), datetime.min.replace(tzinfo=UTC)
+    )
+
+
 def _chain_breaks(given: AuditedExecution) -> Iterator[Break]:
     """Yield the places at which the chain itself is broken."""
     if not given.entries:
         yield Break("The ledger was removed: the execution was accepted with one")
         return
+    yield from _link_breaks(given.execution_id, given.entries)
+    last = given.entries[-1]
+    document, _ = _parse_entry(last)
+    yield from _end_breaks(given, last, str(document.get("kind", "")))
+
+
+def _link_breaks(execution_id: UUID, entries: Sequence[LedgerEntry]) -> Iterator[Break]:
+    """Yield the entries that were changed, or that do not follow the one before them."""
     previous, position, kind = BEFORE_FIRST, 0, ""
-    for entry in given.entries:
+    for entry in entries:
         position += 1
         if entry.position != position:
             yield Break(
@@ -176,10 +214,9 @@ def _chain_breaks(given: AuditedExecution) -> Iterator[Break]:
                 recorded=named,
                 found=previous,
             )
-        if document and not _is_own(document, given.execution_id, entry.position):
+        if document and not _is_own(document, execution_id, entry.position):
             yield Break("The entry is that of another place or execution", entry.position, kind)
         previous = entry.hash
-    yield from _end_breaks(given, given.entries[-1], kind)
 
 
 def _end_breaks(given: AuditedExecution, last: LedgerEntry, kind: str) -> Iterator[Break]:
@@ -187,13 +224,7 @@ def _end_breaks(given: AuditedExecution, last: LedgerEntry, kind: str) -> Iterat
     if head is None:
         yield Break("The head of the chain was removed", last.position, kind)
     elif (head.position, head.hash) != (last.position, last.hash):
-        yield Break(
-            "The chain does not end where its head says",
-            last.position,
-            kind,
-            recorded=f"entry {head.position}, {head.hash}",
-            found=f"entry {last.position}, {last.hash}",
-        )
+        yield _head_break(head, last, kind)
     if given.status.is_terminal and kind != EntryKind.ENDED:
         yield Break("The execution has ended, and its ledger has no end", last.position, kind)
     if kind == EntryKind.ENDED and not given.status.is_terminal:
@@ -203,6 +234,16 @@ def _end_breaks(given: AuditedExecution, last: LedgerEntry, kind: str) -> Iterat
             kind,
             found=str(given.status),
         )
+
+
+def _head_break(head: LedgerHead, last: LedgerEntry, kind: str) -> Break:
+    return Break(
+        "The chain does not end where its head says",
+        last.position,
+        kind,
+        recorded=f"entry {head.position}, {head.hash}",
+        found=f"entry {last.position}, {last.hash}",
+    )
 
 
 def _parse_entry(entry: LedgerEntry) -> tuple[Mapping[str, Any], str | None]:

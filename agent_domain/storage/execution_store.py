@@ -19,7 +19,7 @@ from everstep.agent_domain.storage.calls import CallRecord, InnerReply, RecordCa
 from everstep.agent_domain.storage.commands import Command, CommandKind, SentCommand, Steering
 from everstep.agent_domain.storage.compactions import ContinuedInput, RecordCompaction
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page, Settlement
-from everstep.agent_domain.storage.ledger import LedgerPage, PeriodPage
+from everstep.agent_domain.storage.ledger import LedgerPage, PeriodPage, PrunedLedger
 from everstep.agent_domain.storage.metadata_changes import MetadataHistory
 from everstep.agent_domain.storage.recorded_executions import RecordedExecutions
 from everstep.agent_domain.storage.requests import RequestRow, Resolution
@@ -310,6 +310,10 @@ class ExecutionStore(BudgetStore, RecordedExecutions, Protocol):
 
     async def sealed_ledger(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> LedgerPage | None:
         """Entries of an execution's ledger after a position; None if it was accepted without a ledger."""
+        ...
+
+    async def pruned_ledger(self, ref: ExecutionRef) -> PrunedLedger | None:
+        """What stays of the ledger of an execution that was pruned; None if it was not."""
         ...
 
     async def ledger_of_period(

@@ -180,6 +180,22 @@ class LedgerHead:
 
 
 @dataclass(frozen=True, slots=True)
+class PrunedLedger:
+    """What stays of the ledger of an execution that was pruned: no name, and no fact but its length."""
+
+    execution_id: UUID
+    entries: int
+    hash: str
+    """The hash of the last entry."""
+    pruned_at: datetime
+
+    @property
+    def head(self) -> LedgerHead:
+        """The end of the chain."""
+        return LedgerHead(self.entries, self.hash, is_closed=True)
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerPage:
     """Entries of a ledger."""
 

@@ -1,19 +1,22 @@
 """The commands that print ledgers and audit them."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import click
 
+from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.storage.audit import AuditReport, Break
 from everstep.agent_domain.storage.ledger import canonical_json
-from everstep.agent_domain.values import json_text
+from everstep.agent_domain.values import frozen_map, json_text, parse_json
 from everstep.cli.command import command, print_line
 from everstep.cli.id_arguments import parse_execution_id
 from everstep.cli.printing import echo
 from everstep.cli.times import Since
-from everstep.client.ledgers import audit_execution, each_entry, each_entry_of_period
+from everstep.client.ledgers import audit_execution, audit_lines, each_entry, each_entry_of_period
 from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.settings import Settings
 
@@ -61,11 +64,23 @@ async def ledger(
     metavar="TIME",
     help="Audit the executions accepted since an age (7d) or a time in UTC.",
 )
+@click.option(
+    "--ledger",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Check the entries of the execution in an exported file instead, also if it was pruned.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print each report as a line of JSON.")
 @click.pass_obj
 @command
 async def audit(
-    settings: Settings, *, execution_id: str, every: bool, since: datetime | None, as_json: bool
+    settings: Settings,
+    *,
+    execution_id: str,
+    every: bool,
+    since: datetime | None,
+    file: Path | None,
+    as_json: bool,
 ) -> None:
     """Check that the record of an execution was not changed.
 
@@ -74,10 +89,18 @@ async def audit(
     """
     if bool(execution_id) == bool(every or since):
         raise click.UsageError("name one execution, or pass --all or --since")
+    if file and not execution_id:
+        raise click.UsageError("--ledger needs the ID of an execution")
+    lines = None if file is None else _read_lines(file)
     whole, total = 0, 0
     async with open_installation(settings, "everstep audit") as installation:
         async for ref in _each_ref(installation, execution_id, since):
-            report = await audit_execution(installation.client.store, ref)
+            store = installation.client.store
+            if lines is not None:
+                mine = [line for line in lines if line.get("execution_id") == str(ref.execution_id)]
+                report = await audit_lines(store, ref, mine)
+            else:
+                report = await audit_execution(store, ref)
             total += 1
             whole += report.is_whole
             if as_json:
@@ -89,6 +112,19 @@ async def audit(
         print_line(f"{whole} of {total} executions are whole")
     if whole < total:
         raise click.exceptions.Exit(1)
+
+
+def _read_lines(file: Path) -> list[Mapping[str, Any]]:
+    """The entries in an exported file."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the ledger {file} cannot be read: {error}") from None
+    return [
+        frozen_map(parse_json(line, f"line {number} of {file}"), f"line {number} of {file}")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
 
 
 async def _each_ref(
@@ -121,7 +157,8 @@ def report_lines(report: AuditReport) -> Iterator[str]:
     yield f"ledger     {report.entries} entries{end}"
     yield f"head       {report.hash}"
     gone = f", {len(report.gone)} gone: {', '.join(report.gone)}" if report.gone else ""
-    yield f"bodies     {report.bodies} as recorded{gone}"
+    if report.bodies or report.gone:
+        yield f"bodies     {report.bodies} as recorded{gone}"
     count = len(report.breaks)
     yield (
         f"result     BROKEN: {count} {'place differs' if count == 1 else 'places differ'}"

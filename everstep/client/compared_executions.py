@@ -1,6 +1,5 @@
 """Reads two executions and compares them."""
 
-from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.comparison import (
     ComparedExecution,
@@ -10,6 +9,7 @@ from everstep.agent_domain.storage.comparison import (
 )
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow
+from everstep.client.ledgers import missing_execution
 
 
 async def compare_executions(
@@ -32,7 +32,7 @@ async def compare_executions(
 async def _load(store: ExecutionStore, ref: ExecutionRef) -> ComparedExecution:
     row = await store.execution(ref)
     if row is None:
-        raise NotFound("execution", ref.execution_id)
+        raise await missing_execution(store, ref)
     material = await store.material(row.ref)
     own = await store.steps(row.ref, with_responses=True)
     return ComparedExecution(row, material.spec, material.plan, own, await _load_shared_steps(store, row))

@@ -6,11 +6,14 @@ EverstepError
 |   +-- Ended
 |       +-- Gone
 +-- Ending
++-- NotFound (of the domain)
+    +-- Pruned
 """
 
 from uuid import UUID
 
-from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.errors import EverstepError, NotFound
+from everstep.agent_domain.storage.ledger import PrunedLedger
 
 
 class Taken(EverstepError):
@@ -40,3 +43,14 @@ class Ending(EverstepError):
 
     def __init__(self) -> None:
         super().__init__("The execution is ending; try again in a moment")
+
+
+class Pruned(NotFound):
+    """The execution was removed because of its age."""
+
+    def __init__(self, pruned: PrunedLedger) -> None:
+        super().__init__("execution", pruned.execution_id)
+        self.args = (
+            f"The execution {pruned.execution_id} was pruned on {pruned.pruned_at:%F}: its rows were "
+            f"removed. Its ledger had {pruned.entries} entries and ended with {pruned.hash}",
+        )

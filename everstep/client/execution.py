@@ -48,6 +48,7 @@ from everstep.client.because import ExecutionReader
 from everstep.client.budget_raising import BudgetActions
 from everstep.client.command_delivery import CommandDelivery
 from everstep.client.errors import Ended, Refused
+from everstep.client.ledgers import missing_execution
 from everstep.client.outages import TRANSIENT_CODES
 from everstep.client.structured_results import CompletedExecution, typed_result
 from everstep.steps import json_schema
@@ -86,11 +87,11 @@ class Execution(BudgetActions, ExecutionReader, Generic[OutputT_co]):
         """Read the execution.
 
         Raises:
-            NotFound: There is no such execution.
+            NotFound: There is no such execution, or it was pruned.
         """
         row = await self.client.store.execution(self.ref)
         if row is None:
-            raise NotFound("execution", self.id)
+            raise await missing_execution(self.client.store, self.ref)
         return row
 
     async def steps(self) -> Sequence[StepRow]:

@@ -23,6 +23,7 @@ from everstep.agent_domain.storage.steps import (
     is_steering,
 )
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
+from everstep.client.ledgers import missing_execution
 
 
 class NothingRecorded(InvalidInput):
@@ -45,7 +46,7 @@ async def read_run(
     """
     row = await store.execution(ref)
     if row is None:
-        raise NotFound("execution", ref.execution_id)
+        raise await missing_execution(store, ref)
     record = await _read(store, row, agents)
     # A fork and a retry may have no message of their own.
     if row.started_at is None or not (record.messages or record.earlier):

@@ -204,6 +204,20 @@ AUDITED = text("""
      WHERE execution.id = :execution_id AND execution.tenant_id = :tenant_id
 """)
 
+KEEP_HEADS = """
+        INSERT INTO agent_pruned_ledgers (execution_id, tenant_id, entries, hash)
+        SELECT execution_id, tenant_id, position, hash
+          FROM agent_ledger_heads
+         WHERE execution_id IN ({pruned})
+            ON CONFLICT DO NOTHING"""
+"""Keeps the heads of chains whose executions are pruned, before these are deleted."""
+
+PRUNED = text("""
+    SELECT entries, hash, pruned_at
+      FROM agent_pruned_ledgers
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id
+""")
+
 ENTRIES = text("""
     SELECT execution_id, position, entry, hash, recorded_at
       FROM agent_ledger

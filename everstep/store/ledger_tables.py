@@ -48,3 +48,15 @@ ledger = Table(
     CheckConstraint("position > 0", name="position"),
     Index("agent_ledger_by_time", "tenant_id", "recorded_at", "execution_id", "position"),
 )
+
+# The heads of chains whose executions were pruned. They name no one, and refer to no row.
+pruned_ledgers = Table(
+    "agent_pruned_ledgers",
+    metadata,
+    Column("execution_id", Uuid, nullable=False),
+    tenant_column(),
+    Column("entries", Integer, nullable=False),
+    Column("hash", Text, nullable=False),
+    time_column("pruned_at"),
+    PrimaryKeyConstraint("execution_id"),
+)

@@ -11,7 +11,7 @@ from everstep.agent_domain.storage.audit import AuditedExecution
 from everstep.agent_domain.storage.calls import RecordCall
 from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import NewExecution
-from everstep.agent_domain.storage.ledger import LedgerPage, PeriodPage, digest_of
+from everstep.agent_domain.storage.ledger import LedgerPage, PeriodPage, PrunedLedger, digest_of
 from everstep.agent_domain.storage.requests import RequestKind
 from everstep.store import bodies, parameters, transcripts
 from everstep.store.bodies import encode
@@ -34,6 +34,10 @@ class MemoryLedger(MemoryBase):
             return None
         left = execution.ledger.entries[after:]
         return LedgerPage(left[:size], has_more=len(left) > size)
+
+    async def pruned_ledger(self, ref: ExecutionRef) -> PrunedLedger | None:
+        """Return None: nothing is pruned from memory."""
+        del ref
 
     async def ledger_of_period(
         self,

@@ -17,6 +17,7 @@ from everstep.agent_domain.storage.ledger import (
     LedgerPage,
     NewEntry,
     PeriodPage,
+    PrunedLedger,
 )
 from everstep.store import ledger_statements
 from everstep.store.cursors import LedgerCursor, page_size
@@ -70,6 +71,16 @@ class PostgresLedger(PostgresReader):
         if state is None or not (state.is_sealed or rows):
             return None
         return LedgerPage(tuple(map(_entry, rows[:size])), has_more=len(rows) > size)
+
+    async def pruned_ledger(self, ref: ExecutionRef) -> PrunedLedger | None:
+        """Return what stays of the ledger of an execution that was pruned, or None if it was not."""
+        with error_translation(self.engine.url):
+            async with transaction(self.engine) as connection:
+                (found,) = await connection.together(
+                    (ledger_statements.PRUNED, execution_key(ref)), last=True
+                )
+        row = found.first()
+        return row and PrunedLedger(ref.execution_id, row.entries, row.hash, row.pruned_at)
 
     async def ledger_of_period(
         self,

@@ -19,6 +19,7 @@ from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.sessions import SessionBusy
 from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.cursors import Cursor
+from everstep.store.ledger_statements import KEEP_HEADS
 from everstep.store.sessions import FIRST_CURSOR, PostgresSessions
 
 LOOK = 100
@@ -117,7 +118,10 @@ LOCK_FAMILY = text(f"""{_FAMILY}
     SELECT id FROM agent_executions WHERE id IN (SELECT id FROM family) ORDER BY id FOR UPDATE
 """)  # noqa: S608 -- constants only
 
-REMOVE_FAMILY = text(f"""{_FAMILY}{_OLD}, gone AS (
+_KEEP_HEADS = KEEP_HEADS.format(pruned="SELECT id FROM old")
+
+REMOVE_FAMILY = text(f"""{_FAMILY}{_OLD}, kept AS ({_KEEP_HEADS}
+    ), gone AS (
         DELETE FROM agent_executions WHERE id IN (SELECT id FROM old) RETURNING id
     ), streams AS (
         DELETE FROM agent_streams WHERE stream_id IN (SELECT id FROM gone)

@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from everstep.store.attachment_statements import EXPIRE_OF_SESSION
 from everstep.store.columns import HAS_ENDED, IS_UNDER_WAY
-from everstep.store.ledger_statements import OPEN_CHAIN
+from everstep.store.ledger_statements import KEEP_HEADS, OPEN_CHAIN
 
 SESSION_COLUMNS = """
     id, tenant_id, user_id, related_type, related_id, initial_context_url, title, status, metadata,
@@ -53,6 +53,12 @@ CHANGE_SESSION = text(f"""
      WHERE id = :session_id
  RETURNING {SESSION_COLUMNS}
 """)  # noqa: S608 -- constants only
+
+KEEP_HEADS_OF_SESSION = text(
+    KEEP_HEADS.format(
+        pruned="SELECT id FROM agent_executions WHERE session_id = :session_id AND tenant_id = :tenant_id"
+    )
+)
 
 DELETE_SESSION = (
     # First, so that `ON DELETE SET NULL` does not update messages that are deleted anyway.

@@ -141,7 +141,8 @@ class PostgresSessions(MessageFeedback):
         Args:
             scope: The caller's scope.
             session_id: The session.
-            unchanged_since: Do not delete a session that changed after this time.
+            unchanged_since: Do not delete a session that changed after this time. The session is pruned, not
+                erased: the heads of its ledgers are kept.
 
         Returns:
             False if there is no such session, or if it has changed.
@@ -159,6 +160,8 @@ class PostgresSessions(MessageFeedback):
             if await self._advance_queue(connection, scope.tenant_id, session_id):
                 raise SessionBusy
             values = {"session_id": session_id, "tenant_id": scope.tenant_id}
+            if unchanged_since:
+                await connection.execute(session_statements.KEEP_HEADS_OF_SESSION, values)
             for statement in session_statements.DELETE_SESSION:
                 await connection.execute(statement, values)
             return True

@@ -1,6 +1,7 @@
 """The commands that export runs and replay them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,27 @@ async def test_a_script_plays_the_run_again(desk: CommandLine, tmp_path: Path) -
 
     assert done.exit_code == 0, done.output
     assert "when: Hello" in (tmp_path / "runs" / f"clerk_{identity[:8]}.yaml").read_text()
+
+
+async def test_an_exported_ledger_is_audited(desk: CommandLine, tmp_path: Path) -> None:
+    """15.7.9"""
+    identity, file = await a_run(desk), tmp_path / "ledger.ndjson"
+    file.write_text(await desk.output_of("ledger", identity))
+
+    audited = await desk.output_of("audit", identity, "--ledger", file)
+    assert re.search(r"ledger +\d+ entries\n", audited), audited
+    assert "result     whole" in audited
+    file.write_text(file.read_text().replace('"attempt":1', '"attempt":2'))
+    changed = await desk.run_command("audit", identity, "--ledger", file)
+    assert changed.exit_code == 1
+    assert "The text of the entry was changed" in changed.output
+
+    missing = tmp_path / "nothing"
+    assert f"the ledger {missing} cannot be read" in await desk.error_of(
+        "audit", identity, "--ledger", missing
+    )
+    file.write_text("{")
+    assert f"line 1 of {file}" in await desk.error_of("audit", identity, "--ledger", file)
+    assert "--ledger needs the ID of an execution" in await desk.usage_error_of(
+        "audit", "--all", "--ledger", file
+    )

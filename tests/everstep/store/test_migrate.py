@@ -89,6 +89,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0019_ledger",
         "0020_sign_ins",
         "0021_session_usage",
+        "0022_pruned_ledgers",
     ]
 
 
@@ -223,7 +224,8 @@ BEFORE_BUDGETS = """
     ALTER TABLE agent_executions DROP COLUMN outcome;
     ALTER TABLE agent_steps DROP COLUMN boundary;
     ALTER TABLE agent_tool_calls DROP COLUMN digest;
-    DROP TABLE agent_session_usage, agent_budget_holds, agent_sign_ins, agent_ledger, agent_ledger_heads;
+    DROP TABLE agent_pruned_ledgers, agent_session_usage, agent_budget_holds, agent_sign_ins;
+    DROP TABLE agent_ledger, agent_ledger_heads;
     ALTER TABLE agent_executions DROP COLUMN is_sealed;
     ALTER TABLE agent_tool_calls DROP COLUMN progress;
     DROP TABLE agent_feedback;

@@ -352,6 +352,7 @@ MANY = """
            CASE WHEN i % 10 = 0 THEN 'paused' ELSE 'completed' END, gen_random_uuid(), now(),
            CASE WHEN i % 10 <> 0 THEN now() - i * interval '1 hour' END
       FROM generate_series(1, 30000) AS i;
+    INSERT INTO agent_ledger_heads (execution_id, tenant_id) SELECT id, tenant_id FROM agent_executions;
     INSERT INTO agent_streams (stream_id, tenant_id, head)
     SELECT coalesce(session_id, id), tenant_id, 5 FROM agent_executions;
     INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
