@@ -58,6 +58,9 @@ class HubTimings:
     """How long a stream without viewers is kept, for viewers that reconnect."""
 
 
+HUB_TIMINGS = HubTimings()
+
+
 class WatchedStream:
     """A stream and the reads that are running for it."""
 

@@ -1,4 +1,4 @@
-"""Server-sent events: a viewer whose transport is an iterator that an HTTP server reads."""
+"""Feeds: a viewer whose transport is an iterator that an HTTP server reads, as events or as lines of JSON."""
 
 import asyncio
 import math
@@ -12,8 +12,9 @@ from everstep.agent_domain.stream.reader import Position
 from everstep.broadcast_gateway.hub import Hub
 from everstep.broadcast_gateway.limits import GatewayLimits
 from everstep.broadcast_gateway.subscriptions import Viewer
-from everstep.broadcast_gateway.wires import event_source
+from everstep.broadcast_gateway.wires import event_source, lines
 from everstep.broadcast_gateway.wires.closing import EXPIRED, FULL, RESTARTING, UNAUTHORIZED, Closing
+from everstep.broadcast_gateway.wires.lines import FeedFormat
 
 HIGH_WATER = 64 * 1024
 """Bytes in the buffer above which the viewer is paused."""
@@ -30,8 +31,11 @@ _KEY = "feed"
 class Feed:
     """The events for one viewer."""
 
-    def __init__(self, hub: Hub, quiet: float, admission: Admission, recheck: float) -> None:
+    def __init__(
+        self, hub: Hub, quiet: float, admission: Admission, recheck: float, form: FeedFormat
+    ) -> None:
         self._hub = hub
+        self._form = form
         self._quiet = quiet
         self._admission = admission
         self._recheck = recheck
@@ -52,10 +56,10 @@ class Feed:
             _KEY,
             stream_id,
             is_session=is_session,
-            wire=event_source.EventSourceWire,
+            wire=self._form.wire,
             since=since,
         )
-        self._put(event_source.joined_event(answer))
+        self._put(self._form.joined(answer))
         self._hub.catch_up(self.viewer, _KEY)
 
     async def frames(self) -> AsyncGenerator[bytes]:
@@ -71,7 +75,7 @@ class Feed:
                         await self._has_data.wait()
                     yield self._take()
                 except TimeoutError:
-                    yield event_source.KEEPALIVE
+                    yield self._form.keepalive
                 if loop.time() >= ends:
                     self.close(EXPIRED)
                 elif is_good is not None and loop.time() >= check_at:
@@ -80,7 +84,7 @@ class Feed:
                         self.close(UNAUTHORIZED)
                 if self.viewer.is_paused and self._closing is None:
                     self._hub.fulfil(self.viewer.resume())
-            yield self._take() + event_source.bye_event(self._closing)
+            yield self._take() + self._form.bye(self._closing)
         finally:
             self.viewer.end()
 
@@ -129,7 +133,7 @@ class Feeds:
         since: Position | None,
         admission: Admission = UNLIMITED_ADMISSION,
     ) -> AsyncGenerator[bytes]:
-        """Open a feed of a stream.
+        """Open a feed of a stream, as server-sent events.
 
         Args:
             stream_id: The stream.
@@ -140,9 +144,33 @@ class Feeds:
         Raises:
             StoreUnavailable: There are too many feeds, the process stops, or the table cannot be read.
         """
+        return await self._open_feed(stream_id, is_session, since, admission, event_source.FORMAT)
+
+    async def open_lines(
+        self,
+        stream_id: UUID,
+        is_session: bool,
+        since: Position | None,
+        admission: Admission = UNLIMITED_ADMISSION,
+    ) -> AsyncGenerator[bytes]:
+        """Open a feed of a stream, as lines of JSON; the arguments are those of `open`.
+
+        Raises:
+            StoreUnavailable: There are too many feeds, the process stops, or the table cannot be read.
+        """
+        return await self._open_feed(stream_id, is_session, since, admission, lines.FORMAT)
+
+    async def _open_feed(
+        self,
+        stream_id: UUID,
+        is_session: bool,
+        since: Position | None,
+        admission: Admission,
+        form: FeedFormat,
+    ) -> AsyncGenerator[bytes]:
         if self._is_closed or len(self._open) >= self._most:
             raise StoreUnavailable((RESTARTING if self._is_closed else FULL).reason)
-        feed = Feed(self._hub, self._quiet, admission, self._recheck)
+        feed = Feed(self._hub, self._quiet, admission, self._recheck, form)
         self._open[feed] = None
         try:
             await feed.join(stream_id, is_session=is_session, since=since)

@@ -111,6 +111,11 @@ PLANTED = [
         Planted("core", "broadcast_gateway/wires/planted.py", f"import {name}")
         for name in ("asyncio", "time", "websockets", "pydantic")
     ),
+    Planted("layers", "everstep/wires/planted.py", "import everstep.http_api"),
+    *(
+        Planted("wires", "everstep/wires/planted.py", f"import {name}")
+        for name in ("asyncio", "time", "logging", "fastapi")
+    ),
     Planted("adapters", "everstep/cli/planted.py", "import everstep.store"),
     Planted("adapters", "everstep/http_api/planted.py", "import everstep.inference"),
     Planted("rooms", "agent_domain/loop/planted.py", "import everstep.agent_domain.state.state"),

@@ -57,6 +57,7 @@ ROOMS: Final = {
     "everstep/store": Limits(1.0, 3.0, 0),
     "everstep/streams": Limits(1.0, 3.0, 0),
     "everstep/testing": Limits(1.0, 3.0, 0),
+    "everstep/wires": Limits(1.0, 3.0, 0),
     "CHANGELOG.md": Limits(1.0, 3.0, 0),
     "CONTRIBUTING.md": Limits(1.0, 3.0, 0),
     "README.md": Limits(1.0, 3.0, 0),

@@ -68,6 +68,14 @@ class StreamStore(Protocol):
         ...
 
 
+class StreamIndex(Protocol):
+    """Finds envelopes in streams."""
+
+    async def place(self, stream_id: UUID, envelope_id: UUID) -> tuple[int, int | None]:
+        """The last seq of a stream, 0 if it has none, and that of an envelope in it, if it is stored."""
+        ...
+
+
 def channel_signature(secret: str, socket_id: str, channel: str, data: str | None = None) -> str:
     """The signature that allows a connection to join a channel.
 

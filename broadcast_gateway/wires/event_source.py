@@ -11,6 +11,7 @@ from everstep.agent_domain.values import json_text
 from everstep.broadcast_gateway.frames import RelayedEnvelope
 from everstep.broadcast_gateway.subscriptions import SubscribeReply
 from everstep.broadcast_gateway.wires.closing import Closing
+from everstep.broadcast_gateway.wires.lines import FeedFormat
 
 KEEPALIVE = b":\n\n"
 """A comment that keeps the connection open."""
@@ -39,3 +40,6 @@ def bye_event(closing: Closing) -> bytes:
     data = {"reason": closing.reason}
     pause = int(1000 * (closing.reconnect_in or 1))
     return f"retry: {pause}\nevent: bye\ndata: {json_text(data)}\n\n".encode()
+
+
+FORMAT = FeedFormat(EventSourceWire, joined_event, bye_event, KEEPALIVE)

@@ -16,6 +16,7 @@ from everstep.http_api.host_middleware import HostMiddleware
 from everstep.http_api.middleware import MAX_BODY, OriginMiddleware, RequestMiddleware
 from everstep.http_api.problems import ProblemDocument
 from everstep.http_api.routes import (
+    ag_ui_runs,
     answer_feedback,
     attachments,
     broadcasting,
@@ -30,6 +31,7 @@ from everstep.http_api.routes import (
     usage,
     what_if_route,
 )
+from everstep.http_api.schemas.ag_ui_requests import RunErrorEvent
 
 _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     400: {"model": ProblemDocument, "description": "The body cannot be read."},
@@ -70,6 +72,8 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     ):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(signing_in.public_routes, responses={**_REFUSALS})
+    refused = {status: {**each, "model": RunErrorEvent} for status, each in _REFUSALS.items()}
+    app.include_router(ag_ui_runs.routes, responses=refused)
     app.include_router(health.routes)
     pages.install(app)
     site.install(app, partial(_gateway_url, api))

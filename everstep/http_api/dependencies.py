@@ -10,7 +10,7 @@ from everstep.agent_domain.hosts import AllowedHosts
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.storage.usage_report import UsageReportStore
-from everstep.agent_domain.stream.channels import Admission, StreamStore
+from everstep.agent_domain.stream.channels import Admission, StreamIndex, StreamStore
 from everstep.agent_domain.stream.reader import Position
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
@@ -37,6 +37,15 @@ Checks = Callable[[], Awaitable[Sequence[Check]]]
 
 Feed = Callable[[UUID, bool, Position | None, Admission], Awaitable[AsyncGenerator[bytes]]]
 """Opens the events of a stream; its arguments: id, whether of a session, position, admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The envelopes of streams."""
+
+    open: Feed
+    """Opens the envelopes of a stream as lines of JSON."""
+    index: StreamIndex
 
 
 def no_gateway_url() -> str | None:
@@ -87,6 +96,9 @@ class Api:
             Refusal: The caller is unknown.
         """
         return await find_caller(request, self.authenticate, self.browser_sessions)
+
+    logs: Logs | None = None
+    """The envelopes of streams, for the wires of other protocols."""
 
     def client_for(self, caller: Caller) -> Client:
         """A client for the caller's tenant."""

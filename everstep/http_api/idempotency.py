@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +53,7 @@ CLAIM_SECONDS = 2.0
 _POLL_SECONDS = (0.01, 0.02, 0.05, 0.1)
 """Seconds between two polls of a request that another process has claimed."""
 
-_USABLE = re.compile(r"[\x21-\x7e]{1,200}")
+USABLE_KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -107,15 +107,13 @@ class ApiRoute(APIRoute):
         async def handler(request: Request) -> Response:
             api = cast("Api", request.app.state.api)
             caller = admit(request, await api.caller_of(request), is_read=is_read)
-            if unknown := [name for name in request.query_params if name not in known]:
-                hint = did_you_mean(unknown[0], known)
-                raise invalid_request(f"query.{unknown[0]} is not a parameter of this route; remove it{hint}")
+            require_known(request.query_params, known)
             # The body is read only after the caller is authenticated.
             await request.body()
             key = request.headers.get(HEADER) if request.method == "POST" else None
             if key is None:
-                return await _run_with_timeout(answer, request)
-            if not _USABLE.fullmatch(key):
+                return await run_with_timeout(answer, request)
+            if not USABLE_KEY.fullmatch(key):
                 raise invalid_request("An Idempotency-Key has 1 to 200 visible ASCII characters; use a UUID")
             once = _IdempotentRequest(api, caller, key, await _digest(request), self.response_model)
             return await once.response(request, answer)
@@ -123,7 +121,18 @@ class ApiRoute(APIRoute):
         return handler
 
 
-async def _run_with_timeout(answer: Handler, request: Request) -> Response:
+def require_known(given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse parameters that a route does not have.
+
+    Raises:
+        Refusal: There is one.
+    """
+    if unknown := [name for name in given if name not in known]:
+        hint = did_you_mean(unknown[0], known)
+        raise invalid_request(f"query.{unknown[0]} is not a parameter of this route; remove it{hint}")
+
+
+async def run_with_timeout(answer: Handler, request: Request) -> Response:
     """Run the handler with a time limit: an execution may have no worker to accept an update."""
     limit = asyncio.timeout(PATIENCE)
     try:
@@ -181,7 +190,7 @@ class _IdempotentRequest:
             )
         )
         try:
-            response = await _run_with_timeout(answer, request)
+            response = await run_with_timeout(answer, request)
             answered = self._stored_response(response)
             kept = await self.api.keys.remember(*self.name, answered)
         except Exception as error:

@@ -29,6 +29,11 @@ logger = logging.getLogger(__name__)
 MAX_BODY = 256 * 1024
 """The limit of a request body in bytes. Not sent to Temporal, but megabytes are a mistake."""
 
+MAX_CONVERSATION = 4 * 1024 * 1024
+"""The limit of a request body of the wires: their clients send the whole conversation each time."""
+CONVERSATION_PATHS = ("/agui/", "/ai/")
+"""The prefixes of the paths of the wires."""
+
 BODY_SECONDS = 30.0
 """Seconds within which a body must arrive."""
 
@@ -114,12 +119,15 @@ class RequestMiddleware:
         self.app = app
         self.metrics = metrics
         self.limits = BodyLimits(max_body, patience, BodyMemory(max_bodies))
+        self.conversation_limits = replace(self.limits, max_body=max(max_body, MAX_CONVERSATION))
         self.upload_path = upload_path
         self.upload_limits = BodyLimits(
             max_upload, max(patience, UPLOAD_SECONDS), BodyMemory(max(max_bodies, 2 * max_upload))
         )
 
     def _limits_of(self, scope: Scope, headers: Headers) -> "BodyLimits":
+        if scope.get("path", "").startswith(CONVERSATION_PATHS):
+            return self.conversation_limits
         is_upload = scope.get("path") == self.upload_path and scope.get("method") == HTTPMethod.POST
         if is_upload and is_form(headers.get("content-type")):
             return replace(self.upload_limits, max_body=self.upload_limits.max_body + FORM_OVERHEAD)
@@ -325,11 +333,14 @@ def _host(origin: str) -> str:
 _EXPOSED = "X-Request-Id, Idempotency-Replayed, Retry-After"
 
 
+_ACCEPTED = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-Id"
+
+
 def _preflight(origin: str) -> list[tuple[bytes, bytes]]:
     headers = {
         "access-control-allow-origin": origin,
         "access-control-allow-methods": "GET, POST, PATCH, DELETE",
-        "access-control-allow-headers": "Authorization, Content-Type, Idempotency-Key, X-Request-Id",
+        "access-control-allow-headers": _ACCEPTED,
         "access-control-max-age": "600",
         "vary": "Origin",
     }

@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from everstep.http_api import problems
+from everstep.http_api.problems import ProblemDocument
+from everstep.http_api.schemas.ag_ui_requests import RunErrorEvent
 
 _SWAGGER = files("fastapi_swagger") / "resources"
 
@@ -87,6 +89,10 @@ def _openapi_builder(app: FastAPI) -> Callable[[], dict[str, Any]]:
     return describe
 
 
+_ERROR_TYPES = {ProblemDocument.__name__: problems.MEDIA_TYPE, RunErrorEvent.__name__: "application/json"}
+"""The media types of errors, by their model."""
+
+
 def _add_security(document: dict[str, Any]) -> None:
     """Add what FastAPI cannot know: authentication and the media type of errors."""
     scheme = {
@@ -101,6 +107,6 @@ def _add_security(document: dict[str, Any]) -> None:
                 operation["security"] = [{"bearer": []}]
             for status, response in operation["responses"].items():
                 for media in response.get("content", {}).copy().values():
-                    reference = media.get("schema", {}).get("$ref", "")
-                    if status >= "4" and reference.endswith(f"/{problems.ProblemDocument.__name__}"):
-                        response["content"] = {problems.MEDIA_TYPE: media}
+                    name = media.get("schema", {}).get("$ref", "").rpartition("/")[2]
+                    if status >= "4" and name in _ERROR_TYPES:
+                        response["content"] = {_ERROR_TYPES[name]: media}

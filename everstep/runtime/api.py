@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from everstep.agent_domain.redaction import Redaction
+from everstep.broadcast_gateway.sse import Feeds
 from everstep.http_api.app import create_app
-from everstep.http_api.dependencies import Api, Feed
+from everstep.http_api.dependencies import Api, Logs
 from everstep.http_api.metrics import Metrics
 from everstep.http_api.sign_ins import BrowserSessions
 from everstep.runtime.authorization import (
@@ -37,17 +38,18 @@ from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
 
 
-def build_api(installation: Installation, feed: Feed | None = None) -> Api:
+def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
     """Build the HTTP API of an installation."""
     settings, keys = installation.settings, installation.keys
+    streams = PostgresStreams(installation.store.engine)
     return Api(
         installation.sessions,
         keys,
         PostgresAccounts(installation.store.engine),
-        PostgresStreams(installation.store.engine),
+        streams,
         build_authenticator(settings, keys),
         channel_signer(settings),
-        feed,
+        feeds and feeds.open,
         partial(gateway_url, settings),
         Readiness(settings, installation.temporal),
         settings.allowed_origins,
@@ -58,6 +60,7 @@ def build_api(installation: Installation, feed: Feed | None = None) -> Api:
         build_identity_provider(settings),
         settings.auth == "on",
         settings.ui_url,
+        logs=feeds and Logs(feeds.open_lines, streams),
     )
 
 
@@ -72,9 +75,7 @@ async def open_api(installation: Installation, *, listener: socket.socket) -> As
     """Serve the HTTP API within the block, on the given listener; yield the URL."""
     settings = installation.settings
     async with open_feeds(settings, installation.store.engine) as feeds:
-        app = create_app(
-            build_api(installation, feeds and feeds.open), max_upload=settings.attachment_max_bytes
-        )
+        app = create_app(build_api(installation, feeds), max_upload=settings.attachment_max_bytes)
         limits = ConnectionLimits(settings.http_connections, settings.http_connections_per_address)
         where = settings.http_host, settings.http_port
         async with serve_app(app, *where, limits, listener=listener) as url:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
 from everstep.agent_domain.stream.gateways import ANNOUNCE_SECONDS, GatewayDirectory
-from everstep.broadcast_gateway.hub import Hub
+from everstep.broadcast_gateway.hub import HUB_TIMINGS, Hub, HubTimings
 from everstep.broadcast_gateway.limits import GatewayLimits
 from everstep.broadcast_gateway.links import WriterLinks
 from everstep.broadcast_gateway.metrics import GatewayMetrics
@@ -123,14 +123,16 @@ def _signer(settings: Settings) -> Signer:
 
 
 @asynccontextmanager
-async def open_feeds(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[Feeds | None]:
-    """Yield streams as server-sent events, or None if no secret for publishers is set."""
+async def open_feeds(
+    settings: Settings, engine: AsyncEngine, timings: HubTimings = HUB_TIMINGS
+) -> AsyncGenerator[Feeds | None]:
+    """Yield feeds of streams, or None if no secret for publishers is set."""
     signs = channel_signer(settings)
     if signs is None:
         yield None
         return
     metrics = GatewayMetrics()
-    hub = Hub(PostgresJournal(engine), metrics)
+    hub = Hub(PostgresJournal(engine), metrics, timings=timings)
     # A gateway on the same machine may have configured the link port.
     settings = settings.model_copy(update={"gateway_link_port": 0})
     async with open_publisher_links(settings, engine, hub, metrics, signs.secret):

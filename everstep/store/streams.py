@@ -37,8 +37,14 @@ EXECUTIONS = text("""
 """The owner of the session, not the user who started the execution in it."""
 
 
+PLACE = text("""
+    SELECT coalesce((SELECT head FROM agent_streams WHERE stream_id = :stream_id), 0) AS head,
+           (SELECT seq FROM agent_envelopes WHERE id = :envelope_id AND stream_id = :stream_id) AS seq
+""")
+
+
 class PostgresStreams:
-    """Looks up the owners of streams."""
+    """Looks up the owners of streams, and envelopes in them."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
@@ -58,6 +64,15 @@ class PostgresStreams:
             async with self.engine.connect() as connection:
                 found = {row.id: row for row in await connection.execute(statement, {"ids": [*ids]})}
         return [found.get(identity) for identity in ids]
+
+    async def place(self, stream_id: UUID, envelope_id: UUID) -> tuple[int, int | None]:
+        """Return the last seq of a stream, or 0, and that of an envelope in it, if it is stored."""
+        with error_translation(self.engine.url):
+            async with self.engine.connect() as connection:
+                row = (
+                    await connection.execute(PLACE, {"stream_id": stream_id, "envelope_id": envelope_id})
+                ).one()
+                return row.head, row.seq
 
 
 def _covers(scope: Scope, found: Row[Any]) -> bool:

@@ -1,9 +1,5 @@
 """The route that streams events of a session or an execution."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from http import HTTPStatus
-from time import time
 from typing import Annotated
 from uuid import UUID
 
@@ -11,18 +7,15 @@ from fastapi import Header, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
-from everstep.agent_domain.stream.channels import Admission, Channel, position_from_event_id
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.stream.channels import Channel, position_from_event_id
+from everstep.http_api.admissions import admission_of
 from everstep.http_api.auth import CallerDep
-from everstep.http_api.dependencies import Api
 from everstep.http_api.event_stream import EventStream
-from everstep.http_api.problems import Refusal, invalid_request, no_gateway, not_found
+from everstep.http_api.problems import invalid_request, no_gateway, not_found
 from everstep.http_api.routes.router import ApiDep, router
 
 routes = router("streams")
-
-CHECK_SECONDS = 10.0
-"""The time limit for checking whether a viewer may still watch."""
 
 StreamId = Annotated[UUID, Path(description="The id of a session, or of an execution.")]
 LastEventId = Annotated[
@@ -75,20 +68,5 @@ async def stream_events(
         raise not_found("session or execution", stream_id)
     if api.feed is None:
         raise no_gateway()
-    admission = Admission(caller.may_watch_until(time()), _access_check(api, request))
+    admission = admission_of(api, caller, request)
     return EventStream(await api.feed(stream, is_session or stream != stream_id, position, admission))
-
-
-def _access_check(api: Api, request: Request) -> Callable[[], Awaitable[bool]]:
-    async def is_good() -> bool:
-        try:
-            async with asyncio.timeout(CHECK_SECONDS):
-                await api.caller_of(request)
-        except Refusal as refusal:
-            return refusal.status != HTTPStatus.UNAUTHORIZED
-        except (StoreUnavailable, TimeoutError):
-            # While it cannot be checked, the viewer keeps its access.
-            return True
-        return True
-
-    return is_good

@@ -1,6 +1,6 @@
 """An installation that serves HTTP in this process, with real PostgreSQL and Temporal servers."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 from temporalio.client import Client as TemporalClient
 
 from everstep.agent_domain.agents.drivers import Model
+from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
@@ -21,7 +22,7 @@ from everstep.client.sessions import Sessions
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import Authenticator
 from everstep.http_api.channel_authorization import Signer
-from everstep.http_api.dependencies import Api
+from everstep.http_api.dependencies import Api, Logs
 from everstep.http_api.sign_ins import BrowserSessions
 from everstep.http_api.tokens import Tokens, sign_token
 from everstep.runtime.agents import AgentBook, ModelSource, load_agents
@@ -50,6 +51,10 @@ class NoModels:
         raise LookupError(choice)
 
 
+async def _no_log(*_: object) -> AsyncGenerator[bytes]:
+    raise StoreUnavailable("there are no feeds in these tests")
+
+
 @dataclass(frozen=True)
 class ApiSetup:
     """The parts of an installation; each test has its own tenant."""
@@ -72,6 +77,7 @@ class ApiSetup:
             Signer("everstep", "hush"),
             allowed_origins=(ORIGIN,),
             browser_sessions=BrowserSessions(PostgresSignIns(self.keys.engine)),
+            logs=Logs(_no_log, PostgresStreams(self.keys.engine)),
         )
 
     @property
@@ -179,6 +185,22 @@ def assert_problem(answer: Answer, status: int, *words: str) -> Any:
     for word in words:
         assert word in f"{problem['title']}\n{problem['detail']}\n{problem.get('errors')}", problem
     return problem
+
+
+WIRES: Mapping[str, str] = {"/agui/": "application/json", "/ai/": "text/plain; charset=utf-8"}
+"""The paths of wires, and the media type of their errors, which have the form of their protocol."""
+
+
+def assert_refused(answer: Answer, path: str, status: int, *words: str) -> None:
+    """An error response, in the form of its address."""
+    form = next((form for prefix, form in WIRES.items() if path.startswith(prefix)), None)
+    if form is None:
+        assert_problem(answer, status, *words)
+        return
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == form
+    for word in words:
+        assert word in answer.text
 
 
 MakeCaller = Callable[..., Awaitable[ApiCaller]]

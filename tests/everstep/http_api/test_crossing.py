@@ -27,6 +27,9 @@ MAKES = {
 }
 """Addresses where every caller creates an object."""
 
+EMPTY_STREAMS = {"application/x-ndjson", "text/event-stream; charset=utf-8"}
+"""The types of responses that are empty streams for a stranger: of a thread of another user, as of none."""
+
 BODIES: Mapping[str, Any] = {
     "MessageSent": {"content": "Let me in"},
     "SessionChangesSent": {"title": "Mine"},
@@ -62,6 +65,9 @@ class OwnObjects:
         return path.format(**self.ids)
 
     def _body(self, path: str, operation: Mapping[str, Any]) -> Any:
+        if path == "/agui/{agent}":
+            answer = {"interruptId": self.ids["request_id"], "status": "resolved", "payload": True}
+            return {"threadId": self.ids["thread_id"], "runId": "r", "messages": [], "resume": [answer]}
         if path == "/broadcasting/auth":
             return {"socket_id": "1.2", "channel_name": f"private-agent.session.{self.ids['session_id']}"}
         content = operation.get("requestBody", {}).get("content", {}).get("application/json")
@@ -97,6 +103,8 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "request_id": request["id"],
         "attachment_id": file["id"],
         "message_id": answer["id"],
+        "agent": "clerk",
+        "thread_id": booking,
     }
     ids["digest"] = request["args_digest"]
     return OwnObjects(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
@@ -114,7 +122,7 @@ async def assert_no_access(stranger: ApiCaller, theirs: OwnObjects, opened: Sequ
         content = given.content if given else None
         answer = await stranger.http.request(method.upper(), address, content=content, headers=headers)
         told = answer.text.replace(address, "")
-        if answer.headers.get("content-type") == "application/x-ndjson":
+        if answer.headers.get("content-type") in EMPTY_STREAMS:
             assert (answer.status_code, answer.text) == (200, ""), (method, address, answer.text)
         elif "{" not in address and answer.status_code == 200:
             # Lists: of the caller's own objects, and there are none.

@@ -18,7 +18,15 @@ from everstep.http_api.middleware import MAX_BODY, MAX_HEAD, MAX_HEADERS
 from everstep.http_api.schemas.execution_responses import ExecutionResponse, Request
 from everstep.http_api.schemas.responses import MessageAccepted, MessageResponse, Session
 from everstep.http_api.schemas.text import ResponseModel
-from tests.everstep.http_api.house import ORIGIN, ApiCaller, ApiSetup, assert_problem, http_client
+from tests.everstep.http_api.house import (
+    ORIGIN,
+    WIRES,
+    ApiCaller,
+    ApiSetup,
+    assert_problem,
+    assert_refused,
+    http_client,
+)
 
 SECRET_PLACE = "postgresql://user:hush@db.internal/everstep"  # noqa: S105 -- no secret
 
@@ -258,7 +266,9 @@ async def test_the_document_describes_every_error_as_a_problem(ann: ApiCaller) -
             assert operation["summary"]
             for status, response in operation["responses"].items():
                 if status >= "4" and path != "/readyz":
-                    assert [*response["content"]] == ["application/problem+json"], path
+                    form = next((form for prefix, form in WIRES.items() if path.startswith(prefix)), None)
+                    expected = form.partition(";")[0] if form else "application/problem+json"
+                    assert [*response["content"]] == [expected], path
     bodies = document["components"]["schemas"]
     for name, schema in bodies.items():
         if name.endswith("Sent"):
@@ -286,7 +296,7 @@ async def test_no_body_is_read_before_the_caller_is_authenticated(ann: ApiCaller
             for method in operations.keys() - {"get"}:
                 address = path.replace("{", "").replace("}", "")
                 answer = await stranger.request(method, address, content=chunks(1000), headers=JSON)
-                assert_problem(answer, 401)
+                assert_refused(answer, path, 401)
                 assert answer.headers["connection"] == "close"
     known = await ann.http.post("/agent/messages", content=chunks(1000), headers=JSON)
     assert "connection" not in known.headers

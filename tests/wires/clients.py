@@ -1,0 +1,72 @@
+"""The unmodified client of AG-UI, in node."""
+
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tests.browsers.viewer import Viewer, in_node
+from tests.node import installed_modules
+
+HERE = Path(__file__).parent
+LOCK = HERE / "node"
+STATIC = HERE.parents[1] / "everstep" / "http_api" / "static"
+
+
+class AgUiClient:
+    """An agent of `@ag-ui/client`."""
+
+    def __init__(self, viewer: Viewer, name: str) -> None:
+        self.viewer = viewer
+        self.name = name
+
+    def make(
+        self, url: str, headers: dict[str, str], *, resumes: bool = False, **config: Any
+    ) -> "AgUiClient":
+        """Make the agent: an `HttpAgent`, or our own that resumes."""
+        self.viewer.command("make", name=self.name, url=url, headers=headers, resumes=resumes, **config)
+        return self
+
+    def add(self, text: str, id_: str | None = None) -> None:
+        """Add a message of the user."""
+        message = {"id": id_ or str(uuid4()), "role": "user", "content": text}
+        self.viewer.command("add", name=self.name, message=message)
+
+    async def run(self, text: str | None = None, **parameters: Any) -> Any:
+        """Run the agent, with a new message if one is given; return how it is afterwards."""
+        if text is not None:
+            self.add(text)
+        return await self._finish("run", **parameters)
+
+    async def connect(self) -> Any:
+        """Connect to the thread; return how the agent is afterwards."""
+        return await self._finish("connect")
+
+    async def _finish(self, does: str, **parameters: Any) -> Any:
+        before = len(self.viewer.events_of("done", self.name))
+        self.viewer.command(does, name=self.name, **parameters)
+        return (await self.viewer.until("done", before + 1, self.name))[-1]
+
+    @property
+    def events(self) -> list[Any]:
+        """All events that passed the client's verification."""
+        return self.viewer.events_of("event", self.name)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Their types."""
+        return [event["type"] for event in self.events]
+
+
+@asynccontextmanager
+async def ag_ui_viewer(folder: Path) -> AsyncGenerator[Viewer]:
+    """A process in which agents of AG-UI are made."""
+    modules = installed_modules(LOCK)
+    # Node resolves the packages of a module from the module's own folder.
+    (folder / "node_modules").symlink_to(modules)
+    own = Path(shutil.copy(STATIC / "everstep-ag-ui.js", folder / "everstep-ag-ui.mjs"))
+    client = modules / "@ag-ui" / "client" / "dist" / "index.mjs"
+    async with in_node(HERE / "ag_ui.mjs", client, own) as viewer:
+        yield viewer
