@@ -15,7 +15,7 @@ from rich.tree import Tree
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.requests import RequestRow, RequestState
+from everstep.agent_domain.storage.requests import RequestKind, RequestRow, RequestState
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.values import format_moment, json_text, thaw
 from everstep.cli import output
@@ -50,6 +50,14 @@ class PageContext:
             and request.state is RequestState.OPEN
         )
         return next(mine, None)
+
+    def budgets_of(self, step: StepRow) -> list[RequestRow]:
+        """The requests to raise a budget for which a step waited."""
+        return [
+            request
+            for request in self.requests
+            if request.kind is RequestKind.BUDGET and request.step_number == step.number
+        ]
 
 
 def fields_table(fields: Iterable[tuple[str, RenderableType]], width: int = LABEL_WIDTH) -> Table:
@@ -127,6 +135,8 @@ def step_seconds(step: StepRow, now: datetime) -> float:
 def _step_fields(step: StepRow, context: PageContext) -> Iterator[tuple[str, RenderableType]]:
     for message in step.messages[: step.heard]:
         yield "read", styled(cut_text(message.text, context.is_full))
+    for line in output.decision_lines(context.budgets_of(step)):
+        yield "budget", styled(" ".join(line.split()), QUIET)
     for compaction in step.compactions:
         yield "compact", styled(compaction.text, QUIET)
     if text := output.model_text(step):

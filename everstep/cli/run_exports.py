@@ -117,22 +117,24 @@ async def export(  # noqa: PLR0913 -- the options of the command
     _require_empty(output, force=force)
     redaction, counts, count = Redaction(tuple(secrets(settings, os.environ))), Counter[str](), 0
     lines: list[str] = []
-    async with open_installation(settings, "everstep export") as installation:
-        async for ref in _chosen(installation, wanted):
-            run = await _read(installation, ref, redaction, is_named=bool(wanted.ids))
-            if run is None:
-                continue
-            for note in run.notes_about(as_form):
-                warn(note)
-            counts.update(run.redacted)
-            count += 1
-            files = run.files(as_form, Shape(shape))
-            if as_form is ExportForm.DATASET:
-                lines.extend(files.values())
-                continue
-            _write(output, files)
-            for name in files:
-                print_line(output / name)
+    try:
+        async with open_installation(settings, "everstep export") as installation:
+            async for run in _each_run(installation, wanted, redaction):
+                for note in run.notes_about(as_form):
+                    warn(note)
+                counts.update(run.redacted)
+                count += 1
+                files = run.files(as_form, Shape(shape))
+                if as_form is ExportForm.DATASET:
+                    lines.extend(files.values())
+                    continue
+                _write(output, files)
+                for name in files:
+                    print_line(output / name)
+    except asyncio.CancelledError:
+        written = 0 if as_form is ExportForm.DATASET else count
+        warn(f"Cancelled: {written} executions were exported. Repeat the command with --force to export all.")
+        raise
     if lines:
         _write(output, {DATASET: "".join(lines)})
         print_line(output / DATASET)
@@ -189,16 +191,17 @@ def _is_wanted(row: ExecutionRow, wanted: _Wanted) -> bool:
     )
 
 
-async def _read(
-    installation: Installation, ref: ExecutionRef, redaction: Redaction, *, is_named: bool
-) -> ExportedRun | None:
-    try:
-        return await export_run(installation.store, ref, installation.book.agents, redaction)
-    except NothingRecorded as error:
-        if is_named:
-            raise
-        warn(str(error))
-        return None
+async def _each_run(
+    installation: Installation, wanted: _Wanted, redaction: Redaction
+) -> AsyncGenerator[ExportedRun]:
+    """The chosen runs; those of which too little is stored are left out, unless they are named."""
+    async for ref in _chosen(installation, wanted):
+        try:
+            yield await export_run(installation.store, ref, installation.book.agents, redaction)
+        except NothingRecorded as error:
+            if wanted.ids:
+                raise
+            warn(str(error))
 
 
 # Running exported tests.

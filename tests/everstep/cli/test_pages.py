@@ -21,7 +21,7 @@ from everstep.agent_domain.messages.messages import assistant, user
 from everstep.agent_domain.storage.calls import CallRecord, CallRow
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.overview import AgentLoad, CurrentStep, OpenExecution, Overview
-from everstep.agent_domain.storage.requests import RequestRow, RequestState, Resolution
+from everstep.agent_domain.storage.requests import RequestKind, RequestRow, RequestState, Resolution
 from everstep.agent_domain.storage.steps import RetryWait, StepRow
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, frozen_map
@@ -93,6 +93,17 @@ def test_a_card_shows_the_call_and_its_result() -> None:
     assert "transfer  done · 2.0 s" in shown
     assert "euros: 80" in shown
     assert "→ transferred 80" in shown
+
+
+def test_a_step_that_waited_for_a_budget_says_who_raised_it() -> None:
+    """15.5.4"""
+    given = Resolution("raise", "5", by=Decider("ann", LATER, ("approve",)))
+    budget = replace(
+        a_request(CallNeed.INPUT, unit="steps"), call_id="", kind=RequestKind.BUDGET, resolution=given
+    )
+    shown = draw(step_block(a_step(), PageContext(LATER, requests=[budget])))
+
+    assert "budget     raised to 5 steps by ann (approve)" in shown
 
 
 def test_a_failed_call_says_so_in_words() -> None:
