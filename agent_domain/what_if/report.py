@@ -25,6 +25,8 @@ class WhatIfReport:
     decisions: int = 0
     """How many recorded decisions were repeated."""
     endings: Counter[ChangedEnd] = field(default_factory=Counter[ChangedEnd])
+    not_ended: int = 0
+    """The executions that have not ended, which are examined up to their last recorded step."""
     saved: Spending = NO_SPENDING
     reasons: Counter[str] = field(default_factory=Counter[str])
     """Why executions are undetermined."""
@@ -34,6 +36,7 @@ class WhatIfReport:
         """Count an execution. Subagents come before their parents, as newer executions come first."""
         self.examined += 1
         self.decisions += comparison.decisions
+        self.not_ended += not record.status.is_terminal
         self.endings[comparison.verdict] += 1
         self.saved = self.families.with_savings(self.saved, record, comparison)
         if comparison.verdict is ChangedEnd.UNDETERMINED:
@@ -56,6 +59,7 @@ class WhatIfReport:
             "ended_later": self.endings[ChangedEnd.LATER],
             "undetermined": self.endings[ChangedEnd.UNDETERMINED],
             "differing": self.differing,
+            "not_ended": self.not_ended,
             "tokens_saved": self.saved.tokens,
             "cost_saved": usd_number(self.saved.cost_usd),
             "seconds_saved": round(self.saved.seconds, 6),

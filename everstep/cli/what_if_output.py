@@ -153,6 +153,8 @@ def _summary(report: WhatIfReport) -> Iterator[tuple[str, str]]:
     for because, count in report.reasons.most_common():
         yield "", f"{count}: {because}"
     yield "differing", f"{report.differing}"
+    if report.not_ended:
+        yield "not ended", f"{report.not_ended} (examined up to the last recorded step)"
     cost = usd_text(saved.cost_usd)
     yield "saved", f"{saved.tokens} tokens, {saved.seconds:.1f} s of work, cost {cost}"
 

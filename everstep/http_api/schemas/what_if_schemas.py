@@ -115,6 +115,7 @@ class WhatIfResponse(ResponseModel):
     ended_later: int
     undetermined: int = Field(description="Executions whose records do not say.")
     differing: int
+    not_ended: int = Field(description="Executions that were examined up to their last recorded step.")
     tokens_saved: int
     cost_saved: float | None = Field(description="In US dollars; null if the cost of a part is unknown.")
     seconds_saved: float = Field(description="Seconds of work.")

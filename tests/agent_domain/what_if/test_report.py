@@ -5,6 +5,7 @@ from decimal import Decimal
 from uuid import uuid4
 
 from everstep.agent_domain.ids import ExecutionRef, subagent_id
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import Besides
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.pricing.prices import Prices
@@ -35,12 +36,14 @@ def test_executions_are_counted_by_verdict() -> None:
     long = recorded_run(base(), [*[priced(LOOK)] * 3, priced(ANSWER)])
     cut = recorded_run(base(max_steps=1), [LOOK] * 3)
     lost = replace(long, plan=EMPTY)
-    assert report_of(TWO_STEPS, long, cut, recorded_run(base(), [ANSWER]), lost).to_dict() == {
-        "examined": 4,
+    open_ = replace(recorded_run(base(), [LOOK]), status=ExecutionStatus.RUNNING)
+    assert report_of(TWO_STEPS, long, cut, recorded_run(base(), [ANSWER]), lost, open_).to_dict() == {
+        "examined": 5,
         "ended_earlier": 1,
         "ended_later": 1,
         "undetermined": 1,
         "differing": 2,
+        "not_ended": 1,
         "tokens_saved": 20,
         "cost_saved": 0.5,
         "seconds_saved": 2.0,

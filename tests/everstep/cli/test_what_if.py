@@ -17,6 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 KEYS = (
     *("examined", "ended_earlier", "ended_later", "undetermined", "differing", "tokens_saved"),
+    "not_ended",
     *("cost_saved", "seconds_saved", "executions", "next_cursor"),
 )
 
