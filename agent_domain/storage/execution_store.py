@@ -245,6 +245,10 @@ class ExecutionStore(BudgetStore, RecordedExecutions, Protocol):
         """One request, if it exists."""
         ...
 
+    async def find_request(self, tenant_id: str, request_id: UUID) -> RequestRow | None:
+        """One request of a tenant, of whichever execution."""
+        ...
+
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
     ) -> bool:
@@ -306,6 +310,10 @@ class ExecutionStore(BudgetStore, RecordedExecutions, Protocol):
         self, tenant_id: str, stream_id: UUID, after: int = 0, limit: int = 1000
     ) -> tuple[StoredEnvelope, ...]:
         """Stored envelopes of a stream, in order, with a `seq` above `after`."""
+        ...
+
+    async def envelope_range(self, tenant_id: str, stream_id: UUID) -> tuple[int, int]:
+        """The first and the last `seq` that are stored of a stream; (0, 0) if there are none."""
         ...
 
     async def sealed_ledger(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> LedgerPage | None:

@@ -86,8 +86,8 @@ class Api:
     """Where people sign in, if not with a token or a link."""
     requires_sign_in: bool = True
     """Whether requests have to be authenticated."""
-    temporal_ui_url: str | None = None
-    """The URL of Temporal's web UI, for links of the console."""
+    temporal_workflows_url: str | None = None
+    """The list of workflows in Temporal's web UI, for links of the console."""
 
     async def caller_of(self, request: Request) -> Caller:
         """The caller of a request, by its header or its cookie.

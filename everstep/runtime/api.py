@@ -59,9 +59,16 @@ def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
         BrowserSessions(PostgresSignIns(installation.store.engine)),
         build_identity_provider(settings),
         settings.auth == "on",
-        settings.ui_url,
+        _workflows_url(settings),
         logs=feeds and Logs(feeds.open_lines, streams),
     )
+
+
+def _workflows_url(settings: Settings) -> str | None:
+    """Return the address of the list of workflows in Temporal's web UI."""
+    if settings.ui_url is None:
+        return None
+    return f"{settings.ui_url.rstrip('/')}/namespaces/{settings.temporal_namespace}/workflows"
 
 
 def api_port(settings: Settings) -> Port:

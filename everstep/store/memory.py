@@ -164,6 +164,13 @@ class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, Memory
             return ()
         return tuple(stream.envelopes[max(0, after) :][:size])
 
+    async def envelope_range(self, tenant_id: str, stream_id: UUID) -> tuple[int, int]:
+        """Return the first and the last `seq` that are stored of a stream; (0, 0) if there are none."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.tenant_id != tenant_id or not stream.envelopes:
+            return 0, 0
+        return stream.envelopes[0].seq, stream.envelopes[-1].seq
+
 
 def _cursor_of(placed: tuple[Cursor, MemoryExecution]) -> Cursor:
     return placed[0]

@@ -113,6 +113,13 @@ class MemoryCommands(MemoryBase):
         request = execution.requests.get(request_id) if execution else None
         return _request_row(execution, request) if execution and request else None
 
+    async def find_request(self, tenant_id: str, request_id: UUID) -> RequestRow | None:
+        """Return one request of a tenant."""
+        for execution in self._executions.values():
+            if execution.ref.tenant_id == tenant_id and (request := execution.requests.get(request_id)):
+                return _request_row(execution, request)
+        return None
+
     async def resolve(
         self, ref: ExecutionRef, request_id: UUID, resolution: Resolution, events: Sequence[EventRecord] = ()
     ) -> bool:

@@ -277,6 +277,12 @@ class PostgresReader:
         found = await self._fetch_all(select_requests_of(ref).where(requests.c.id == request_id))
         return rows.request_row(found[0]) if found else None
 
+    async def find_request(self, tenant_id: str, request_id: UUID) -> RequestRow | None:
+        """Return one request of a tenant."""
+        wanted = select_requests().where(requests.c.id == request_id, requests.c.tenant_id == tenant_id)
+        found = await self._fetch_all(wanted)
+        return rows.request_row(found[0]) if found else None
+
     async def resolved_under(self, ref: ExecutionRef, key: str) -> RequestRow | None:
         """Return the request that was resolved under this key."""
         named = requests.c.resolution["key"].as_string() == key
@@ -294,6 +300,13 @@ class PostgresReader:
         )
         found = await self._fetch_all(wanted.order_by(envelopes.c.seq).limit(page_size(limit)))
         return tuple(map(rows.stored_envelope, found))
+
+    async def envelope_range(self, tenant_id: str, stream_id: UUID) -> tuple[int, int]:
+        """Return the first and the last `seq` that are stored of a stream; (0, 0) if there are none."""
+        mine = (envelopes.c.stream_id == stream_id, envelopes.c.tenant_id == tenant_id)
+        ends = select(func.min(envelopes.c.seq).label("first"), func.max(envelopes.c.seq).label("last"))
+        (found,) = await self._fetch_all(ends.where(*mine))
+        return found.first or 0, found.last or 0
 
     async def _load_page(
         self,

@@ -3,26 +3,31 @@
 import json
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import httpx2
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from everstep.http_api.tokens import sign_token
 from everstep.runtime.local_secret import find_local_secret
-from tests.acceptance.harness import DEADLINE, ROOT, environment
+from tests.acceptance.harness import ROOT, environment
 from tests.console.types import LOCK
 from tests.node import installed_modules
 from tests.services import data_directory
+
+DEADLINE: Final = 30.0
+"""Seconds after which a wait for a page fails."""
 
 expect.set_options(timeout=DEADLINE * 1000)
 
 EVERSTEP = Path(sys.executable).parent / "everstep"
 AGENTS = "tests.console.desk:agents"
+T = TypeVar("T")
 
 _WATCH = """
 window.violations = [];
@@ -126,6 +131,15 @@ class People:
                 if page.url.startswith("http"):
                     self.violations += page.evaluate("window.violations ?? []")
             context.close()
+
+
+def until(find: Callable[[], T]) -> T:
+    """What this finds, once it finds something: of another process, which sends no signal."""
+    deadline = time.monotonic() + DEADLINE
+    while not (found := find()):
+        assert time.monotonic() < deadline, "nothing was found in time"
+        time.sleep(0.05)
+    return found
 
 
 def axe_findings(page: Page) -> list[str]:

@@ -5,10 +5,11 @@ import { useCallback, useEffect, useRef, useState } from "./lib.js";
 
 /** @template T @typedef {{data: T | undefined, error: string | null, isLoading: boolean, reload: () => void}} Loaded */
 
-/** Load once, again when `inputs` change, and every `every` milliseconds while the page is visible.
+/** Load once, again when `inputs` change, and every `every` milliseconds while the page is visible. When `fresh`
+ * changes it is loaded again, and what was loaded stays until then.
  * @template T @param {(signal: AbortSignal) => Promise<T>} read @param {unknown[]} inputs
- * @param {{every?: number}} [options] @returns {Loaded<T>} */
-export function useLoad(read, inputs, { every } = {}) {
+ * @param {{every?: number, fresh?: unknown}} [options] @returns {Loaded<T>} */
+export function useLoad(read, inputs, { every, fresh } = {}) {
   const [state, setState] = useState(
     /** @type {{data: T | undefined, error: string | null, isLoading: boolean}} */ ({
       data: undefined,
@@ -34,6 +35,11 @@ export function useLoad(read, inputs, { every } = {}) {
     void load();
     return () => controller.current?.abort();
   }, inputs);
+  const isFirst = useRef(true);
+  useEffect(() => {
+    if (!isFirst.current) void load();
+    isFirst.current = false;
+  }, [fresh]);
   usePoll(load, every);
   return { ...state, reload: load };
 }

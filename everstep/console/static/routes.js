@@ -43,7 +43,9 @@ export const ROUTES = [
   { path: "", screen: "inbox", nav: "inbox" },
   { path: "requests/:id", screen: "inbox", nav: "inbox" },
   { path: "sessions", screen: "sessions", nav: "sessions" },
+  { path: "sessions/:id", screen: "session", nav: "sessions" },
   { path: "executions", screen: "executions", nav: "executions" },
+  { path: "executions/:id", screen: "execution", nav: "executions" },
   { path: "agents", screen: "agents", nav: "agents" },
   { path: "system", screen: "system", nav: "system" },
 ];

@@ -15,7 +15,7 @@ import { computed, signal } from "./lib.js";
  * @property {string | null} expires_at
  * @property {boolean} required
  * @property {Provider | null} provider
- * @property {string | null} temporal_ui_url
+ * @property {string | null} temporal_workflows_url
  */
 
 /** @type {import("@preact/signals").Signal<SignIn | null>} */

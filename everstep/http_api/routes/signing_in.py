@@ -126,5 +126,5 @@ async def _describe(api: Api) -> SignInResponse:
         signed_in=False,
         required=api.requires_sign_in,
         provider=described,
-        temporal_ui_url=api.temporal_ui_url,
+        temporal_workflows_url=api.temporal_workflows_url,
     )

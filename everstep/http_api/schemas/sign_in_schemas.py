@@ -52,7 +52,9 @@ class SignInResponse(ResponseModel):
     provider: ProviderResponse | None = Field(
         default=None, description="The identity provider, if there is one."
     )
-    temporal_ui_url: str | None = Field(default=None, description="The URL of Temporal's web UI, for links.")
+    temporal_workflows_url: str | None = Field(
+        default=None, description="The list of workflows in Temporal's web UI, for links."
+    )
 
     def with_session(self, sign_in: SignIn) -> Self:
         """Add the session."""

@@ -121,6 +121,7 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
         "stream_id": asked["session_id"],
         "request_id": waiting[0]["id"],
         "message_id": answers[0],
+        "name": "clerk",
     }
 
 

@@ -63,7 +63,7 @@ async def test_a_link_signs_in_once(api_setup: ApiSetup, app: FastAPI) -> None:
             "scopes": ["sessions:all", "approve", "approve:edit"],
             "expires_at": None,
             "provider": None,
-            "temporal_ui_url": None,
+            "temporal_workflows_url": None,
         }
         (cookie,) = [each for each in answer.headers.get_list("set-cookie") if "Max-Age=0" not in each]
         name, *attributes = cookie.split("; ")

@@ -36,6 +36,7 @@ async def test_an_approved_call_asks_once(store: ExecutionStore) -> None:
     (row,) = await store.open_requests(ref)
 
     assert row == await store.request(ref, question_id(ref.execution_id, "c1"))
+    assert row == await store.find_request(ref.tenant_id, question_id(ref.execution_id, "c1"))
     assert (row.kind, row.state, row.request) == (CallNeed.INPUT, RequestState.OPEN, QUESTION)
     decided = await store.request(ref, request_id(ref.execution_id, "c1"))
     assert decided

@@ -46,6 +46,20 @@ from tests.everstep.store.store_words import (
 
 
 class TestEnvelopes:
+    async def test_their_range_is_known(self, store: ExecutionStore) -> None:
+        """16.4.8: of this stream and tenant only."""
+        session = uuid4()
+        assert await store.envelope_range(TENANT, session) == (0, 0)
+        ref = await accept_execution(store, session_id=session)
+        await store.settle(
+            a_settlement(ref, ExecutionStatus.RUNNING, events=[an_event("a", z=1), an_event("b")])
+        )
+
+        stored = await store.envelopes(TENANT, session)
+        assert await store.envelope_range(TENANT, session) == (stored[0].seq, stored[-1].seq)
+        assert stored[-1].seq == len(stored)
+        assert await store.envelope_range("another", session) == (0, 0)
+
     async def test_they_are_numbered_in_their_session_from_1(self, store: ExecutionStore) -> None:
         """7.1.1: `seq` is a gapless integer per session from 1, the id a uuid."""
         session = uuid4()

@@ -718,6 +718,7 @@ class TestTenants:
         assert await store.transcript(theirs) == ()
         assert await store.open_requests(theirs) == ()
         assert await store.request(theirs, asked) is None
+        assert await store.find_request(theirs.tenant_id, asked) is None
         assert (await store.executions(OTHERS)).rows == ()
         assert (await store.executions(OTHERS, status=ExecutionStatus.RUNNING)).rows == ()
         assert await store.envelopes(OTHERS, session) == ()

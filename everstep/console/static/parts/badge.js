@@ -22,9 +22,10 @@ export function Badge({ tone = "quiet", children, title }) {
   return html`<span class=${`badge ${tone}`} title=${title}>${children}</span>`;
 }
 
-/** @param {{status: string}} props */
-export function Status({ status }) {
-  const [tone, label] = STATUSES[status] ?? ["quiet", status];
+/** @param {{status: string, reason?: string | null}} props of a completed execution that was stopped, `reason` says so */
+export function Status({ status, reason }) {
+  const isStopped = status === "completed" && Boolean(reason) && reason !== "completed";
+  const [tone, label] = STATUSES[isStopped ? "stopped" : status] ?? ["quiet", status];
   return html`<${Badge} tone=${tone}><span class="dot"></span>${label}<//>`;
 }
 

@@ -12,7 +12,7 @@ import { go, href, query, setQuery } from "../router.js";
 
 export const title = "Executions";
 
-const STATUSES = ["pending", "processing", "paused", "completed", "stopped", "failed", "cancelled"];
+const STATUSES = ["pending", "running", "paused", "completed", "failed", "cancelled"];
 
 export default function Executions() {
   const status = query.value.get("status") ?? "";
@@ -38,7 +38,7 @@ export default function Executions() {
       <tbody>
         ${list.items.map(
           (/** @type {any} */ each, /** @type {number} */ index) => html`<tr key=${each.id} class=${index === current ? "current" : ""}>
-            <td><${Status} status=${each.status} /></td>
+            <td><${Status} status=${each.status} reason=${each.stop_reason} /></td>
             <td><a href=${href(`executions/${each.id}`)}><code>${each.id.slice(0, 8)}</code></a></td>
             <td>${each.agent}</td>
             <td>${each.user_id}</td>

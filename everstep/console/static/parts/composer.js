@@ -1,0 +1,104 @@
+/** Where people write to a session: send, steer, interrupt or queue, with files. */
+
+import { apiUrl, newKey, post, Problem, sentence } from "../api.js";
+import { useDraft } from "../drafts.js";
+import { useKeys } from "../keys.js";
+import { html, useRef, useState } from "../lib.js";
+import { done, failed } from "../notices.js";
+import { Icon } from "./icons.js";
+
+/** @typedef {{id: string, name: string}} File */
+/** @typedef {{text: string, files: File[], key: string}} Draft */
+
+const WAYS = {
+  enqueue: ["Queue", "It follows the running execution."],
+  steer: ["Steer", "The agent reads it before its next step."],
+  interrupt: ["Interrupt", "The running execution is cancelled, and this is next."],
+};
+
+/** @param {{session: {[name: string]: any}, running: {[name: string]: any} | undefined, mayCancel: boolean, sent: () => void}} props */
+export function Composer({ session, running, mayCancel, sent }) {
+  const [draft, setDraft] = useDraft(`session.${session.id}`, /** @type {Draft} */ ({ text: "", files: [], key: "" }));
+  const [way, setWay] = useState(/** @type {keyof typeof WAYS} */ ("enqueue"));
+  const [isBusy, setBusy] = useState(false);
+  const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
+  const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const change = (/** @type {Partial<Draft>} */ changes) => setDraft({ ...draft, key: draft.key || newKey(), ...changes });
+  useKeys([{ keys: "i", label: "Write a message", run: () => field.current?.focus() }]);
+
+  const send = async () => {
+    if (isBusy || (!draft.text.trim() && draft.files.length === 0)) return;
+    setBusy(true);
+    try {
+      const body = {
+        content: draft.text,
+        on_busy: running ? way : "enqueue",
+        ...(draft.files.length && { attachments: draft.files.map((each) => each.id) }),
+      };
+      // The key belongs to the text: sent again after a crash, it arrives once.
+      const { route } = await post(`agent/sessions/${session.id}/messages`, body, draft.key || newKey());
+      setDraft({ text: "", files: [], key: "" });
+      if (route === "answer") done("It answers the open question.");
+      sent();
+    } catch (error) {
+      // A key that was used for another text gets a new one.
+      if (error instanceof Problem && error.type.endsWith("key-reused")) change({ key: newKey() });
+      failed(sentence(error));
+    } finally {
+      setBusy(false);
+      field.current?.focus();
+    }
+  };
+  const cancel = async () => {
+    try {
+      await post(`agent/executions/${running?.id}/cancel`);
+    } catch (error) {
+      failed(sentence(error));
+    }
+  };
+  const upload = async (/** @type {FileList | null} */ files) => {
+    let all = draft.files;
+    for (const file of files ?? []) {
+      try {
+        const url = new URL(apiUrl("agent/attachments", { name: file.name }));
+        const stored = await post(`agent/attachments${url.search}`, file);
+        all = [...all, { id: stored.id, name: stored.name }];
+        change({ files: all });
+      } catch (error) {
+        failed(`${file.name}: ${sentence(error)}`);
+      }
+    }
+  };
+  const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      void send();
+    }
+    if (event.key === "Escape") field.current?.blur();
+  };
+  return html`<form class="composer" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), void send())}>
+    ${draft.files.length > 0 &&
+    html`<ul class="attachments">${draft.files.map(
+      (each) => html`<li key=${each.id}>${each.name}<button type="button" class="ghost" aria-label=${`Remove ${each.name}`}
+        onClick=${() => change({ files: draft.files.filter((other) => other.id !== each.id) })}><${Icon} name="cross" size=${12} /></button></li>`,
+    )}</ul>`}
+    <textarea ref=${field} rows=${Math.min(10, Math.max(2, draft.text.split("\n").length))} dir="auto" aria-label="Message"
+      placeholder=${session.status === "active" ? "Write a message. Enter sends, Shift and Enter begin a line." : `The session is ${session.status}.`}
+      disabled=${session.status !== "active"} value=${draft.text} onKeyDown=${onKeyDown}
+      onInput=${(/** @type {any} */ event) => change({ text: event.currentTarget.value })}></textarea>
+    <div class="composer-foot">
+      <input ref=${picker} type="file" multiple hidden onChange=${(/** @type {any} */ event) => void upload(event.currentTarget.files)} />
+      <button type="button" class="ghost" title="Attach files" aria-label="Attach files" onClick=${() => picker.current?.click()}><${Icon} name="clip" /></button>
+      ${running &&
+      html`<label class="way"><span class="quiet">While it runs</span>
+        <select value=${way} title=${WAYS[way][1]} onChange=${(/** @type {any} */ event) => setWay(event.currentTarget.value)}>
+          ${Object.entries(WAYS).map(([name, [label]]) => html`<option value=${name}>${label}</option>`)}
+        </select></label>`}
+      <span class="fill"></span>
+      ${running && mayCancel && html`<button type="button" class="danger" onClick=${cancel}>Cancel the run</button>`}
+      <button class="primary" disabled=${isBusy || (!draft.text.trim() && draft.files.length === 0)}>
+        ${running ? WAYS[way][0] : "Send"}<${Icon} name="send" size=${14} />
+      </button>
+    </div>
+  </form>`;
+}

@@ -1,0 +1,157 @@
+"""What needs a person: questions, approvals with edited arguments, budgets, and two people at one request."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.console.people import Installation, People, axe_findings, until
+
+
+def ask(installation: Installation, message: str, user_id: str = "local", **more: Any) -> Any:
+    """Send a message, and return the request that its execution waits for."""
+    with installation.api(user_id) as api:
+        sent = api.post("/agent/messages", json={"content": message, **more}).json()
+        path = f"/agent/executions/{sent['execution_id']}/requests"
+        return until(lambda: api.get(path).json()["items"])[0]
+
+
+def request_now(installation: Installation, request: Any) -> Any:
+    with installation.api() as api:
+        return api.get(f"/agent/requests/{request['id']}").json()
+
+
+def detail(page: Page) -> Locator:
+    return page.locator(".inbox-detail")
+
+
+def test_an_approval_is_edited_and_decided_with_keys_only(people: People) -> None:
+    """16.3.1, 16.3.2: the form follows the tool's schema, and shows what the edit changes."""
+    request = ask(people.installation, "refund")
+    page = people.signed_in(f"requests/{request['id']}")
+    expect(detail(page).get_by_role("heading", name="Call refund?")).to_be_visible()
+    assert axe_findings(page) == []
+    page.keyboard.press("e")
+    field = detail(page).get_by_label("euros")
+    expect(field).to_be_focused()
+    field.fill("8.5")
+    expect(detail(page)).to_contain_text("Type a whole number.")
+    field.fill("8")
+    changes = detail(page).get_by_label("Changes")
+    expect(changes.locator("del")).to_have_text("80")
+    expect(changes.locator("ins")).to_have_text("8")
+    assert axe_findings(page) == []
+    page.keyboard.press("Enter")
+
+    expect(detail(page)).to_contain_text("You approved it with other arguments.")
+    decided = request_now(people.installation, request)
+    assert (decided["decision"], decided["edited_args"]) == ("edit", {"euros": 8})
+    assert decided["decided_by"]["subject"] == "local"
+
+
+def test_a_denial_has_a_reason_that_survives_a_reload(people: People) -> None:
+    """16.3.3: what was typed is kept in the browser until it is sent."""
+    request = ask(people.installation, "refund")
+    page = people.signed_in(f"requests/{request['id']}")
+    expect(detail(page).get_by_role("button", name="Deny…")).to_be_visible()
+    page.keyboard.press("d")
+    detail(page).get_by_label("Reason").fill("Too late")
+    page.reload()
+    expect(detail(page).get_by_label("Reason")).to_have_value("Too late")
+    detail(page).get_by_label("Reason").press("Control+Enter")
+    expect(detail(page)).to_contain_text("You denied it: Too late")
+    assert request_now(people.installation, request)["reason"] == "Too late"
+
+
+def test_a_remembered_approval_is_a_sentence(people: People) -> None:
+    """16.3.2"""
+    request = ask(people.installation, "book")
+    page = people.signed_in(f"requests/{request['id']}")
+    detail(page).get_by_label("Later calls").select_option(label="approve, if the texts are the same")
+    expect(detail(page)).to_contain_text("approved without asking if hotel is like “Harbour Inn”")
+    detail(page).get_by_label("Later calls").select_option(label="approve all of book")
+    expect(detail(page)).to_contain_text("Every later call of book in this execution is approved")
+    page.keyboard.press("Escape")
+    detail(page).get_by_role("button", name="Approve", exact=False).first.click()
+    expect(detail(page)).to_contain_text("You approved it.")
+
+
+def test_questions_are_answered_by_choice_form_and_text(people: People) -> None:
+    """16.3.1"""
+    choice, form, text = (ask(people.installation, word) for word in ("ask", "form", "wonder"))
+    page = people.signed_in(f"requests/{choice['id']}")
+    expect(detail(page).get_by_role("button", name="Monday")).to_be_visible()
+    page.keyboard.press("2")
+    expect(detail(page)).to_contain_text("You answered it.")
+
+    page.goto(f"{people.installation.console}requests/{form['id']}")
+    detail(page).get_by_label("seats").fill("4")
+    detail(page).get_by_role("button", name="Answer").click()
+    expect(detail(page)).to_contain_text("You answered it.")
+
+    page.goto(f"{people.installation.console}requests/{text['id']}")
+    detail(page).get_by_label("Your answer").fill("שלום, because")
+    detail(page).get_by_role("button", name="Answer").click()
+    expect(detail(page)).to_contain_text("You answered it.")
+    for request in (choice, form, text):
+        assert request_now(people.installation, request)["decision"] == "answer"
+
+
+def test_of_two_people_the_first_one_decides(people: People) -> None:
+    """16.3.4: the second one is told who was first, and what the decision was."""
+    request = ask(people.installation, "refund", "ann")
+    ann = people.signed_in(f"requests/{request['id']}", "ann")
+    ben = people.signed_in(f"requests/{request['id']}", "ben", "approve")
+    late = people.signed_in(f"requests/{request['id']}", "cid", "approve")
+    expect(detail(ann)).to_contain_text("It waits for people with the scope approve.")
+    expect(detail(ann).get_by_role("button", name="Approve")).to_have_count(0)
+    expect(detail(ben).get_by_role("button", name="Edit…")).to_have_count(0)
+    expect(detail(late).get_by_role("button", name="Approve")).to_be_visible()
+    # The late one does not see the decision before deciding.
+    late.route("**/agent/inbox*", lambda route: route.abort())
+
+    detail(ben).get_by_role("button", name="Approve").first.click()
+    expect(detail(ben)).to_contain_text("You approved it.")
+    expect(detail(ann)).to_contain_text("ben approved it.")
+    detail(late).get_by_role("button", name="Approve").first.click()
+    expect(late.get_by_text("Your decision came second. ben approved it.")).to_be_visible()
+
+    stranger = people.signed_in(f"requests/{request['id']}", "dan")
+    expect(stranger.get_by_role("alert")).to_contain_text("There is no such request, or you may not see it.")
+
+
+def test_several_approvals_are_decided_at_once(people: People) -> None:
+    """16.3.1: and the list is live, oldest first."""
+    page = people.signed_in()
+    requests = [ask(people.installation, "refund") for _ in range(2)]
+    rows = page.get_by_role("list", name="For you to decide").locator("li").filter(has_text="Call refund?")
+    expect(rows).to_have_count(2)
+    for number in range(2):
+        rows.nth(number).get_by_role("checkbox").check()
+    batch = page.get_by_role("group", name="Batch")
+    expect(batch).to_contain_text("2 chosen")
+    batch.get_by_role("button", name="Approve all").click()
+    expect(page.get_by_text("2 approved.")).to_be_visible()
+    expect(rows).to_have_count(0)
+    assert [request_now(people.installation, each)["decision"] for each in requests] == ["approve"] * 2
+
+
+def test_an_exhausted_budget_is_raised(people: People) -> None:
+    """16.3.1"""
+    request = ask(people.installation, "export a.csv", budget={"steps": 1, "on_exhausted": "ask"})
+    assert request["kind"] == "budget"
+    page = people.signed_in(f"requests/{request['id']}")
+    expect(detail(page)).to_contain_text("1 steps of 1 steps")
+    detail(page).get_by_label("New total in steps").fill("9")
+    detail(page).get_by_role("button", name="Raise").click()
+    expect(detail(page)).to_contain_text("raised the budget")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (360, "light")])
+def test_the_inbox_fits_each_width_and_theme(people: People, width: int, scheme: str) -> None:
+    """16.1.5, 16.1.7"""
+    request = ask(people.installation, "wire")
+    page = people.signed_in(f"requests/{request['id']}", width=width, scheme=scheme)
+    expect(detail(page)).to_contain_text("Another person has to decide")
+    assert axe_findings(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,217 @@
+"""A session on its page: live text, calls, forks, cut connections, and text that wants to run."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.console.desk import WORDS
+from tests.console.payloads import PAYLOADS
+from tests.console.people import Installation, People, axe_findings, until
+
+
+def begin(installation: Installation, message: str, user_id: str = "local", **more: Any) -> Any:
+    """Send the first message of a session, and wait for the end of its execution or its pause."""
+    with installation.api(user_id) as api:
+        sent = api.post("/agent/messages", json={"content": message, **more}).json()
+        path = f"/agent/executions/{sent['execution_id']}"
+        until(lambda: api.get(path).json()["status"] in {"completed", "failed", "paused"})
+        return sent
+
+
+def thread(page: Page) -> Locator:
+    return page.get_by_role("log", name="Thread")
+
+
+def test_a_person_writes_reads_and_inspects(people: People) -> None:
+    """16.4.1, 16.4.2: with keys only; calls are cards that unfold, and no JSON is in the thread."""
+    page = people.signed_in("sessions")
+    expect(page.get_by_role("button", name="New session")).to_be_visible()
+    page.keyboard.press("n")
+    dialog = page.get_by_role("dialog", name="New session")
+    dialog.get_by_label("Agent").select_option("clerk")
+    dialog.get_by_label("Message").fill("export a.csv")
+    dialog.get_by_label("Message").press("Control+Enter")
+
+    card = thread(page).get_by_role("article", name="call")
+    expect(card).to_contain_text("export")
+    expect(card).to_contain_text("done")
+    expect(card.get_by_role("link", name="a.csv")).to_be_visible()
+    expect(thread(page).get_by_role("article", name="assistant")).to_contain_text(
+        "So be it: a.csv is attached"
+    )
+    assert "{" not in thread(page).inner_text()
+    card.get_by_role("button", expanded=False).first.click()
+    expect(card).to_contain_text("Arguments")
+    expect(card.locator("dd")).to_contain_text(["a.csv"])
+
+    inspector = page.get_by_role("complementary", name="Inspector")
+    expect(inspector).to_contain_text("completed: the model answered without calling tools")
+    inspector.get_by_role("tab", name="Because").press("ArrowRight")
+    expect(inspector).to_contain_text("total tokens")
+    for name, words in (
+        ("State", "tool_calls"),
+        ("Messages", "assistant"),
+        ("Tools", "refund"),
+        ("Events", "agent.step.started"),
+    ):
+        inspector.get_by_role("tab", name=name).click()
+        expect(inspector).to_contain_text(words)
+    assert axe_findings(page) == []
+
+    page.keyboard.press("i")
+    composer = page.get_by_role("textbox", name="Message")
+    expect(composer).to_be_focused()
+    composer.fill("Thank you")
+    composer.press("Enter")
+    expect(thread(page).get_by_role("article", name="assistant").last).to_have_text(
+        "You said: Thank you", use_inner_text=False
+    )
+    expect(composer).to_have_value("")
+
+
+def test_text_is_live_and_ends_as_it_is_stored_despite_a_cut(people: People) -> None:
+    """16.4.3: what was typed stays, also over a reload."""
+    page = people.signed_in("sessions?new=1&agent=writer")
+    page.get_by_role("dialog").get_by_label("Message").fill("Write")
+    page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    draft = thread(page).get_by_role("article", name="being written")
+    expect(draft).to_contain_text("word0 word1")
+    page.get_by_role("textbox", name="Message").fill("What I was about to say")
+    page.context.set_offline(True)
+    expect(page.get_by_text("The API does not answer")).to_be_visible()
+    page.context.set_offline(False)
+
+    whole = " ".join(f"word{number}" for number in range(WORDS))
+    expect(thread(page).get_by_role("article", name="assistant")).to_contain_text(whole)
+    expect(draft).to_have_count(0)
+    page.reload()
+    expect(thread(page).get_by_role("article", name="assistant")).to_contain_text(whole)
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("What I was about to say")
+
+
+def test_a_request_is_decided_in_the_thread(people: People) -> None:
+    """16.4.2"""
+    sent = begin(people.installation, "book")
+    page = people.signed_in(f"sessions/{sent['session_id']}")
+    request = thread(page).get_by_role("article", name="request")
+    expect(request).to_contain_text("Harbour Inn")
+    request.get_by_role("button", name="Approve", exact=True).click()
+    expect(request).to_contain_text("You approved it.")
+    expect(thread(page).get_by_role("article", name="assistant")).to_contain_text("a room at Harbour Inn")
+
+
+def test_a_fork_names_the_effects_that_are_not_repeated(people: People) -> None:
+    """16.4.4"""
+    sent = begin(people.installation, "export a.csv", title="To fork")
+    page = people.signed_in(f"sessions/{sent['session_id']}")
+    step = thread(page).get_by_role("article", name="step").first
+    step.hover()
+    step.get_by_role("button", name="Fork after this step").click()
+    dialog = page.get_by_role("dialog", name="Fork after step 1")
+    expect(dialog).to_contain_text("These effects stay, and are not repeated (1 call)")
+    expect(dialog.get_by_role("listitem")).to_contain_text("export")
+    assert axe_findings(page) == []
+    dialog.get_by_role("button", name="Fork", exact=True).click()
+    expect(page.get_by_text("Forked after step 1.")).to_be_visible()
+    with people.installation.api() as api:
+        found = api.get("/agent/executions", params={"session_id": sent["session_id"]}).json()["items"]
+        assert len(found) == 2
+
+
+def test_an_execution_shows_its_parts_over_time(people: People) -> None:
+    """16.4.5"""
+    sent = begin(people.installation, "send hello & export a.csv", agent="chief")
+    page = people.signed_in(f"executions/{sent['execution_id']}")
+    expect(page.get_by_text("completed: the model answered").first).to_be_visible()
+    bars = page.get_by_role("list", name="Steps over time").get_by_role("listitem")
+    expect(bars).to_have_count(4)
+    bars.filter(has_text="Step 1").get_by_role("button").click()
+    expect(
+        page.get_by_role("complementary", name="Inspector").get_by_role("heading", name="Step 1")
+    ).to_be_visible()
+    assert "step=1" in page.url
+    expect(page.get_by_role("link", name="chief/aide")).to_have_count(2)
+    page.get_by_text("Ledger", exact=True).click()
+    expect(page.get_by_text("accepted").first).to_be_visible()
+    assert axe_findings(page) == []
+    expect(page.get_by_role("link", name="Temporal")).to_have_attribute(
+        "href", re.compile(rf"^http://127.*/workflows/agent-execution%2F{sent['execution_id']}$")
+    )
+
+
+def test_a_stranger_sees_nothing(people: People) -> None:
+    """16.4.6"""
+    sent = begin(people.installation, "hello", "ann")
+    page = people.signed_in(f"sessions/{sent['session_id']}", "ben")
+    expect(page.get_by_role("alert")).to_contain_text("Not found")
+    page.goto(f"{people.installation.console}executions/{sent['execution_id']}")
+    expect(page.get_by_role("alert")).to_contain_text("Not found")
+    reader = people.signed_in(f"sessions/{sent['session_id']}", "ann", "read-only")
+    expect(thread(reader).get_by_role("article", name="assistant")).to_contain_text("You said: hello")
+    expect(reader.get_by_role("textbox", name="Message")).to_have_count(0)
+
+
+def test_text_that_wants_to_run_is_only_text(people: People) -> None:
+    """16.4.7: markup, addresses and entities in messages of models and people."""
+    page = people.signed_in()
+    asked = list[str]()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("dialog", lambda dialog: asked.append(f"dialog {dialog.message}"))
+    text = "say " + "\n\n".join(PAYLOADS)
+    sent = begin(people.installation, text, agent="writer")
+    page.goto(f"{people.installation.console}sessions/{sent['session_id']}")
+    reply = thread(page).get_by_role("article", name="assistant")
+    expect(reply).to_contain_text("the end of the payloads")
+    found: Any = page.evaluate(
+        """() => {
+          const root = document.querySelector('[aria-label=Thread]');
+          const all = [...root.querySelectorAll('*')];
+          return {
+            tags: [...new Set(all.map((each) => each.localName))],
+            handlers: all.flatMap((each) => each.getAttributeNames()).filter((name) => name.startsWith('on')),
+            links: [...root.querySelectorAll('a')].map((each) => each.protocol),
+            ran: Boolean(window.ran),
+          };
+        }"""
+    )
+    assert not found["ran"]
+    assert found["handlers"] == []
+    assert set(found["links"]) <= {"http:", "https:", "mailto:"}
+    assert not {"script", "iframe", "img", "object", "embed", "form", "style", "base", "meta"} & set(
+        found["tags"]
+    )
+    origin = people.installation.addresses["api_url"]
+    assert [each for each in asked if not each.startswith((origin, "blob:"))] == []
+    assert len(PAYLOADS) >= 30
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1440, "light")])
+def test_a_session_fits_each_width_and_theme(people: People, width: int, scheme: str) -> None:
+    """16.1.5, 16.1.7"""
+    sent = begin(people.installation, "send hello & refund", agent="chief")
+    page = people.signed_in(f"sessions/{sent['session_id']}", width=width, scheme=scheme)
+    expect(thread(page).get_by_role("article", name="call").first).to_be_visible()
+    assert axe_findings(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_any_part_of_a_stream_is_read_at_once(people: People) -> None:
+    """16.4.8: envelopes are numbered without gaps, and callers read only their own."""
+    sent = begin(people.installation, "export a.csv", "ann")
+    path = f"/agent/streams/{sent['session_id']}/envelopes"
+    with people.installation.api("ann") as api, people.installation.api("ben") as ben:
+        whole = until(lambda: ended(api.get(path).json()))
+        numbers = [each["seq"] for each in whole["items"]]
+        assert numbers == list(range(1, whole["last_seq"] + 1))
+        part = api.get(path, params={"after": 3, "limit": 2}).json()
+        assert part["items"] == whole["items"][3:5]
+        assert (part["first_seq"], part["last_seq"]) == (1, whole["last_seq"])
+        assert ben.get(path).status_code == 404
+        assert json.dumps(whole["items"][0]["payload"]).count("export a.csv") == 1
+
+
+def ended(found: Any) -> Any:
+    return found if found["items"][-1]["payload"].get("status") == "completed" else None
