@@ -113,6 +113,7 @@ class Bench:
                 rate = await self._run_at_once(name)
                 if number:
                     self.rates[name].append(rate)
+                print(f"round {number} of {rounds}: {name:8}{rate:8.1f} /s", flush=True)
             order.reverse()
 
     async def _run_at_once(self, name: str) -> float:
@@ -178,7 +179,7 @@ def make_client(installation: Installation) -> Client:
 def main() -> None:
     """Measure, print, and exit with 1 if a target was missed."""
     parser = argparse.ArgumentParser(description="What a shared budget costs, as a ratio of throughput.")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds in which both sides take turns (7)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds in which both sides take turns (3)")
     parser.add_argument("--concurrent", type=int, default=200, help="executions at once (200)")
     parser.add_argument(
         "--no-fsync", action="store_true", help="PostgreSQL does not wait for the disk, as on a fast one"

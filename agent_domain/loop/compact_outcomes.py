@@ -29,8 +29,14 @@ def compact(outcome: ContinuationOutcome) -> FrozenDict:
     if len(votes) > len(usual) and votes[: len(usual)] == usual:
         # Criteria after the base set, which usually allow another step.
         fields |= {"votes": usual, "more": votes[len(usual) :]}
+        if fields["more"] == _OF_BASE:
+            del fields["more"]
+            fields["base"] = 1
     return frozen_map({key: value for key, value in fields.items() if value != _COMPACT_DEFAULTS.get(key)})
 
+
+_OF_BASE = ["RepeatedCallLimit"]
+"""The votes that follow the usual ones in every agent since `base()` has this limit."""
 
 _NO_FAILURE: Mapping[str, Any] = {
     "errorType": "unknown",
@@ -75,7 +81,8 @@ def expand(data: Mapping[str, Any]) -> ContinuationOutcome:
     """Read an outcome that `compact` serialized."""
     fields = {**_COMPACT_DEFAULTS, **data}
     decision = ContinuationDecision(fields["decision"])
-    votes = tuple(_expand_entry(entry) for entry in (*fields["votes"], *fields.get("more", ())))
+    more = _OF_BASE if "base" in fields else fields.get("more", ())
+    votes = tuple(_expand_entry(entry) for entry in (*fields["votes"], *more))
     should_continue = decision is ContinuationDecision.REQUEST
     return ContinuationOutcome(
         decision, should_continue, str(fields["by"]), StopReason(fields["stop"]), votes

@@ -103,6 +103,8 @@ def create_engine(
         # A single statement is a transaction by itself and needs no BEGIN and COMMIT. `transaction` sends
         # these for several statements.
         isolation_level="AUTOCOMMIT",
+        # Transactions end, or close their connection: there is nothing to roll back when it returns.
+        pool_reset_on_return=None,
         # Prefer the connection that was used last: its server process is warm and has the statements
         # prepared.
         pool_use_lifo=True,

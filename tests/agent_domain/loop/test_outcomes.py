@@ -208,6 +208,15 @@ def test_votes_with_default_reasons_take_no_room_in_a_history() -> None:
     }
 
 
+def test_the_votes_of_the_base_set_take_the_least_room() -> None:
+    """2.1.3: histories in which the limit of repeated calls is named read the same."""
+    base = expand({"base": 1})
+
+    assert base.evaluations[-1].name == "RepeatedCallLimit"
+    assert compact(base) == {"base": 1}
+    assert expand({"more": ["RepeatedCallLimit"]}).to_dict() == base.to_dict()
+
+
 @pytest.mark.parametrize(
     "own",
     [{"stop_reason": StopReason.GUARD}, {"context": FrozenDict({"left": 0})}, {"source": "a hook"}],
@@ -306,7 +315,7 @@ def test_an_object_that_cannot_vote_is_refused_with_advice() -> None:
 
 def test_the_usual_outcome_after_a_step_takes_nearly_no_room() -> None:
     """2.1.3: after a step that called tools, with an agent that sets no limits; plans of older releases have
-    no limit of repeated calls, whose vote is written.
+    no limit of repeated calls, whose vote is one number.
     """
     facts = an_execution(a_step(an_answered_call()))
     plan = DefinitionBuilder.base().with_driver(ToolCallingDriver(ScriptedModel())).definition().plan()
@@ -316,7 +325,7 @@ def test_the_usual_outcome_after_a_step_takes_nearly_no_room() -> None:
     former = older.criteria.evaluate(facts.at(after(1)))
 
     assert found.should_continue
-    assert compact(found) == {"more": ["RepeatedCallLimit"]}
+    assert compact(found) == {"base": 1}
     assert compact(former) == {}
     for each in (found, former):
         assert expand(compact(each)).to_dict() == each.to_dict()
