@@ -130,6 +130,9 @@ class StepExplainer:
             has_messages = follower is not None and bool(follower.message_keys)
             return next_step_sentence(outcome, replace(decided, has_messages_next=has_messages))
         if outcome is None and step.number < self.row.step_count:
+            if follower is not None and not (follower.facts and follower.facts.is_failure):
+                # An older release lost the decision if the next step waited for a budget.
+                return "went on: the votes are not recorded"
             return f"interrupted: by the exception recorded as step {step.number + 1}"
         if not self.row.status.is_terminal:
             return self._waiting_sentence(step)

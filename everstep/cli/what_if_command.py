@@ -134,10 +134,12 @@ async def what_if(  # noqa: PLR0913 -- one argument for each option
 async def _examine(examination: WhatIf, printer: Output, *, with_undetermined: bool) -> None:
     total = await examination.count()
     progress = ProgressLine(total) if sys.stderr.isatty() else None
-    printer.begin()
     try:
         async with aclosing(examination.comparisons()) as comparisons:
             async for comparison in comparisons:
+                if examination.report.examined == 1:
+                    # An error before the first one leaves standard output empty.
+                    printer.begin()
                 is_unknown = with_undetermined and comparison.verdict is ChangedEnd.UNDETERMINED
                 if comparison.differs or is_unknown:
                     if progress and not isinstance(printer, TableOutput):
@@ -162,5 +164,7 @@ async def _end(examination: WhatIf, printer: Output, progress: ProgressLine | No
     if progress:
         progress.clear()
     cursor = await examination.next_cursor()
+    if not examination.report.examined:
+        printer.begin()
     printer.end(examination.report, cursor)
     return cursor

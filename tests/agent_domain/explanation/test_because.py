@@ -392,9 +392,19 @@ def test_a_step_says_what_was_compacted_before_it() -> None:
 def test_a_step_without_a_decision_was_interrupted() -> None:
     """15.1.1: an exception after a step is a step of its own."""
     row = replace(FAILED, step_count=2)
+    failure = replace(a_step_row(2, ENDS), facts=StepFacts.failure(2, StepError("", exception="KeyError")))
+
+    assert explain(row, a_step_row(1, None), failure).steps[0].sentence == (
+        "interrupted: by the exception recorded as step 2"
+    )
+
+
+def test_a_decision_that_an_older_release_lost_is_said_to_be_missing() -> None:
+    """15.1.5"""
+    row = replace(FAILED, step_count=2)
 
     assert explain(row, a_step_row(1, None), a_step_row(2, ENDS)).steps[0].sentence == (
-        "interrupted: by the exception recorded as step 2"
+        "went on: the votes are not recorded"
     )
 
 

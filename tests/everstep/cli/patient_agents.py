@@ -8,7 +8,7 @@ from tests.everstep.cli.agents import agents
 
 __all__ = ["agents"]
 
-SECONDS = 0.02
+SECONDS = 0.05
 
 
 @REGISTERED.function("tests.patient")

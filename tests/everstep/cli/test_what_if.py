@@ -135,6 +135,8 @@ async def test_bad_input_is_refused_in_one_sentence(desk: CommandLine) -> None:
     assert "did you mean 'RetryLimit'" in error
     assert "above 0" in await desk.error_of("what-if", "--budget-steps", "0")
     assert "input and output" in await desk.error_of("what-if", "--price", "small:input=1")
+    for form in ("--json", "--csv"):
+        assert "the cursor cannot be read" in await desk.error_of("what-if", form, "--cursor", "nonsense")
     for option in ("--max-steps", "--max-tokens", "--timeout", "--limit", "--repeated-call-limit"):
         assert option in await desk.usage_error_of("what-if", option, "0")
     assert "exclude" in await desk.usage_error_of("what-if", "--json", "--csv")
