@@ -28,6 +28,7 @@ from everstep.http_api.routes import (
     sessions,
     signing_in,
     streams,
+    ui_message_streams,
     usage,
     what_if_route,
 )
@@ -74,6 +75,9 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     app.include_router(signing_in.public_routes, responses={**_REFUSALS})
     refused = {status: {**each, "model": RunErrorEvent} for status, each in _REFUSALS.items()}
     app.include_router(ag_ui_runs.routes, responses=refused)
+    text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    told = {status: {**text, "description": each["description"]} for status, each in _REFUSALS.items()}
+    app.include_router(ui_message_streams.routes, responses={**told})
     app.include_router(health.routes)
     pages.install(app)
     site.install(app, partial(_gateway_url, api))

@@ -1,7 +1,7 @@
 """A streaming response of server-sent events."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from starlette.responses import Response
@@ -17,9 +17,15 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[bytes], status_code: int = 200, patience: float = SEND_SECONDS
+        self,
+        events: AsyncGenerator[bytes],
+        status_code: int = 200,
+        patience: float = SEND_SECONDS,
+        *,
+        marks: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(status_code=status_code)
+        self._marks = marks
         self._events = events
         self._patience = patience
 
@@ -31,6 +37,7 @@ class EventStream(Response):
             (b"content-type", b"text/event-stream"),
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
+            *self._marks,
         ]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         sending = asyncio.ensure_future(self._send(send))

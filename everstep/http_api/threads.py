@@ -183,10 +183,44 @@ class Threads:
 
     # Answers.
 
-    async def answer(self, thread_id: str, answers: Sequence[GivenAnswer], given_key: str) -> RunToFollow:
+    async def regenerate(self, thread_id: str, execution_id: UUID | None, given_key: str) -> RunToFollow:
+        """Answer the message again that began an execution, by default the last one, in a fork of it.
+
+        Raises:
+            Refusal: There is no such thread or execution.
+            SessionBusy: An execution of the thread is running.
+        """
+        session_id, row = await self.find(thread_id)
+        if row is None:
+            raise not_found("thread", thread_id)
+        sessions = self.api.sessions_for(self.caller)
+        page = await sessions.store.executions_of(self.caller.scope, ExecutionFilter(session_id), limit=200)
+        roots = [row.ref for row in page.rows if row.parent_execution_id is None]
+        ref = next((ref for ref in roots if execution_id in {None, ref.execution_id}), None)
+        if ref is None:
+            raise not_found("message", execution_id)
+        key = RequestKey(self.caller, f"{given_key}/{ref.execution_id}")
+        forked = await sessions.fork(ref, 0, None, str(key.id("fork")))
+        return RunToFollow(session_id, forked.id)
+
+    async def answer(
+        self,
+        thread_id: str,
+        answers: Sequence[GivenAnswer],
+        given_key: str,
+        *,
+        skips_resolved: bool = False,
+    ) -> RunToFollow:
         """Answer the open requests of a thread: all of them, or the answers are refused.
 
         Repeating the call changes nothing.
+
+        Args:
+            thread_id: The client's name of the thread.
+            answers: The answers.
+            given_key: The name of this request.
+            skips_resolved: Whether answers to requests that have one already are left out: some clients send
+                them again.
 
         Raises:
             Refusal: A request is missing, unknown, or already has another answer.
@@ -195,6 +229,10 @@ class Threads:
         if row is None:
             raise not_found("thread", thread_id)
         root, requests = await self._requests(session_id, [answer.request_id for answer in answers])
+        if skips_resolved:
+            answers = [
+                each for each in answers if requests[each.request_id].state is RequestState.OPEN
+            ] or answers
         given = {answer.request_id: answer for answer in answers}
         missing = [
             str(id_)
@@ -213,6 +251,8 @@ class Threads:
         is_cancelled = False
         for answer in answers:
             request = requests[answer.request_id]
+            if skips_resolved and request.state is not RequestState.OPEN:
+                continue
             key = str(RequestKey(self.caller, f"{given_key}/{request.id}").id("decision"))
             if answer.is_cancelled and request.kind is CallNeed.INPUT:
                 is_cancelled = True

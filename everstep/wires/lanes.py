@@ -70,6 +70,7 @@ class Lane:
     __slots__ = (
         "_draft",
         "_written",
+        "asked",
         "call_id",
         "calls",
         "execution_id",
@@ -78,6 +79,7 @@ class Lane:
         "name",
         "parent",
         "replied",
+        "said",
         "status",
         "step",
         "text",
@@ -98,6 +100,10 @@ class Lane:
         """The last step whose reply was read."""
         self.calls: dict[str, tuple[CallView, str]] = {}
         """The calls of its replies as wires see them, and the message of each, by the provider's ids."""
+        self.asked: set[str] = set()
+        """The calls that a person was asked about, by the provider's ids."""
+        self.said = ""
+        """The last text of a reply."""
         self.text: OpenText | None = None
         """The text that a reader receives now."""
         self._draft = Draft()

@@ -188,6 +188,8 @@ class CallEnded(_Event):
     result: Any = None
     error: str | None = None
     is_denied: bool = False
+    has_request: bool = False
+    """Whether a person was asked about it."""
     files: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -243,8 +245,11 @@ class SubagentStarted(_Event):
 class SubagentEnded(_Event):
     """A subagent has ended, or waits with its parent."""
 
+    name: str
     status: str
     """A terminal status, or `paused`."""
+    text: str = ""
+    """What it said last."""
     error: str | None = None
     request_ids: tuple[str, ...] = ()
 

@@ -9,6 +9,7 @@ on the chunks that were read.
 """
 
 from collections.abc import Generator, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -164,7 +165,7 @@ class RunFold:
                 yield StepEnded(**self._at(lane), number=lane.step, is_suspended=True)
             if lane.parent is not None:
                 own = tuple(each.id for each in requests if each.execution_id == lane.execution_id)
-                yield SubagentEnded(**self._at(lane), status=WireStatus.PAUSED, request_ids=own)
+                yield replace(self._subagent_end(lane, WireStatus.PAUSED), request_ids=own)
         self.is_running = False
         self._segment += 1
         body = bodies.outcomes.get(self.root.execution_id)
@@ -207,6 +208,7 @@ class RunFold:
         match envelope["type"]:
             case EnvelopeType.AGENT_APPROVAL_REQUESTED | EnvelopeType.AGENT_INPUT_REQUESTED:
                 request = lane.request(payload)
+                lane.asked.add(payload["tool_call_id"])
                 self._requests[request.id] = request
                 yield RequestOpened(**self._at(lane), request=request)
             case EnvelopeType.AGENT_APPROVAL_RESOLVED | EnvelopeType.AGENT_INPUT_RECEIVED:
@@ -280,11 +282,11 @@ class RunFold:
             for child in reversed(self.lanes.values()):
                 if child is not lane and not child.has_ended:
                     yield from self._close(child)
-                    yield SubagentEnded(**self._at(child), status=WireStatus.CANCELLED)
+                    yield self._subagent_end(child, WireStatus.CANCELLED)
         yield from self._close(lane)
         status, error = payload["status"], payload.get("error_message")
         if lane is not self.root:
-            yield SubagentEnded(**self._at(lane), status=status, error=error)
+            yield self._subagent_end(lane, status, error)
             return
         body = bodies.outcomes.get(lane.execution_id) or ExecutionBody(lane.name)
         yield RunEnded(
@@ -299,6 +301,9 @@ class RunFold:
             cost_usd=payload.get("cost_usd"),
             state=self._state,
         )
+
+    def _subagent_end(self, lane: Lane, status: str, error: str | None = None) -> SubagentEnded:
+        return SubagentEnded(**self._at(lane), name=lane.name, status=status, text=lane.said, error=error)
 
     def _close(self, lane: Lane) -> Events:
         lane.has_ended = True
@@ -336,6 +341,7 @@ class RunFold:
         yield from self._whole_text(lane, body)
         messages = reply_messages(lane.execution_id, body, lane.subagent_id)
         self._thread += messages
+        lane.said = body.text or lane.said
         id_ = lane.message_id()
         views = [view for message in messages for view in message.calls]
         lane.calls |= {each.id: (view, id_) for each, view in zip(body.calls, views, strict=True)}
@@ -362,6 +368,7 @@ class RunFold:
             result=body.result,
             error=body.error,
             is_denied=body.is_denied,
+            has_request=call_id in lane.asked,
             files=body.files,
         )
         if lane is self.root and body.changes:

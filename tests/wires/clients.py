@@ -1,4 +1,4 @@
-"""The unmodified client of AG-UI, in node."""
+"""The unmodified clients of AG-UI and of Vercel's AI SDK, in node."""
 
 import shutil
 from collections.abc import AsyncGenerator
@@ -69,4 +69,37 @@ async def ag_ui_viewer(folder: Path) -> AsyncGenerator[Viewer]:
     own = Path(shutil.copy(STATIC / "everstep-ag-ui.js", folder / "everstep-ag-ui.mjs"))
     client = modules / "@ag-ui" / "client" / "dist" / "index.mjs"
     async with in_node(HERE / "ag_ui.mjs", client, own) as viewer:
+        yield viewer
+
+
+class ChatClient:
+    """A chat of `@ai-sdk/react`, as `useChat` holds it."""
+
+    def __init__(self, viewer: Viewer, name: str) -> None:
+        self.viewer = viewer
+        self.name = name
+
+    def make(self, api: str, headers: dict[str, str], chat_id: str, **config: Any) -> "ChatClient":
+        """Make the chat with the default transport."""
+        self.viewer.command("make", name=self.name, id=chat_id, api=api, headers=headers, **config)
+        return self
+
+    async def send(self, text: str, **body: Any) -> Any:
+        """Send a message; return the chat after the response."""
+        return await self.do("send", message={"text": text}, body=body)
+
+    async def do(self, what: str, **given: Any) -> Any:
+        """Run a command; return the chat afterwards."""
+        before = len(self.viewer.events_of("done", self.name))
+        self.viewer.command(what, name=self.name, **given)
+        return (await self.viewer.until("done", before + 1, self.name))[-1]
+
+
+@asynccontextmanager
+async def chat_viewer() -> AsyncGenerator[Viewer]:
+    """A process in which chats are made."""
+    modules = installed_modules(LOCK)
+    chat = modules / "@ai-sdk" / "react" / "dist" / "index.js"
+    sdk = modules / "ai" / "dist" / "index.js"
+    async with in_node(HERE / "chat.mjs", chat, sdk) as viewer:
         yield viewer

@@ -5,7 +5,6 @@ import json
 import os
 import random
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,43 +15,18 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from everstep.broadcast_gateway.hub import HubTimings
-from everstep.http_api.dependencies import Logs
 from everstep.http_api.event_stream import EventStream
-from everstep.runtime.gateway import open_feeds
-from everstep.runtime.serving import serve_app
-from everstep.store.streams import PostgresStreams
 from everstep.wires.ag_ui import AgUi
 from tests.browsers.viewer import Viewer
-from tests.everstep.http_api.house import SECRET, ApiCaller, ApiSetup, MakeCaller, make_app
+from tests.everstep.http_api.house import ApiCaller, MakeCaller
 from tests.wires.ag_ui_reader import AgUiReader
 from tests.wires.clients import AgUiClient, ag_ui_viewer
 from tests.wires.random_logs import RandomLog
 from tests.wires.readers import uncut, with_cuts
 
-# The workers of these tests push nothing, so the table has to be compared often.
-QUICK = HubTimings(compare=0.05)
 RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "100"))
 
 pytestmark = pytest.mark.usefixtures("work")
-
-
-@pytest_asyncio.fixture
-async def app(api_setup: ApiSetup) -> AsyncGenerator[FastAPI]:
-    """The API with the logs of streams."""
-    settings = api_setup.settings.model_copy(update={"auth_secret": SECRET})
-    async with open_feeds(settings, api_setup.keys.engine, QUICK) as feeds:
-        assert feeds is not None
-        logs = Logs(feeds.open_lines, PostgresStreams(api_setup.keys.engine))
-        yield make_app(replace(api_setup.api, feed=feeds.open, logs=logs))
-        feeds.close()
-
-
-@pytest_asyncio.fixture
-async def url(app: FastAPI) -> AsyncGenerator[str]:
-    """The address of the API."""
-    async with serve_app(app, "127.0.0.1", 0) as url:
-        yield url
 
 
 @pytest_asyncio.fixture

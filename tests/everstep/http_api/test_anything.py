@@ -23,9 +23,11 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
 from everstep.http_api.app import create_app
+from everstep.http_api.dependencies import Logs
 from everstep.http_api.metrics import Metrics
 from everstep.runtime.serving import serve_app
-from tests.everstep.http_api.house import open_api_setup
+from everstep.store.streams import PostgresStreams
+from tests.everstep.http_api.house import ApiSetup, open_api_setup
 from tests.services import Servers
 from tests.workflows.harness import connect_temporal
 
@@ -75,7 +77,7 @@ def server(http_database: str, services: Servers) -> Generator[ApiServer]:
             api_setup.open_worker(),
         ):
             headers = {"Authorization": f"Bearer {api_setup.token('ann')}"}
-            app = create_app(replace(api_setup.api, feed=_empty_stream))
+            app = create_app(replace(api_setup.api, feed=_empty_stream, logs=_logs(api_setup)))
             async with serve_app(app, "127.0.0.1", 0) as url:
                 async with httpx2.AsyncClient(base_url=url, headers=headers) as ann:
                     made["server"] = ApiServer(
@@ -90,6 +92,20 @@ def server(http_database: str, services: Servers) -> Generator[ApiServer]:
     yield made["server"]
     made["loop"].call_soon_threadsafe(stop.set)
     thread.join(30)
+
+
+def _logs(api_setup: ApiSetup) -> Logs:
+    return Logs(_empty_log, PostgresStreams(api_setup.keys.engine))
+
+
+async def _empty_log(*_: object) -> AsyncGenerator[bytes]:
+    """A log without further envelopes."""
+
+    async def no_lines() -> AsyncGenerator[bytes]:
+        for data in (b"\n",):
+            yield data
+
+    return no_lines()
 
 
 async def _empty_stream(*_: object) -> AsyncGenerator[bytes]:
@@ -122,6 +138,9 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
         "request_id": waiting[0]["id"],
         "message_id": answers[0],
         "name": "clerk",
+        "agent": "clerk",
+        "thread_id": said["session_id"],
+        "chat_id": said["session_id"],
     }
 
 
