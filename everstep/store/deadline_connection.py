@@ -79,7 +79,7 @@ class ServerConnection(psycopg.AsyncConnection[Any]):
         self.adapters.register_dumper(list, FlatArrayDumper)
         # A statement is prepared for the types of its parameters: whole numbers have one, small or large.
         self.adapters.register_dumper(int, Int8Dumper)
-        self.statements = PreparedStatements(self)
+        self.statements = PreparedStatements(self.adapters)
         self.connected_at = monotonic()
 
     async def wait(

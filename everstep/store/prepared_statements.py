@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg.abc import PQGen
-from psycopg.adapt import PyFormat, Transformer
+from psycopg.adapt import AdaptersMap, PyFormat, Transformer
 from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
@@ -67,15 +67,19 @@ class _Batch:
 
 
 class PreparedStatements:
-    """The prepared statements of one connection."""
+    """The prepared statements of one connection.
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = connection
-        self._transformer = Transformer(connection)
+    They do not refer to the connection, which would then live on until the garbage collector finds both.
+    """
+
+    def __init__(self, adapters: AdaptersMap) -> None:
+        self._transformer = Transformer(adapters)
         self._known = dict[bytes, list[_Prepared]]()
         self._count = 0
 
-    async def run(self, queries: Sequence[Query]) -> list[list[Any]]:
+    async def run(
+        self, connection: psycopg.AsyncConnection[Any], queries: Sequence[Query]
+    ) -> list[list[Any]]:
         """Execute statements in order, and wait once for the rows of all of them.
 
         Outside of a transaction they are committed together, or not at all.
@@ -85,12 +89,12 @@ class PreparedStatements:
         """
         if not queries:
             return []
-        batch = _Batch(self._connection.pgconn)
+        batch = _Batch(connection.pgconn)
         for query in queries:
             self._add(batch, query)
         results = list[PGresult]()
         try:
-            results = await self._connection.wait(_exchange(batch))
+            results = await connection.wait(_exchange(batch))
         finally:
             self._forget_failed(batch, results)
         failed = next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None)

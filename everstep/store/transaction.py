@@ -107,7 +107,7 @@ class Transaction:
         if last and self._is_open:
             queries.append(_COMMIT)
         try:
-            found = await self._driver.statements.run(queries)
+            found = await self._driver.statements.run(self._driver, queries)
         except psycopg.Error as error:
             raise _dbapi_error(error) from error
         self._is_open = self._is_open and not last
@@ -132,7 +132,7 @@ class Transaction:
             if self._driver.pgconn.pipeline_status != PipelineStatus.OFF:
                 await self.abandon()
             elif self._driver.info.transaction_status is not TransactionStatus.IDLE:
-                await self._driver.statements.run([_ROLLBACK])
+                await self._driver.statements.run(self._driver, [_ROLLBACK])
         except psycopg.Error:
             await self.abandon()
         except BaseException:

@@ -1,5 +1,7 @@
 """Statements are prepared once for each connection, and sent together."""
 
+import gc
+import weakref
 from typing import Any
 from uuid import UUID
 
@@ -8,6 +10,7 @@ from psycopg.errors import DivisionByZero
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from everstep.store.engine import create_engine
 from everstep.store.postgres import PostgresStore
 from everstep.store.transaction import Transaction, transaction
 
@@ -70,3 +73,18 @@ async def test_statements_that_were_discarded_are_prepared_again(postgres: Postg
             await add(work, 1, 2)
     async with transaction(postgres.engine) as work:
         assert await add(work, 1, 2) == 3
+
+
+async def test_a_connection_is_freed_as_soon_as_it_is_not_used(database: str) -> None:
+    """Its prepared statements do not keep it until the garbage collector runs."""
+    engine = create_engine(database, pool_size=1)
+    async with transaction(engine) as work:
+        await add(work, 1, 2)
+        connection = weakref.ref(work._driver)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    gc.disable()
+    try:
+        await engine.dispose()
+        del work
+        assert connection() is None
+    finally:
+        gc.enable()

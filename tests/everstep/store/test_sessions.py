@@ -573,6 +573,8 @@ MANY = """
     INSERT INTO agent_session_messages (id, tenant_id, session_id, role, content, created_at)
     SELECT gen_random_uuid(), tenant_id, id, 'user', 'text', created_at + n * interval '1 second'
       FROM agent_sessions, generate_series(1, 5) AS n;
+    INSERT INTO agent_session_usage (session_id, tenant_id, agent, model)
+    SELECT id, tenant_id, 'a', 'm' FROM agent_sessions;
     INSERT INTO agent_feedback (message_id, tenant_id, rating, given_by)
     SELECT id, tenant_id, 'up', 'user' FROM agent_session_messages LIMIT 50000;
     INSERT INTO agent_executions (id, tenant_id, session_id, user_id, agent_type, agent_config, status,
