@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from everstep.agent_domain.storage.sign_ins import SignIn
 from everstep.http_api.callers import Caller
@@ -20,6 +20,8 @@ class ProviderAnswer(RequestModel):
 
 class SignInSent(RequestModel):
     """What is exchanged for a session: exactly one of the fields."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"code": "the code of a one-time link"}]})
 
     code: Text | None = Field(default=None, max_length=200, description="The code of a one-time link.")
     token: Text | None = Field(default=None, max_length=MAX_TOKEN, description="A token or a key.")

@@ -40,6 +40,8 @@ from tests.workflows.harness import eventually
 AGENTS = "tests.everstep.http_api.clerk:agents"
 SECRET = "a secret of the tests, which everybody knows"  # noqa: S105 -- no secret
 ORIGIN = "https://shop.example"
+TICKET = "/agent/gateway/ticket"
+"""Where a page gets a ticket for its own connection to the gateway."""
 
 Answer = httpx2.Response
 

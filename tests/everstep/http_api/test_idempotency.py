@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from everstep.agent_domain.storage.keys import StoredResponse
+from everstep.http_api.pages import PUBLIC_ROUTES
 from tests.everstep.http_api.house import Answer, ApiCaller, ApiSetup, MakeCaller, assert_problem
 
 REPLAYED = "idempotency-replayed"
@@ -162,5 +163,6 @@ async def test_an_invalid_key_is_refused(ann: ApiCaller, key: str) -> None:
 
 async def test_every_post_accepts_a_key(ann: ApiCaller) -> None:
     for path, operations in (await ann.get("/openapi.json"))["paths"].items():
-        if post := operations.get("post"):
+        # Who signs in is not known yet.
+        if path not in PUBLIC_ROUTES and (post := operations.get("post")):
             assert "idempotency-key" in [p["name"] for p in post["parameters"]], path
