@@ -296,7 +296,7 @@ async def test_every_post_has_a_case(ann: ApiCaller) -> None:
     paths = (await ann.get("/openapi.json"))["paths"]
 
     posts = {path for path, operations in paths.items() if "post" in operations}
-    # The response of a wire is a stream: see tests/wires. A ticket opens one connection: each request gets another.
+    # The response of a wire is a stream: see tests/wires. A ticket opens one connection.
     posts = {path for path in posts if not path.startswith(tuple(WIRES))} - PUBLIC_ROUTES - {TICKET}
     assert posts == set(CASES)
 
