@@ -16,7 +16,7 @@ from everstep.http_api.pages import PUBLIC_ROUTES
 from everstep.http_api.schemas.request_bodies import ForkSent
 from tests.everstep.http_api.house import TICKET, ApiCaller, ApiSetup, MakeCaller
 
-EVERYBODYS = {"/agent/agents", "/healthz", "/readyz", "/metrics"}
+EVERYBODYS = {"/agent/agents", "/agent/agents/{name}", "/healthz", "/readyz", "/metrics"}
 """Addresses whose response is the same for all callers."""
 
 MAKES = {
