@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage model chaos check bench docs exports screens reference fmt python
+.PHONY: help demo test coverage model chaos check bench console docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -68,6 +68,9 @@ check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose
 
 bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, budgets, what-ifs, the gateway, capabilities
 	@missed=0; for each in domain engine api budgets what_if gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
+
+console: $(READY)  ## Measure the console in a session of 50,000 envelopes: frames, scripts, memory, first paint
+	@PYTHONPATH=. $(BIN)/python bench/console.py
 
 docs: $(READY)  ## Build the documentation as a site, in site/; dead links are errors
 	@$(BIN)/python -m sphinx -c docs -b html --fail-on-warning --keep-going --quiet . site

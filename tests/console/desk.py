@@ -10,10 +10,11 @@ from everstep.agent_domain.testing import says
 from tests.everstep.http_api.clerk import CHIEF, CLERK, OTHER
 
 WORDS = 40
+SECONDS = 4.0
 
 
 class WriterModel:
-    """Repeats what it is asked, or writes numbered words for two seconds."""
+    """Repeats what it is asked, or writes numbered words for some seconds."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         last = request.messages[-1].text
@@ -23,7 +24,7 @@ class WriterModel:
         words = [f"word{number} " for number in range(WORDS)]
         for word in words:
             on_text(word)
-            await asyncio.sleep(2 / WORDS)
+            await asyncio.sleep(SECONDS / WORDS)
         return says("".join(words))
 
 

@@ -86,7 +86,7 @@ class People:
 
     installation: Installation
     browser: Browser
-    pictures: Path
+    pictures: Path = Path(".")
     violations: list[str] = field(default_factory=list[str])
     _contexts: list[BrowserContext] = field(default_factory=list[BrowserContext])
 

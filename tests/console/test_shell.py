@@ -106,6 +106,10 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
             ("sessions", "Sessions"),
             ("executions", "Executions"),
             ("agents", "Agents"),
+            ("what-if", "What-if"),
+            ("compare", "Compare"),
+            ("usage", "Usage"),
+            ("agents/clerk", "clerk"),
             ("system", "System"),
         ):
             page.goto(people.installation.console + place)

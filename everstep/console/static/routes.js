@@ -34,6 +34,9 @@ export const NAV = [
   { id: "inbox", to: "", label: "Needs you", key: "n", icon: "inbox" },
   { id: "sessions", to: "sessions", label: "Sessions", key: "s", icon: "chat" },
   { id: "executions", to: "executions", label: "Executions", key: "e", icon: "list" },
+  { id: "what-if", to: "what-if", label: "What-if", key: "w", icon: "sliders" },
+  { id: "compare", to: "compare", label: "Compare", key: "c", icon: "columns" },
+  { id: "usage", to: "usage", label: "Usage", key: "u", icon: "chart" },
   { id: "agents", to: "agents", label: "Agents", key: "a", icon: "agent" },
   { id: "system", to: "system", label: "System", key: "y", icon: "pulse" },
 ];
@@ -46,6 +49,11 @@ export const ROUTES = [
   { path: "sessions/:id", screen: "session", nav: "sessions" },
   { path: "executions", screen: "executions", nav: "executions" },
   { path: "executions/:id", screen: "execution", nav: "executions" },
+  { path: "what-if", screen: "what_if", nav: "what-if" },
+  { path: "compare", screen: "compare", nav: "compare" },
+  { path: "compare/:id/:other", screen: "compare", nav: "compare" },
+  { path: "usage", screen: "usage", nav: "usage" },
   { path: "agents", screen: "agents", nav: "agents" },
+  { path: "agents/:name", screen: "agents", nav: "agents" },
   { path: "system", screen: "system", nav: "system" },
 ];

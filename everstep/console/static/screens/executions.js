@@ -1,55 +1,134 @@
-/** All executions, newest first. */
+/** All executions, newest first: filters in the address, saved filters, columns, and several cancelled at once. */
 
-import { html } from "../lib.js";
-import { between, count, duration, usd } from "../format.js";
-import { usePages } from "../load.js";
+import { get, post, sentence } from "../api.js";
+import { between, compact, count, duration, exactTime, plural, totalTokens, usd } from "../format.js";
+import { useKeys } from "../keys.js";
+import { html, useState } from "../lib.js";
+import { useLoad, usePages } from "../load.js";
+import { done, failed } from "../notices.js";
 import { Status } from "../parts/badge.js";
 import { useListKeys } from "../parts/list_keys.js";
 import { Empty, Failure, Loading, Page } from "../parts/page.js";
 import { Table } from "../parts/table.js";
 import { Ago } from "../parts/time.js";
 import { go, href, query, setQuery } from "../router.js";
+import { forgetFilter, hiddenColumns, savedFilters, saveFilter, toggleColumn } from "../saved_filters.js";
+import { rights } from "../sign_in.js";
+
+/** @typedef {{[name: string]: any}} Execution */
+/** @typedef {{id: string, label: string, isNumber?: boolean, show: (execution: Execution) => any}} Column */
 
 export const title = "Executions";
 
 const STATUSES = ["pending", "running", "paused", "completed", "failed", "cancelled"];
+const UNDER_WAY = new Set(["pending", "running", "paused"]);
+const SPANS = { "": "Any time", "1": "Last hour", "24": "Last day", "168": "Last week", "720": "Last 30 days" };
+
+/** @type {Column[]} */
+const COLUMNS = [
+  { id: "agent", label: "Agent", show: (each) => each.agent },
+  { id: "user", label: "User", show: (each) => each.user_id },
+  { id: "reason", label: "Ended by", show: (each) => (each.stop_reason && each.stop_reason !== "completed" ? each.stop_reason : (each.error_message ?? "")) },
+  { id: "session", label: "Session", show: (each) => each.session_id && html`<a href=${href(`sessions/${each.session_id}`)}><code>${each.session_id.slice(0, 8)}</code></a>` },
+  { id: "steps", label: "Steps", isNumber: true, show: (each) => count(each.step_count) },
+  { id: "tokens", label: "Tokens", isNumber: true, show: (each) => compact(totalTokens(each.usage)) },
+  { id: "took", label: "Took", isNumber: true, show: (each) => (each.started_at ? duration(between(each.started_at, each.completed_at)) : "") },
+  { id: "cost", label: "Cost", isNumber: true, show: (each) => usd(each.cost_usd) },
+  { id: "began", label: "Began", show: (each) => html`<${Ago} at=${each.created_at} />` },
+];
+
+/** The beginning of the span, to the minute: the same request as long as it means the same. @param {string | null} hours */
+function sinceOf(hours) {
+  if (!hours || !(Number(hours) > 0)) return null;
+  return new Date(Math.floor((Date.now() - Number(hours) * 3_600_000) / 60_000) * 60_000).toISOString();
+}
 
 export default function Executions() {
-  const status = query.value.get("status") ?? "";
-  const list = usePages("agent/executions", { status, agent: query.value.get("agent") }, { every: 4000 });
-  const current = useListKeys(list.items, (execution) => go(`executions/${execution.id}`));
+  const [chosen, setChosen] = useState(/** @type {ReadonlySet<string>} */ (new Set()));
+  const wanted = Object.fromEntries(["status", "agent", "user_id"].map((name) => [name, query.value.get(name)]));
+  const list = usePages("agent/executions", { ...wanted, since: sinceOf(query.value.get("hours")) }, { every: 4000 });
+  const current = useListKeys(list.items, (/** @type {Execution} */ each) => go(`executions/${each.id}`));
+  const columns = COLUMNS.filter((each) => !hiddenColumns.value.includes(each.id));
+  const toggle = (/** @type {string} */ id) => {
+    const next = new Set(chosen);
+    if (!next.delete(id)) next.add(id);
+    setChosen(next);
+  };
+  const mayCancel = (/** @type {Execution} */ each) => UNDER_WAY.has(each.status) && rights.value.mayCommand(each.user_id, "cancel");
+  const batch = /** @type {Execution[]} */ (list.items).filter((each) => chosen.has(each.id) && mayCancel(each));
+  useKeys([{ keys: "x", label: "Choose for a batch", run: () => list.items[current] && toggle(/** @type {Execution} */ (list.items[current]).id) }]);
   return html`<${Page} title="Executions" wide>
-    <div class="filters">
-      <select aria-label="Status" value=${status}
-        onChange=${(/** @type {any} */ event) => setQuery({ status: event.currentTarget.value })}>
-        <option value="">Any status</option>
-        ${STATUSES.map((each) => html`<option value=${each}>${each}</option>`)}
-      </select>
-    </div>
+    <${Filters} />
+    ${batch.length > 0 && html`<${Batch} executions=${batch} finish=${() => (setChosen(new Set()), list.reload())} />`}
     ${list.error && html`<${Failure} error=${list.error} retry=${list.reload} />`}
     ${list.isLoading && html`<${Loading} />`}
-    ${!list.isLoading && !list.error && list.items.length === 0 && html`<${Empty} icon="list" title="No executions" />`}
+    ${!list.isLoading && !list.error && list.items.length === 0 && html`<${Empty} icon="list" title="No executions">${query.value.size ? "None fits these filters." : "An execution begins with a message to an agent."}<//>`}
     ${list.items.length > 0 &&
     html`<${Table} label="Executions">
       <thead><tr>
-        <th>Status</th><th>Execution</th><th>Agent</th><th>User</th>
-        <th class="number">Steps</th><th class="number">Took</th><th class="number">Cost</th><th>Began</th>
+        <th><span class="hidden-text">Choose</span></th><th>Status</th><th>Execution</th>
+        ${columns.map(({ label, isNumber }) => html`<th class=${isNumber ? "number" : ""}>${label}</th>`)}
       </tr></thead>
       <tbody>
-        ${list.items.map(
-          (/** @type {any} */ each, /** @type {number} */ index) => html`<tr key=${each.id} class=${index === current ? "current" : ""}>
+        ${/** @type {Execution[]} */ (list.items).map(
+          (each, index) => html`<tr key=${each.id} class=${index === current ? "current" : ""}>
+            <td><input type="checkbox" aria-label=${`Choose ${each.id.slice(0, 8)}`} disabled=${!mayCancel(each)} checked=${chosen.has(each.id) && mayCancel(each)} onChange=${() => toggle(each.id)} /></td>
             <td><${Status} status=${each.status} reason=${each.stop_reason} /></td>
-            <td><a href=${href(`executions/${each.id}`)}><code>${each.id.slice(0, 8)}</code></a></td>
-            <td>${each.agent}</td>
-            <td>${each.user_id}</td>
-            <td class="number">${count(each.step_count)}</td>
-            <td class="number">${each.started_at ? duration(between(each.started_at, each.completed_at)) : ""}</td>
-            <td class="number">${usd(each.cost_usd)}</td>
-            <td class="nowrap"><${Ago} at=${each.created_at} /></td>
+            <td class="nowrap"><a href=${href(`executions/${each.id}`)} title=${exactTime(each.created_at)}><code>${each.id.slice(0, 8)}</code></a>${each.parent_execution_id && html` <span class="quiet">subagent</span>`}</td>
+            ${columns.map(({ isNumber, show }) => html`<td class=${isNumber ? "number" : "clip"}>${show(each)}</td>`)}
           </tr>`,
         )}
       </tbody>
     <//>`}
     ${list.hasMore && html`<div class="more"><button onClick=${list.more}>Show more</button></div>`}
   <//>`;
+}
+
+function Filters() {
+  const { data: agents } = useLoad((signal) => get("agent/agents", {}, signal), []);
+  const [name, setName] = useState("");
+  const value = (/** @type {string} */ key) => query.value.get(key) ?? "";
+  const change = (/** @type {string} */ key) => (/** @type {any} */ event) => setQuery({ [key]: event.currentTarget.value });
+  const text = query.value.toString();
+  const save = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    if (name.trim()) saveFilter(name.trim(), text);
+    setName("");
+  };
+  return html`<div class="filters" role="search">
+    <select aria-label="Status" onChange=${change("status")}>
+      <option value="">Any status</option>${STATUSES.map((each) => html`<option value=${each} selected=${each === value("status")}>${each}</option>`)}</select>
+    <select aria-label="Agent" onChange=${change("agent")}>
+      <option value="">Any agent</option>${agents?.items.map((/** @type {any} */ each) => html`<option value=${each.name} selected=${each.name === value("agent")}>${each.name}</option>`)}</select>
+    <select aria-label="Time" onChange=${change("hours")}>
+      ${Object.entries(SPANS).map(([hours, label]) => html`<option value=${hours} selected=${hours === value("hours")}>${label}</option>`)}</select>
+    ${rights.value.seesAll && html`<input aria-label="User" placeholder="User" value=${value("user_id")} onChange=${change("user_id")} />`}
+    ${text && html`<button class="link" onClick=${() => go("executions", { replace: true })}>Clear</button>`}
+    <span class="fill"></span>
+    ${savedFilters.value.map((each) => html`<span class="saved"><a class="button" href=${href(`executions?${each.query}`)}>${each.name}</a><button class="ghost" aria-label=${`Forget ${each.name}`} onClick=${() => forgetFilter(each.name)}>×</button></span>`)}
+    ${text && html`<form class="saved" onSubmit=${save}><input aria-label="Name of the filter" placeholder="Save as…" size="12" value=${name} onInput=${(/** @type {any} */ event) => setName(event.currentTarget.value)} />${name && html`<button>Save</button>`}</form>`}
+    <details class="menu"><summary class="button">Columns</summary><div class="menu-body card">
+      ${COLUMNS.map(({ id, label }) => html`<label class="check"><input type="checkbox" checked=${!hiddenColumns.value.includes(id)} onChange=${() => toggleColumn(id)} /> ${label}</label>`)}
+    </div></details>
+  </div>`;
+}
+
+/** @param {{executions: Execution[], finish: () => void}} props */
+function Batch({ executions, finish }) {
+  const [isBusy, setBusy] = useState(false);
+  const cancel = async () => {
+    setBusy(true);
+    const results = await Promise.allSettled(executions.map((each) => post(`agent/executions/${each.id}/cancel`)));
+    const good = results.filter((each) => each.status === "fulfilled").length;
+    if (good) done(`${plural(good, "execution")} cancelled.`);
+    const bad = results.find((each) => each.status === "rejected");
+    if (bad) failed(sentence(bad.reason));
+    setBusy(false);
+    finish();
+  };
+  return html`<div class="batch card" role="group" aria-label="Batch">
+    <span>${executions.length} chosen</span>
+    <button class="danger" disabled=${isBusy} onClick=${cancel}>Cancel them</button>
+    <button class="ghost" onClick=${finish}>Clear</button>
+  </div>`;
 }

@@ -1,0 +1,120 @@
+"""How fast the console jumps in a session of 50,000 envelopes, what memory that takes, and the first paint.
+
+    make console
+
+A jump changes the scroll position to another place of the whole session. Measured are the time from one
+frame to the next, and the time of scripts for it. It exits with 1 if a limit is missed.
+"""
+
+import random
+import statistics
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import psycopg
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.browsers.chromium import chromium_path
+from tests.console.people import Installation, People, open_installation, until
+
+ENVELOPES: Final = 50_000
+JUMPS: Final = 60
+
+LIMITS: Final[Mapping[str, float]] = {
+    # A frame of 60 a second takes 16.7 ms.
+    "frame p50 (ms)": 17.0,
+    "frame max (ms)": 34.0,
+    "script p50 (ms)": 8.0,
+    "first paint (ms)": 300.0,
+    "heap (MB)": 60.0,
+}
+
+_COPY = """
+    INSERT INTO agent_envelopes (stream_id, seq, id, tenant_id, type, execution_id, payload, created_at)
+    SELECT stream_id, n * %(last)s + seq, gen_random_uuid(), tenant_id, type, execution_id, payload,
+           created_at + n * interval '1 second'
+      FROM agent_envelopes, generate_series(1, %(copies)s) AS n
+     WHERE stream_id = %(stream)s AND seq <= %(last)s
+"""
+_HEAD = """
+    UPDATE agent_streams
+       SET head = (SELECT max(seq) FROM agent_envelopes WHERE stream_id = %(stream)s)
+     WHERE stream_id = %(stream)s
+"""
+
+_JUMP = """
+async (share) => {
+  const list = document.querySelector('[role=log]');
+  const frame = () => new Promise(requestAnimationFrame);
+  await frame();
+  const before = await frame();
+  list.scrollTop = share * (list.scrollHeight - list.clientHeight);
+  return (await frame()) - before;
+}
+"""
+
+
+def long_session(installation: Installation) -> str:
+    """A session whose stream has the envelopes of one execution many times over."""
+    with installation.api() as api:
+        sent = api.post("/agent/messages", json={"content": "export a.csv"}).json()
+        session, path = str(sent["session_id"]), f"/agent/executions/{sent['execution_id']}"
+        until(lambda: api.get(path).json()["status"] == "completed")
+        last = api.get(f"/agent/streams/{session}/envelopes").json()["last_seq"]
+    url = installation.addresses["database_url"].replace("postgresql+psycopg", "postgresql")
+    values = {"stream": session, "last": last, "copies": ENVELOPES // last}
+    with psycopg.connect(url) as connection:
+        connection.execute(_COPY, values)
+        connection.execute(_HEAD, values)
+    return session
+
+
+def metric(tools: Any, name: str) -> float:
+    """A metric of the page's process."""
+    found: Any = tools.send("Performance.getMetrics")
+    return next(each["value"] for each in found["metrics"] if each["name"] == name)
+
+
+def measure(page: Page, session: str, console: str) -> dict[str, float]:
+    """Open the session, jump, and return the figures."""
+    # The types of its messages are those of the browser.
+    tools: Any = page.context.new_cdp_session(page)
+    tools.send("Performance.enable")
+    page.goto(f"{console}sessions/{session}?inspect=off")
+    page.get_by_role("log", name="Thread").get_by_role("article").first.wait_for()
+    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    places, frames, scripts = random.Random(17), list[float](), list[float]()  # noqa: S311 -- no secret
+    for _ in range(JUMPS):
+        before = metric(tools, "ScriptDuration")
+        frames.append(page.evaluate(_JUMP, places.random()))
+        scripts.append((metric(tools, "ScriptDuration") - before) * 1000)
+        # What the jump asked for is there before the next one.
+        expect(page.locator(".block-loading")).to_have_count(0)
+    tools.send("HeapProfiler.collectGarbage")
+    return {
+        "frame p50 (ms)": statistics.median(frames),
+        "frame max (ms)": max(frames),
+        "script p50 (ms)": statistics.median(scripts),
+        "first paint (ms)": paint,
+        "heap (MB)": metric(tools, "JSHeapUsedSize") / 1e6,
+    }
+
+
+def main() -> int:
+    """Measure, print the figures with their limits, and return 1 if one is missed."""
+    with open_installation() as installation, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path())
+        session = long_session(installation)
+        people = People(installation, browser)
+        figures = measure(people.signed_in("system"), session, installation.console)
+        people.close()
+        browser.close()
+    missed = [name for name, limit in LIMITS.items() if figures[name] > limit]
+    for name, limit in LIMITS.items():
+        print(f"{name:<18} {figures[name]:8.1f}   limit {limit:g}{'   MISSED' if name in missed else ''}")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
