@@ -38,7 +38,7 @@ AWAITED: Final = {
 
 CAUGHT: Final = {
     ("everstep/client/titles.py", "_entitle"),
-    ("everstep/store/streams.py", "_ask"),
+    ("everstep/store/batches.py", "_run_all"),
     ("everstep/streams/publisher.py", "_send"),
     ("broadcast_gateway/links.py", "send_changes"),
     ("broadcast_gateway/protocols.py", "_run_queue"),

@@ -35,18 +35,16 @@ class Batches(Generic[Request, Result]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-                await self._run_batch(batch)
+                try:
+                    results = await self._run([request for request, _ in batch])
+                    answered = list(zip(batch, results, strict=True))
+                except Exception as error:  # noqa: BLE001 -- passed on to all waiting callers
+                    for _, answer in batch:
+                        answer.set_exception(error)
+                        # Mark the exception as retrieved: every caller may have been cancelled.
+                        answer.exception()
+                else:
+                    for (_, answer), result in answered:
+                        answer.set_result(result)
         finally:
             self._running = None
-
-    async def _run_batch(self, batch: Sequence[tuple[Request, asyncio.Future[Result]]]) -> None:
-        try:
-            results = await self._run([request for request, _ in batch])
-        except Exception as error:  # noqa: BLE001 -- passed on to all waiting callers
-            for _, answer in batch:
-                answer.set_exception(error)
-                # Mark the exception as retrieved: every caller may have been cancelled.
-                answer.exception()
-        else:
-            for (_, answer), result in zip(batch, results, strict=True):
-                answer.set_result(result)
