@@ -82,8 +82,9 @@ reference: $(READY)  ## Generate docs/reference from the code
 exports: $(READY)  ## Export a run of each kind, and run the tests in a fresh clone without servers
 	@$(BIN)/python -m tests.workflows.exported_runs
 
-screens: $(READY)  ## Make the pictures of docs/terminal.md from a local installation; needs tmux
+screens: $(READY)  ## Make the pictures of docs/terminal.md and docs/console.md; needs tmux and Chromium
 	@$(BIN)/python docs/screens.py
+	@PYTHONPATH=. $(BIN)/python docs/console_screens.py
 
 python:
 	@$(PYTHON) -c 'import sys, ensurepip; print(sys.executable)' 2>/dev/null

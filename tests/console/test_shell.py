@@ -78,6 +78,24 @@ def test_an_expired_session_says_so_over_the_page(people: People) -> None:
     assert [each["title"] for each in sent] == ["A long letter"]
 
 
+def test_what_one_person_typed_is_not_sent_by_another(people: People) -> None:
+    """16.2.6"""
+    page = people.signed_in("sessions", "fay")
+    page.get_by_role("button", name="New session").click()
+    dialog = page.get_by_role("dialog", name="New session")
+    dialog.get_by_label("Message").fill("A secret letter")
+    page.context.clear_cookies()
+    dialog.get_by_role("button", name="Send").click()
+    again = page.get_by_role("dialog", name="Sign in again")
+    again.get_by_label("Token or key").fill(people.installation.token("gus"))
+    again.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("No sessions")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    for name in ("fay", "gus"):
+        with people.installation.api(name) as api:
+            assert api.get("/agent/sessions").json()["items"] == []
+
+
 def test_a_person_signs_out(people: People) -> None:
     """16.2.2"""
     page = people.signed_in("agents")

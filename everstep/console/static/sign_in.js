@@ -71,6 +71,12 @@ async function exchange(method, path, body) {
 
 /** @param {SignIn} signedIn */
 function accept(signedIn) {
+  const before = signIn.value;
+  if (before?.signed_in && signedIn.signed_in && (before.user_id !== signedIn.user_id || before.tenant_id !== signedIn.tenant_id)) {
+    // Someone else has signed in: what the one before them wanted to send is not sent in their name.
+    location.reload();
+    return;
+  }
   signIn.value = signedIn;
   if (!signedIn.signed_in) return;
   expired.value = null;

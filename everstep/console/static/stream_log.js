@@ -115,7 +115,7 @@ export class StreamLog {
     return reading;
   }
 
-  /** @param {number} page */
+  /** @param {number} page @returns {Promise<void>} */
   async #readPage(page) {
     try {
       const after = page * PAGE;
@@ -123,10 +123,11 @@ export class StreamLog {
       this.first = found.first_seq || 1;
       this.last = Math.max(this.last, found.last_seq);
       const items = found.items.filter((/** @type {Envelope} */ each) => (each.seq ?? 0) <= after + PAGE);
-      // What came over the gateway while this was read is newer.
-      const known = this.#pages.get(page) ?? [];
-      this.#keep(page, known.length > items.length ? known : items);
       this.error.value = null;
+      const end = items.at(-1)?.seq ?? after;
+      // What came over the gateway while this was read is not in it: read it again.
+      if (end < Math.min(this.last, after + PAGE) && end >= this.first) return await this.#readPage(page);
+      this.#keep(page, items);
     } catch (error) {
       this.error.value = sentence(error);
     }
@@ -156,12 +157,11 @@ export class StreamLog {
   /** @param {Envelope} envelope */
   #append(envelope) {
     const seq = envelope.seq ?? 0;
-    if (seq <= this.last && this.slice(seq, seq)?.length) return;
     this.last = Math.max(this.last, seq);
     const page = pageOf(seq);
-    // A page is whole or not there: its first event begins it.
+    // A page is whole up to its end, or not there: its first event begins it.
     const items = this.#pages.get(page) ?? (seq === page * PAGE + 1 ? [] : null);
-    if (items) this.#keep(page, [...items, envelope]);
+    if (items && (items.at(-1)?.seq ?? page * PAGE) === seq - 1) this.#keep(page, [...items, envelope]);
     this.#settle(envelope);
     for (const listener of this.#listeners) listener(envelope);
     this.version.value += 1;

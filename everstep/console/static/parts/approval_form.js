@@ -59,12 +59,12 @@ export function ApprovalForm({ request, isBusy, draft, setDraft, hasKeys, approv
       ${rights.value.mayEdit &&
       html`<button disabled=${isBusy} onClick=${() => begin("edit")}>Edit…${hasKeys && html`<kbd>e</kbd>`}</button>`}
       <button class="danger" disabled=${isBusy} onClick=${() => begin("deny")}>Deny…${hasKeys && html`<kbd>d</kbd>`}</button>
-      <label class="remember" for=${id}>Later calls</label>
+      <span class="remember"><label for=${id}>Later calls</label>
       <select id=${id} value=${choice} onChange=${(/** @type {any} */ event) => setChoice(event.currentTarget.value)}>
         <option value="once">ask again</option>
         ${texts.length > 0 && html`<option value="same">approve, if the texts are the same</option>`}
         <option value="all">approve all of ${request.tool}</option>
-      </select>
+      </select></span>
     </div>
     <p class="note" aria-live="polite">${rememberSentence(request, remember)}</p>
   </div>`;
