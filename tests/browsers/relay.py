@@ -45,7 +45,11 @@ class Relay:
             return
         port = await self._behind.get()
         self._behind.put_nowait(port)
-        there, other = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            there, other = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            writer.transport.abort()
+            return
         both = {writer, other}
         self._writers |= both
         try:

@@ -67,15 +67,18 @@ class Viewer:
         """All events of this kind; without a channel, those of the connection."""
         return [each["value"] for each in self.said if (each["kind"], each["channel"]) == (kind, channel)]
 
-    async def until(self, kind: str, number: int = 1, channel: str | None = CHANNEL) -> list[Any]:
+    async def until(
+        self, kind: str, number: int = 1, channel: str | None = CHANNEL, *, seconds: float = DEADLINE
+    ) -> list[Any]:
         """Wait for this many events of a kind."""
         return await self.until_true(
-            lambda: len(self.events_of(kind, channel)) >= number and self.events_of(kind, channel)
+            lambda: len(self.events_of(kind, channel)) >= number and self.events_of(kind, channel),
+            seconds=seconds,
         )
 
-    async def until_true(self, what: Callable[[], Any]) -> Any:
+    async def until_true(self, what: Callable[[], Any], *, seconds: float = DEADLINE) -> Any:
         """Wait until a condition on the events holds."""
-        async with asyncio.timeout(DEADLINE), self._more:
+        async with asyncio.timeout(seconds), self._more:
             await self._more.wait_for(lambda: self.has_left or what())
         assert not self.has_left, "the viewer is gone; what it complained about follows"
         return what()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from tests.browsers.scripted_gateway import DEADLINE
 from tests.browsers.viewer import Viewer, in_node
 from tests.node import installed_modules
 
@@ -21,6 +22,8 @@ class AgUiClient:
     def __init__(self, viewer: Viewer, name: str) -> None:
         self.viewer = viewer
         self.name = name
+        self.patience = DEADLINE
+        """Seconds within which a run has to end."""
 
     def make(
         self, url: str, headers: dict[str, str], *, resumes: bool = False, **config: Any
@@ -47,7 +50,8 @@ class AgUiClient:
     async def _finish(self, does: str, **parameters: Any) -> Any:
         before = len(self.viewer.events_of("done", self.name))
         self.viewer.command(does, name=self.name, **parameters)
-        return (await self.viewer.until("done", before + 1, self.name))[-1]
+        ended = await self.viewer.until("done", before + 1, self.name, seconds=self.patience)
+        return ended[-1]
 
     @property
     def events(self) -> list[Any]:
