@@ -207,6 +207,7 @@ class TestFiles:
         (tmp_path / RUN.name).write_bytes(RUN.read_bytes())
 
         test = tmp_path / f"test_{RUN.stem}.py"
+        test.touch()
         assert self.names([tmp_path, tmp_path / RUN.name, test]) == [RUN.name]
 
     def test_a_folder_without_runs_is_refused(self, tmp_path: Path) -> None:
