@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-STATIC: Final = Path(__file__).parent / "static"
+STATIC: Final = Path(__file__).resolve().parent / "static"
 """The folder of all files; those in `vendor` are of others, as `vendor/vendor.json` says."""
 
 _MEDIA_TYPES: Final = {
@@ -71,9 +71,9 @@ async def asset(request: Request) -> Response:
 
 
 def _file_response(request: Request, name: str) -> Response:
-    path = STATIC / name
-    # A name with `..` leads out of the folder, and one with a NUL is no path.
-    if "\0" in name or ".." in PurePosixPath(name).parts or path.suffix not in _MEDIA_TYPES:
+    # A name with a NUL is no path; one that is absolute, has `..` or names a link can lead out of the folder.
+    path = STATIC if "\0" in name else (STATIC / name).resolve()
+    if not path.is_relative_to(STATIC) or path.suffix not in _MEDIA_TYPES:
         raise HTTPException(404)
     try:
         file = _read(path, path.stat().st_mtime_ns)

@@ -34,6 +34,14 @@ MAX_CONVERSATION = 4 * 1024 * 1024
 CONVERSATION_PATHS = ("/agui/", "/ai/")
 """The prefixes of the paths of the wires."""
 
+SIGN_IN_PATH = "/sign-in"
+MAX_SIGN_IN = 32 * 1024
+"""The limit of the body of a sign-in, in bytes."""
+MAX_SIGN_INS = 2 * 1024 * 1024
+"""The limit of all such bodies in memory together, in bytes."""
+SIGN_IN_SECONDS = 10.0
+"""Seconds within which such a body must arrive."""
+
 BODY_SECONDS = 30.0
 """Seconds within which a body must arrive."""
 
@@ -120,6 +128,10 @@ class RequestMiddleware:
         self.metrics = metrics
         self.limits = BodyLimits(max_body, patience, BodyMemory(max_bodies))
         self.conversation_limits = replace(self.limits, max_body=max(max_body, MAX_CONVERSATION))
+        # Its body is read before the caller is known, so it shares no memory with the bodies of callers.
+        self.sign_in_limits = BodyLimits(
+            MAX_SIGN_IN, min(patience, SIGN_IN_SECONDS), BodyMemory(MAX_SIGN_INS)
+        )
         self.upload_path = upload_path
         self.upload_limits = BodyLimits(
             max_upload, max(patience, UPLOAD_SECONDS), BodyMemory(max(max_bodies, 2 * max_upload))
@@ -128,6 +140,8 @@ class RequestMiddleware:
     def _limits_of(self, scope: Scope, headers: Headers) -> "BodyLimits":
         if scope.get("path", "").startswith(CONVERSATION_PATHS):
             return self.conversation_limits
+        if scope.get("path") == SIGN_IN_PATH:
+            return self.sign_in_limits
         is_upload = scope.get("path") == self.upload_path and scope.get("method") == HTTPMethod.POST
         if is_upload and is_form(headers.get("content-type")):
             return replace(self.upload_limits, max_body=self.upload_limits.max_body + FORM_OVERHEAD)
@@ -286,6 +300,9 @@ class _ResponseSender:
             headers.setdefault("Cache-Control", "no-store")
             if not self._body.is_complete:
                 headers["Connection"] = "close"
+            if headers.get("content-type", "").startswith("text/event-stream"):
+                # It may take hours, and its route does not keep the body for it.
+                self._body.release()
         elif not self._body.is_complete and not message.get("more_body"):
             self._is_held_open = True
             message = {**message, "more_body": True}

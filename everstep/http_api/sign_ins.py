@@ -57,6 +57,8 @@ async def create_ticket(store: SignInStore, caller: Caller) -> str:
     """Create a ticket with which a page of the caller connects to the gateway once."""
     ticket = TICKET_PREFIX + secrets.token_urlsafe(32)
     expires_at = datetime.now(UTC) + timedelta(seconds=TICKET_SECONDS)
+    if caller.expires_at is not None:
+        expires_at = min(expires_at, datetime.fromtimestamp(caller.expires_at, UTC))
     await store.add_sign_in(SignInKind.TICKET, digest_of(ticket), _sign_in(caller, expires_at))
     return ticket
 

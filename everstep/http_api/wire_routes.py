@@ -50,8 +50,10 @@ def wire_route(render: RenderRefusal) -> type[APIRoute]:
                     api = cast("Api", request.app.state.api)
                     admit(request, await api.caller_of(request), is_read=is_read)
                     require_known(request.query_params, known)
-                    await request.body()
-                    return await run_with_timeout(answer, request)
+                    # The request that has the body ends here: the response may be a stream of hours.
+                    own = Request(request.scope, request.receive)
+                    await own.body()
+                    return await run_with_timeout(answer, own)
                 except ClientDisconnect:
                     raise
                 except Exception as error:  # noqa: BLE001 -- rendered, and logged where it is unexpected

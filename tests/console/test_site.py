@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,9 +109,20 @@ async def test_files_are_compressed_and_asked_for_again(http: httpx2.AsyncClient
         "vendor/..%2f..%2fsite.py",
     ],
 )
-async def test_other_files_are_not_served(http: httpx2.AsyncClient, name: str) -> None:
+async def test_names_outside_are_not_served(http: httpx2.AsyncClient, name: str) -> None:
     """16.1.1"""
     answer = await http.get(f"/console/static/{name}")
+
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "start", ["%2F", "/", "//", "%2F%2F", "vendor%2F..%2F..%2F..%2F..%2F..%2F..%2F..%2F.."]
+)
+async def test_absolute_names_are_not_served(http: httpx2.AsyncClient, start: str, tmp_path: Path) -> None:
+    """16.1.1"""
+    (tmp_path / "secret.json").write_text("{}")
+    answer = await http.get(f"/console/static/{start}{str(tmp_path / 'secret.json')[1:]}")
 
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"

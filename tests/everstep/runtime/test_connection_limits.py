@@ -10,7 +10,13 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from everstep.http_api.metrics import Metrics
-from everstep.http_api.middleware import MAX_HEAD, MAX_HEADERS, RequestMiddleware
+from everstep.http_api.middleware import (
+    MAX_HEAD,
+    MAX_HEADERS,
+    MAX_SIGN_IN,
+    SIGN_IN_PATH,
+    RequestMiddleware,
+)
 from everstep.runtime.connection_limits import SPARE_CONNECTIONS, ConnectionLimits
 from everstep.runtime.serving import serve_app
 
@@ -255,6 +261,53 @@ async def test_all_bodies_together_are_limited() -> None:
             assert await client.status() == "200"
         # Their memory was released.
         assert (await dialer.response_to(post)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_event_stream_takes_no_room_from_the_bodies_of_others() -> None:
+    """8.8.3: it may take hours."""
+    streaming = asyncio.Semaphore(0)
+
+    async def streams(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        if scope["path"] == "/":
+            await answer_without_reading(scope, receive, send)
+            return
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        streaming.release()
+        await asyncio.Event().wait()
+
+    rest = b"Host: x\r\nConnection: close\r\nContent-Length: 900\r\n\r\n" + b"x" * 900
+    async with server(streams, max_bodies=1000) as dialer:
+        for _ in range(2):
+            (await dialer.client()).send(b"POST /stream HTTP/1.1\r\n" + rest)
+            await streaming.acquire()
+        answer = await dialer.response_to(b"POST / HTTP/1.1\r\n" + rest)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_sign_ins_that_are_not_sent_completely_take_no_room_from_callers() -> None:
+    """8.8.3: their bodies are read before the caller is known."""
+    reading = asyncio.Semaphore(0)
+
+    async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == SIGN_IN_PATH:
+            reading.release()
+        while (await receive()).get("more_body"):
+            pass
+        await answer_without_reading(scope, receive, send)
+
+    head = b"Host: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    async with server(reads, max_bodies=MAX_SIGN_IN) as dialer:
+        for _ in range(4):
+            client = await dialer.client()
+            client.send(b"POST /sign-in HTTP/1.1\r\n" + head % MAX_SIGN_IN + b"x" * (MAX_SIGN_IN - 1))
+            await reading.acquire()
+        answer = await dialer.response_to(b"POST / HTTP/1.1\r\n" + head % MAX_SIGN_IN + b"x" * MAX_SIGN_IN)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        large = await dialer.response_to(b"POST /sign-in HTTP/1.1\r\n" + head % (MAX_SIGN_IN + 1))
+        assert large.startswith(b"HTTP/1.1 413 ")
 
 
 async def test_a_stream_is_not_ended_by_timeouts() -> None:
