@@ -70,7 +70,7 @@ class RunCursor:
         """
         match = _CURSOR.fullmatch(text) if len(text) <= MAX_CURSOR else None
         if match is None:
-            raise InvalidInput("it is not the id of an event of this stream; leave it out to start anew")
+            raise InvalidInput("it is not the id of an event of this stream; omit it to start over")
         texts = dict(_parse_text(entry) for entry in match["texts"].split(";")[1:])
         return cls(
             match["execution"],

@@ -67,9 +67,9 @@ def test_a_remembered_approval_is_a_sentence(people: People) -> None:
     """16.3.2"""
     request = ask(people.installation, "book")
     page = people.signed_in(f"requests/{request['id']}")
-    detail(page).get_by_label("Later calls").select_option(label="approve, if the texts are the same")
-    expect(detail(page)).to_contain_text("approved without asking if hotel is like “Harbour Inn”")
-    detail(page).get_by_label("Later calls").select_option(label="approve all of book")
+    detail(page).get_by_label("Later calls").select_option(label="approve if the text arguments are the same")
+    expect(detail(page)).to_contain_text("approved without asking if hotel matches “Harbour Inn”")
+    detail(page).get_by_label("Later calls").select_option(label="approve all calls of book")
     expect(detail(page)).to_contain_text("Every later call of book in this execution is approved")
     page.keyboard.press("Escape")
     detail(page).get_by_role("button", name="Approve", exact=False).first.click()
@@ -114,10 +114,11 @@ def test_of_two_people_the_first_one_decides(people: People) -> None:
     expect(detail(ben)).to_contain_text("You approved it.")
     expect(detail(ann)).to_contain_text("ben approved it.")
     detail(late).get_by_role("button", name="Approve").first.click()
-    expect(late.get_by_text("Your decision came second. ben approved it.")).to_be_visible()
+    expect(late.get_by_text("Someone else decided first. ben approved it.")).to_be_visible()
 
     stranger = people.signed_in(f"requests/{request['id']}", "dan")
-    expect(stranger.get_by_role("alert")).to_contain_text("There is no such request, or you may not see it.")
+    missing = "This request does not exist, or you may not see it."
+    expect(stranger.get_by_role("alert")).to_contain_text(missing)
 
 
 def test_several_approvals_are_decided_at_once(people: People) -> None:

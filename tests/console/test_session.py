@@ -249,8 +249,8 @@ def test_a_slider_shows_what_another_limit_would_have_changed(people: People) ->
     """16.5.2"""
     sent = begin(people.installation, "export a.csv")
     page = people.signed_in("what-if")
-    page.get_by_role("checkbox", name="Steps at most").check()
-    page.get_by_role("slider", name="Steps at most").fill("1")
+    page.get_by_role("checkbox", name="Maximum steps").check()
+    page.get_by_role("slider", name="Maximum steps").fill("1")
     row = page.get_by_role("row").filter(has_text=sent["execution_id"][:8])
     expect(row).to_contain_text("earlier")
     expect(row).to_contain_text("step 1")

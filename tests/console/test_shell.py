@@ -42,7 +42,7 @@ def test_a_person_moves_by_keys_and_addresses(people: People) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
 
     page.goto(people.installation.console + "nothing/here")
-    expect(page.get_by_role("alert")).to_contain_text("There is no such page")
+    expect(page.get_by_role("alert")).to_contain_text("This page does not exist")
 
 
 def test_the_theme_is_chosen_and_kept(people: People) -> None:

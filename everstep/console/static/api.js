@@ -122,7 +122,7 @@ async function sendOnce(method, path, { query, body, key, signal }) {
 async function problemOf(response) {
   const isProblem = response.headers.get("content-type")?.includes("json");
   const document = isProblem ? await response.json().catch(() => ({})) : {};
-  const { title = `The server answers with ${response.status}`, detail = "", errors = [], type = "" } = document;
+  const { title = `The server responded with status ${response.status}`, detail = "", errors = [], type = "" } = document;
   return new Problem(response.status, title, detail, errors, type);
 }
 

@@ -47,7 +47,7 @@ function Screen() {
     document.title = title ? `${title} · Everstep` : "Everstep";
   }, [title]);
   if (!found)
-    return html`<${Failure} error="There is no such page. The navigation leads to all that there are." />`;
+    return html`<${Failure} error="This page does not exist. Choose one in the navigation." />`;
   if (error) return html`<${Failure} error=${error} retry=${() => location.reload()} />`;
   if (!module) return html`<${Loading} />`;
   return html`<${module.default} key=${JSON.stringify([found.route.screen, found.params])} params=${found.params} />`;
@@ -90,15 +90,15 @@ function Console() {
   usePoll(readInbox, INBOX_EVERY);
   useKeys([
     ...NAV.map(({ to, label, key }) => ({ keys: `g ${key}`, label, run: () => go(to), group: "Everywhere" })),
-    { keys: "?", label: "Show the keys", run: () => setKeys(true), group: "Everywhere" },
+    { keys: "?", label: "Show keyboard shortcuts", run: () => setKeys(true), group: "Everywhere" },
     { keys: "t", label: "Change the theme", run: nextTheme, group: "Everywhere" },
   ]);
   return html`<div class="app">
-    <a class="skip" href="#main" onClick=${focusMain}>Skip to the content</a>
+    <a class="skip" href="#main" onClick=${focusMain}>Skip to content</a>
     <${Navigation} showKeys=${() => setKeys(true)} />
     <main id="main" tabindex="-1">
       ${isAway.value &&
-      html`<p class="away" role="alert">The API does not answer. This page shows what it last read, and keeps trying.</p>`}
+      html`<p class="away" role="alert">The API does not answer. This page shows the last data that it received, and keeps trying.</p>`}
       <${Screen} />
     </main>
     <${NoticeList} />

@@ -92,8 +92,8 @@ const DONE = /** @type {Record<string, string>} */ ({
 
 /** What was decided, and by whom, as a sentence. @param {Request} request @param {string | null | undefined} me */
 export function outcome(request, me) {
-  if (request.state === "open") return "It is open.";
-  if (request.decision === "expired") return "It expired: no one decided in time.";
+  if (request.state === "open") return "It is still open.";
+  if (request.decision === "expired") return "It expired before anyone decided.";
   const who = request.decided_by ? (request.decided_by.subject === me ? "You" : request.decided_by.subject) : "Someone";
   const done = DONE[request.decision ?? ""] ?? "closed it";
   return request.reason ? `${who} ${done}: ${request.reason}` : `${who} ${done}.`;
@@ -104,6 +104,6 @@ export function outcome(request, me) {
 export function rememberSentence(request, remember) {
   if (!remember) return "Only this call is approved. The next one asks again.";
   if (remember === true) return `Every later call of ${request.tool} in this execution is approved without asking.`;
-  const conditions = Object.entries(remember).map(([name, glob]) => `${name} is like “${glob}”`);
+  const conditions = Object.entries(remember).map(([name, glob]) => `${name} matches “${glob}”`);
   return `Later calls of ${request.tool} in this execution are approved without asking if ${conditions.join(" and ")}.`;
 }

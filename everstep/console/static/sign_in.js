@@ -65,7 +65,7 @@ async function exchange(method, path, body) {
     throw new Error("The API does not answer. Check the connection, and try again.");
   }
   const document = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(document.detail ? `${document.detail}.` : `The server answers with ${response.status}.`);
+  if (!response.ok) throw new Error(document.detail ? `${document.detail}.` : `The server responded with status ${response.status}.`);
   return document;
 }
 
@@ -135,7 +135,7 @@ function callback() {
 
 /** Go to the identity provider: authorization code with PKCE. @param {Provider} provider */
 export async function signInWithProvider({ authorization_endpoint, client_id, scope }) {
-  if (!crypto.subtle) throw new Error("Signing in at the identity provider needs https. Open the console over https.");
+  if (!crypto.subtle) throw new Error("Signing in with an identity provider needs https. Open the console over https.");
   const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
   const [state, verifier] = [random(), random()];
   const challenge = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier));
@@ -162,7 +162,7 @@ function takeProviderAnswer() {
   const kept = JSON.parse(sessionStorage.getItem(STATE) ?? "null");
   sessionStorage.removeItem(STATE);
   history.replaceState(null, "", kept?.back ?? new URL("../", import.meta.url).pathname);
-  if (answer.has("error")) throw new Error(`The identity provider refused: ${answer.get("error_description") ?? answer.get("error")}.`);
-  if (!kept || answer.get("state") !== kept.state) throw new Error("This sign-in was not begun here. Sign in again.");
+  if (answer.has("error")) throw new Error(`The identity provider refused the sign-in: ${answer.get("error_description") ?? answer.get("error")}.`);
+  if (!kept || answer.get("state") !== kept.state) throw new Error("This sign-in was not started in this browser. Sign in again.");
   return { code: answer.get("code") ?? "", verifier: kept.verifier, redirect_uri: callback() };
 }

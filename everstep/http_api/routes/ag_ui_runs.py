@@ -113,7 +113,7 @@ async def follow_thread(
         raise invalid_request(f"Last-Event-ID cannot be used: {error}") from None
     execution_id = UUID(cursor.execution_id)
     if execution_id not in roots:
-        raise invalid_request("Last-Event-ID names no run of this thread; leave it out to start anew")
+        raise invalid_request("Last-Event-ID names no run of this thread; omit it to start over")
     projection = AgUi(thread_id, run_id, cursor.execution_id)
     return EventStream(await reader.open(execution_id, cursor, projection, follow_on=following))
 

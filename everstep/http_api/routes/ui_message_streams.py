@@ -125,7 +125,7 @@ def _cursor(last_event_id: str, roots: Sequence[UUID]) -> RunCursor:
     except InvalidInput as error:
         raise invalid_request(f"Last-Event-ID cannot be used: {error}") from None
     if UUID(cursor.execution_id) not in roots:
-        raise invalid_request("Last-Event-ID names no run of this chat; leave it out to start anew")
+        raise invalid_request("Last-Event-ID names no run of this chat; omit it to start over")
     return cursor
 
 

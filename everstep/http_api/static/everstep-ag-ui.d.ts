@@ -1,9 +1,9 @@
 import { HttpAgent, type HttpAgentConfig, type BaseEvent, type RunAgentInput } from "@ag-ui/client";
 
 export interface EverstepAgentConfig extends HttpAgentConfig {
-  /** The place in the thread after which events follow, as an agent had it before. */
+  /** The id of the last event that was received: the stream continues after it. */
   lastEventId?: string;
-  /** The shortest pause before a lost connection is opened again, in milliseconds. */
+  /** The shortest delay before a reconnect, in milliseconds. */
   retryMin?: number;
 }
 

@@ -18,11 +18,11 @@ export interface SessionRequest {
 
 export interface SessionSnapshot {
   messages: SessionMessage[];
-  /** The text of each execution while its model writes. */
+  /** The text that the model has written so far, by execution id. */
   texts: Record<string, string>;
   /** The open questions and approvals. */
   requests: SessionRequest[];
-  /** The status of each execution. */
+  /** The status of each execution, by execution id. */
   statuses: Record<string, string>;
   state: "connecting" | "live" | "closed";
   error: string | null;

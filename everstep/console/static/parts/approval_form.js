@@ -62,8 +62,8 @@ export function ApprovalForm({ request, isBusy, draft, setDraft, hasKeys, approv
       <span class="remember"><label for=${id}>Later calls</label>
       <select id=${id} value=${choice} onChange=${(/** @type {any} */ event) => setChoice(event.currentTarget.value)}>
         <option value="once">ask again</option>
-        ${texts.length > 0 && html`<option value="same">approve, if the texts are the same</option>`}
-        <option value="all">approve all of ${request.tool}</option>
+        ${texts.length > 0 && html`<option value="same">approve if the text arguments are the same</option>`}
+        <option value="all">approve all calls of ${request.tool}</option>
       </select></span>
     </div>
     <p class="note" aria-live="polite">${rememberSentence(request, remember)}</p>
@@ -120,7 +120,7 @@ function EditForm({ request, draft, setDraft, isBusy, edit }) {
   useEffect(() => {
     if (known !== undefined) /** @type {HTMLElement | null} */ (form.current?.querySelector("input, textarea, select"))?.focus();
   }, [known === undefined]);
-  if (known === undefined) return html`<p class="note" role="status">Reading the tool's schema…</p>`;
+  if (known === undefined) return html`<p class="note" role="status">Loading the tool's schema…</p>`;
   const fields = fieldsOf(known ?? schemaOf(request.args), request.args);
   const texts = draft.texts ?? textsOf(fields, request.args);
   const { values, errors } = parse(fields, texts);

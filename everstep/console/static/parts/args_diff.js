@@ -14,7 +14,7 @@ export function changedNames(before, after) {
 /** @param {{before: Json, after: Json}} props */
 export function ArgsDiff({ before, after }) {
   const changed = changedNames(before, after);
-  if (changed.length === 0) return html`<p class="note">Nothing is changed yet.</p>`;
+  if (changed.length === 0) return html`<p class="note">No changes yet.</p>`;
   return html`<dl class="values diff" aria-label="Changes">
     ${changed.map(
       (name) => html`<div key=${name}>

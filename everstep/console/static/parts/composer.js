@@ -11,9 +11,9 @@ import { Icon } from "./icons.js";
 /** @typedef {{text: string, files: File[], key: string}} Draft */
 
 const WAYS = {
-  enqueue: ["Queue", "It follows the running execution."],
+  enqueue: ["Queue", "The message starts the next execution."],
   steer: ["Steer", "The agent reads it before its next step."],
-  interrupt: ["Interrupt", "The running execution is cancelled, and this is next."],
+  interrupt: ["Interrupt", "The running execution is cancelled, and this message starts the next one."],
 };
 
 /** @param {{session: {[name: string]: any}, running: {[name: string]: any} | undefined, mayCancel: boolean, sent: () => void}} props */
@@ -38,7 +38,7 @@ export function Composer({ session, running, mayCancel, sent }) {
       // The key belongs to the text: sent again after a crash, it arrives once.
       const { route } = await post(`agent/sessions/${session.id}/messages`, body, draft.key || newKey());
       setDraft({ text: "", files: [], key: "" });
-      if (route === "answer") done("It answers the open question.");
+      if (route === "answer") done("Your message answered the open question.");
       sent();
     } catch (error) {
       // A key that was used for another text gets a new one.
@@ -83,7 +83,7 @@ export function Composer({ session, running, mayCancel, sent }) {
         onClick=${() => change({ files: draft.files.filter((other) => other.id !== each.id) })}><${Icon} name="cross" size=${12} /></button></li>`,
     )}</ul>`}
     <textarea ref=${field} rows=${Math.min(10, Math.max(2, draft.text.split("\n").length))} dir="auto" aria-label="Message"
-      placeholder=${session.status === "active" ? "Write a message. Enter sends, Shift and Enter begin a line." : `The session is ${session.status}.`}
+      placeholder=${session.status === "active" ? "Write a message. Enter sends it, Shift+Enter starts a new line." : `The session is ${session.status}.`}
       disabled=${session.status !== "active"} value=${draft.text} onKeyDown=${onKeyDown}
       onInput=${(/** @type {any} */ event) => change({ text: event.currentTarget.value })}></textarea>
     <div class="composer-foot">

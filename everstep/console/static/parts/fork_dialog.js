@@ -41,13 +41,13 @@ export function ForkDialog({ execution, step, close }) {
     }
   };
   return html`<${Dialog} title=${`Fork after step ${step}`} close=${close} wide>
-    <p class="note">A new execution copies the conversation up to step ${step} and goes on from there. No tool runs again for the copied part.</p>
+    <p class="note">A new execution copies the conversation up to step ${step} and continues from there. The tool calls of the copied part are not repeated.</p>
     ${error && html`<p class="error">${error}</p>`}
-    ${!data && !error && html`<${Loading} label="Reading the calls" />`}
-    ${data && html`<${Calls} title="These effects stay, and are not repeated" calls=${data.shared} none="No tool was called up to here." />
-      <${Calls} title="These happened, and are not part of the fork" calls=${data.later} none="Nothing was called after this step." />`}
+    ${!data && !error && html`<${Loading} label="Loading the calls" />`}
+    ${data && html`<${Calls} title="These effects stay, and are not repeated" calls=${data.shared} none="No tool was called up to this step." />
+      <${Calls} title="These calls happened, but are not part of the fork" calls=${data.later} none="No tool was called after this step." />`}
     <form class="form" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), void fork())}>
-      <label class="field"><span>Another message instead of the last one <span class="quiet">optional</span></span>
+      <label class="field"><span>Replace the last message <span class="quiet">optional</span></span>
         <textarea rows="3" dir="auto" value=${content} onInput=${(/** @type {any} */ event) => setContent(event.currentTarget.value)}></textarea></label>
       <div class="buttons"><button class="primary" disabled=${isBusy}>Fork</button><button type="button" onClick=${close}>Cancel</button></div>
     </form>

@@ -78,8 +78,8 @@ export function BudgetForm({ request, draft, setDraft, isBusy, raise }) {
     if (isReady && !isBusy) raise(total);
   };
   return html`<form class="decide" onSubmit=${submit}>
-    <p class="note">The next model call may need up to ${needed} ${name}. A new total lets the execution go on.</p>
-    <label class="field" for=${id}><span>New total in ${name}, above ${limit} (${spent} are spent)</span></label>
+    <p class="note">The next model call may need up to ${needed} ${name}. Raise the total to let the execution continue.</p>
+    <label class="field" for=${id}><span>New total in ${name}, above ${limit} (${spent} spent)</span></label>
     <div class="buttons">
       <input id=${id} inputmode="decimal" value=${text} onInput=${(/** @type {any} */ event) => setDraft({ text: event.currentTarget.value })} />
       <button class="primary" disabled=${!isReady || isBusy}>Raise</button>

@@ -24,7 +24,7 @@ export function useDecision(request, decided) {
     setBusy(true);
     try {
       const { request: now, isMine } = await decision();
-      if (!isMine) failed(now ? `Your decision came second. ${outcome(now, signIn.value?.user_id)}` : "The request is gone.");
+      if (!isMine) failed(now ? `Someone else decided first. ${outcome(now, signIn.value?.user_id)}` : "The request no longer exists.");
       else if (now) done(outcome(now, signIn.value?.user_id));
       decided(now);
       return true;
@@ -84,8 +84,8 @@ export function RequestCard({ request, decided, hasKeys = false }) {
 /** @param {Request} request */
 function waitsFor(request) {
   if (request.four_eyes && request.user_id === signIn.value?.user_id)
-    return "Another person has to decide: the call was made for you.";
-  if (request.kind === "input") return `It waits for an answer of ${request.user_id ?? "its user"}.`;
+    return "Another person has to decide, because the call was made for you.";
+  if (request.kind === "input") return `It waits for an answer from ${request.user_id ?? "its user"}.`;
   const names = request.approver.map((each) => each.replace("owner", "its user").replace("scope:", "people with the scope ").replace("role:", "the role "));
   return `It waits for ${names.join(" or ") || "people with the scope approve"}.`;
 }

@@ -16,7 +16,7 @@ export function StateTab({ execution, step, version }) {
   if (error) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} />`;
   if (data.items.length === 0)
-    return html`<p class="note">No state is stored yet. An execution stores its state at its end and at each pause, in debug mode after each step.</p>`;
+    return html`<p class="note">No state is stored yet. An execution stores its state at its end and at each pause, and in debug mode after each step.</p>`;
   const nearest = data.items.find((/** @type {any} */ each) => step && each.step_number !== null && each.step_number <= step);
   const shown = data.items.find((/** @type {any} */ each) => each.id === chosen) ?? nearest ?? data.items[0];
   const before = data.items.find((/** @type {any} */ each) => each.id === shown.previous_snapshot_id);
@@ -28,7 +28,7 @@ export function StateTab({ execution, step, version }) {
         )}
       </select>
     </label>
-    ${before && html`<label class="check"><input type="checkbox" checked=${isDiff} onChange=${() => setDiff(!isDiff)} /> Only what changed since the state before</label>`}
+    ${before && html`<label class="check"><input type="checkbox" checked=${isDiff} onChange=${() => setDiff(!isDiff)} /> Only changes since the previous state</label>`}
     ${isDiff && before ? html`<${ArgsDiff} before=${before.state} after=${shown.state} />` : html`<${Value} value=${shown.state} />`}
   </div>`;
 }

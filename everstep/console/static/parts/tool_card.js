@@ -44,7 +44,7 @@ function CallDetail({ execution, id, isDone }) {
       (error) => setFound({ error: sentence(error) }),
     );
   }, [execution, id, isDone]);
-  if (!found) return html`<p class="note" role="status">Reading the call…</p>`;
+  if (!found) return html`<p class="note" role="status">Loading the call…</p>`;
   if (!found.call) return html`<p class="error">${found.error}</p>`;
   return html`<${CallFacts} call=${found.call} />`;
 }
@@ -54,7 +54,7 @@ export function CallFacts({ call }) {
   return html`<div class="call-facts">
     <p class="small-title">Arguments</p>
     <${Value} value=${call.args} />
-    ${call.requested_args && html`<p class="small-title">The model had asked for</p><${Value} value=${call.requested_args} />`}
+    ${call.requested_args && html`<p class="small-title">Arguments from the model</p><${Value} value=${call.requested_args} />`}
     ${call.error && html`<p class="small-title">Error</p><p class="error" dir="auto">${call.error.type ? `${call.error.type}: ` : ""}${call.error.message}</p>`}
     ${call.success && html`<p class="small-title">Result</p><${Value} value=${call.result ?? call.text} />`}
     ${call.progress && html`<p class="small-title">Progress</p><p>${call.progress.text}</p>`}

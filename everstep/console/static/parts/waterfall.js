@@ -43,7 +43,7 @@ function barsOf(steps, requests, now) {
 /** @param {{steps: Step[], requests: {[name: string]: any}[], current: number | undefined, choose: (step: number) => void, now: number}} props */
 export function Waterfall({ steps, requests, current, choose, now }) {
   const bars = barsOf(steps, requests, now);
-  if (bars.length === 0) return html`<p class="note">No step has begun.</p>`;
+  if (bars.length === 0) return html`<p class="note">No step has started.</p>`;
   const time = scale(busyParts(bars), WIDTH, 1.5);
   return html`<ol class="waterfall card" aria-label="Steps over time">
     ${bars.map(

@@ -22,7 +22,7 @@ export default function Compare({ params: { id = "", other = "" } }) {
   };
   const field = (/** @type {string} */ label, /** @type {string} */ value, /** @type {(text: string) => void} */ set) =>
     html`<label class="field"><span>${label}</span><input class="mono" size="38" spellcheck=${false} value=${value} onInput=${(/** @type {any} */ event) => set(event.currentTarget.value)} /></label>`;
-  return html`<${Page} title="Compare" note="Two executions, by their ids" wide>
+  return html`<${Page} title="Compare" note="Enter the ids of two executions." wide>
     <form class="filters compare-form" onSubmit=${submit}>${field("Execution", one, setOne)}${field("Compared with", two, setTwo)}<button class="primary" disabled=${!one.trim() || !two.trim()}>Compare</button></form>
     ${id && other && html`<${Comparison} id=${id} other=${other} />`}
   <//>`;

@@ -110,7 +110,7 @@ function Actions({ execution, last, step, fork, reload }) {
     ${execution.parent_execution_id && html`<a class="button" href=${href(`executions/${execution.parent_execution_id}`)}>Parent</a>`}
     ${ui && html`<a class="button" href=${`${ui}/agent-execution%2F${execution.id}`} target="_blank" rel="noopener">Temporal</a>`}
     ${mayWrite && !execution.parent_execution_id && last > 0 && html`<button onClick=${() => fork(step ?? last)}>Fork…</button>`}
-    ${mayWrite && execution.status === "failed" && html`<button onClick=${() => act("retry", "It goes on in a new execution.")}>Retry</button>`}
+    ${mayWrite && execution.status === "failed" && html`<button onClick=${() => act("retry", "It continues in a new execution.")}>Retry</button>`}
     ${mayWrite && execution.status === "running" && html`<button onClick=${() => act("pause", "It pauses once its running calls are done.")}>Pause</button>`}
     ${mayWrite && execution.status === "paused" && html`<button onClick=${() => act("resume", "It continues.")}>Resume</button>`}
     ${!isOver && mayCommand(execution.user_id, "cancel") && html`<button class="danger" onClick=${() => act("cancel", "It is cancelled.")}>Cancel</button>`}`;

@@ -56,23 +56,23 @@ export default function Executions() {
   };
   const mayCancel = (/** @type {Execution} */ each) => UNDER_WAY.has(each.status) && rights.value.mayCommand(each.user_id, "cancel");
   const batch = /** @type {Execution[]} */ (list.items).filter((each) => chosen.has(each.id) && mayCancel(each));
-  useKeys([{ keys: "x", label: "Choose for a batch", run: () => list.items[current] && toggle(/** @type {Execution} */ (list.items[current]).id) }]);
+  useKeys([{ keys: "x", label: "Select for a batch", run: () => list.items[current] && toggle(/** @type {Execution} */ (list.items[current]).id) }]);
   return html`<${Page} title="Executions" wide>
     <${Filters} />
     ${batch.length > 0 && html`<${Batch} executions=${batch} finish=${() => (setChosen(new Set()), list.reload())} />`}
     ${list.error && html`<${Failure} error=${list.error} retry=${list.reload} />`}
     ${list.isLoading && html`<${Loading} />`}
-    ${!list.isLoading && !list.error && list.items.length === 0 && html`<${Empty} icon="list" title="No executions">${query.value.size ? "None fits these filters." : "An execution begins with a message to an agent."}<//>`}
+    ${!list.isLoading && !list.error && list.items.length === 0 && html`<${Empty} icon="list" title="No executions">${query.value.size ? "No execution matches these filters." : "An execution starts with a message to an agent."}<//>`}
     ${list.items.length > 0 &&
     html`<${Table} label="Executions">
       <thead><tr>
-        <th><span class="hidden-text">Choose</span></th><th>Status</th><th>Execution</th>
+        <th><span class="hidden-text">Select</span></th><th>Status</th><th>Execution</th>
         ${columns.map(({ label, isNumber }) => html`<th class=${isNumber ? "number" : ""}>${label}</th>`)}
       </tr></thead>
       <tbody>
         ${/** @type {Execution[]} */ (list.items).map(
           (each, index) => html`<tr key=${each.id} class=${index === current ? "current" : ""}>
-            <td><input type="checkbox" aria-label=${`Choose ${each.id.slice(0, 8)}`} disabled=${!mayCancel(each)} checked=${chosen.has(each.id) && mayCancel(each)} onChange=${() => toggle(each.id)} /></td>
+            <td><input type="checkbox" aria-label=${`Select ${each.id.slice(0, 8)}`} disabled=${!mayCancel(each)} checked=${chosen.has(each.id) && mayCancel(each)} onChange=${() => toggle(each.id)} /></td>
             <td><${Status} status=${each.status} reason=${each.stop_reason} /></td>
             <td class="nowrap"><a href=${href(`executions/${each.id}`)} title=${exactTime(each.created_at)}><code>${each.id.slice(0, 8)}</code></a>${each.parent_execution_id && html` <span class="quiet">subagent</span>`}</td>
             ${columns.map(({ isNumber, show }) => html`<td class=${isNumber ? "number" : "clip"}>${show(each)}</td>`)}
@@ -105,7 +105,7 @@ function Filters() {
     ${rights.value.seesAll && html`<input aria-label="User" placeholder="User" value=${value("user_id")} onChange=${change("user_id")} />`}
     ${text && html`<button class="link" onClick=${() => go("executions", { replace: true })}>Clear</button>`}
     <span class="fill"></span>
-    ${savedFilters.value.map((each) => html`<span class="saved"><a class="button" href=${href(`executions?${each.query}`)}>${each.name}</a><button class="ghost" aria-label=${`Forget ${each.name}`} onClick=${() => forgetFilter(each.name)}>×</button></span>`)}
+    ${savedFilters.value.map((each) => html`<span class="saved"><a class="button" href=${href(`executions?${each.query}`)}>${each.name}</a><button class="ghost" aria-label=${`Remove ${each.name}`} onClick=${() => forgetFilter(each.name)}>×</button></span>`)}
     ${text && html`<form class="saved" onSubmit=${save}><input aria-label="Name of the filter" placeholder="Save as…" size="12" value=${name} onInput=${(/** @type {any} */ event) => setName(event.currentTarget.value)} />${name && html`<button>Save</button>`}</form>`}
     <details class="menu"><summary class="button">Columns</summary><div class="menu-body card">
       ${COLUMNS.map(({ id, label }) => html`<label class="check"><input type="checkbox" checked=${!hiddenColumns.value.includes(id)} onChange=${() => toggleColumn(id)} /> ${label}</label>`)}

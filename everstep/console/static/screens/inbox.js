@@ -48,7 +48,7 @@ export default function Inbox({ params }) {
   useKeys([
     { keys: "j", label: "Next request", run: () => move(1) },
     { keys: "k", label: "Previous request", run: () => move(-1) },
-    { keys: "x", label: "Choose for a batch", run: () => current?.kind === "approval" && toggle(current.id) },
+    { keys: "x", label: "Select for a batch", run: () => current?.kind === "approval" && toggle(current.id) },
     { keys: "o", label: "Open its session or execution", run: () => current && go(placeOf(current)) },
   ]);
   const batch = mine.filter((each) => chosen.has(each.id));
@@ -56,7 +56,7 @@ export default function Inbox({ params }) {
     ${inboxError.value && html`<${Failure} error=${inboxError.value} retry=${readInbox} />`}
     ${!open && !inboxError.value && html`<${Loading} />`}
     ${open && shown.length === 0 && !params.id &&
-    html`<${Empty} title="Nothing needs you">Questions, approvals and exhausted budgets appear here by themselves.<//>`}
+    html`<${Empty} title="Nothing needs you">New questions, approvals and exhausted budgets appear here automatically.<//>`}
     ${(shown.length > 0 || params.id) &&
     html`<div class=${params.id ? "inbox has-detail" : "inbox"}>
       <div class="inbox-list">
@@ -68,7 +68,7 @@ export default function Inbox({ params }) {
       </div>
       <div class="inbox-detail">
         ${current && html`<${Detail} key=${current.id} request=${current} decided=${keep} isChosen=${params.id !== undefined} />`}
-        ${!current && params.id && kept === null && html`<${Failure} error="There is no such request, or you may not see it." />`}
+        ${!current && params.id && kept === null && html`<${Failure} error="This request does not exist, or you may not see it." />`}
       </div>
     </div>`}
   <//>`;
@@ -86,7 +86,7 @@ function List({ label, requests, id, chosen, toggle }) {
     ${requests.map(
       (each) => html`<li key=${each.id} class=${each.id === id ? "current" : ""}>
         ${toggle && each.kind === "approval"
-          ? html`<input type="checkbox" aria-label=${`Choose ${headline(each)}`} checked=${chosen.has(each.id)} onChange=${() => toggle(each.id)} />`
+          ? html`<input type="checkbox" aria-label=${`Select ${headline(each)}`} checked=${chosen.has(each.id)} onChange=${() => toggle(each.id)} />`
           : html`<span></span>`}
         <a href=${href(`requests/${each.id}`)} aria-current=${each.id === id ? "true" : undefined}>
           <span class="line"><strong dir="auto">${headline(each)}</strong><span class="quiet"><${Ago} at=${each.created_at} /></span></span>
@@ -113,7 +113,7 @@ function Detail({ request, decided, isChosen }) {
       <${Badge} tone=${request.state === "open" ? "warn" : "quiet"}>${KINDS[request.kind]}<//>
       <span>${request.agent}</span><span class="quiet">for ${request.user_id ?? "no user"}</span>
       <span class="quiet"><${Ago} at=${request.created_at} /></span>
-      ${request.expires_at && request.state === "open" && html`<span class="quiet">denied by itself <${Ago} at=${request.expires_at} /></span>`}
+      ${request.expires_at && request.state === "open" && html`<span class="quiet">denied automatically <${Ago} at=${request.expires_at} /></span>`}
       <a href=${href(to)}>${request.session_id ? "Open the session" : "Open the execution"}</a>
     </div>
     <${RequestCard} request=${request} decided=${decided} hasKeys />

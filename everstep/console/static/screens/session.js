@@ -55,10 +55,10 @@ export default function Session({ params: { id } }) {
   );
   const running = all.find((/** @type {any} */ each) => !each.parent_execution_id && !ENDS.has(each.status));
   useKeys([
-    { keys: "G", label: "To the end", run: () => handle.current?.toEnd() },
-    { keys: "Home", label: "To the beginning", run: () => handle.current?.toBlock(Math.floor((log.first - 1) / BLOCK)) },
+    { keys: "G", label: "Go to the end", run: () => handle.current?.toEnd() },
+    { keys: "Home", label: "Go to the beginning", run: () => handle.current?.toBlock(Math.floor((log.first - 1) / BLOCK)) },
     { keys: "]", label: "Show or hide the inspector", run: () => show(!hasInspector) },
-    { keys: "v", label: "Show all events, or those for people", run: () => setFull(!isFull) },
+    { keys: "v", label: "Show all events, or fewer", run: () => setFull(!isFull) },
   ]);
   if (session.error) return html`<${Failure} error=${session.error} retry=${session.reload} />`;
   if (!session.data) return html`<${Loading} />`;

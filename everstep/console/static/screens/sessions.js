@@ -31,7 +31,7 @@ export default function Sessions() {
     rights.value.mayWrite && html`<button class="primary" onClick=${() => setBeginning(true)}>New session</button>`;
   return html`<${Page} title="Sessions" actions=${actions}>
     <div class="filters">
-      <input type="search" ref=${field} placeholder="Words of the title" aria-label="Search in titles" value=${search}
+      <input type="search" ref=${field} placeholder="Search titles" aria-label="Search in titles" value=${search}
         onInput=${(/** @type {any} */ event) => setQuery({ search: event.currentTarget.value })} />
       <select aria-label="Status" value=${query.value.get("status") ?? ""}
         onChange=${(/** @type {any} */ event) => setQuery({ status: event.currentTarget.value })}>
@@ -44,11 +44,11 @@ export default function Sessions() {
     ${list.error && html`<${Failure} error=${list.error} retry=${list.reload} />`}
     ${list.isLoading && html`<${Loading} />`}
     ${!list.isLoading && !list.error && list.items.length === 0 && html`<${Empty} icon="chat" title="No sessions">
-      ${search ? "No title has these words." : "A session begins with a message to an agent."}
+      ${search ? "No session has these words in its title." : "A session starts with a message to an agent."}
     <//>`}
     ${list.items.length > 0 &&
     html`<${Table} label="Sessions">
-        <thead><tr><th>Session</th><th>Agent</th><th>User</th><th>Changed</th></tr></thead>
+        <thead><tr><th>Session</th><th>Agent</th><th>User</th><th>Updated</th></tr></thead>
         <tbody>
           ${list.items.map(
             (/** @type {any} */ session, /** @type {number} */ index) => html`<tr

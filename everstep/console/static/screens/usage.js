@@ -47,10 +47,10 @@ export default function Usage() {
     </div>
     ${error && html`<${Failure} error=${error} retry=${reload} />`}
     ${!data && !error && html`<${Loading} />`}
-    ${data && data.table.groups.length === 0 && html`<${Empty} icon="chart" title="Nothing was used">No execution began in this time.<//>`}
+    ${data && data.table.groups.length === 0 && html`<${Empty} icon="chart" title="No usage">No execution started in this period.<//>`}
     ${data && data.table.groups.length > 0 &&
     html`<dl class="totals">
-        <div><dt>Cost${data.table.cost_usd === null ? ", as far as it is known" : ""}</dt><dd>${usd(data.table.known_cost_usd)}</dd></div>
+        <div><dt>Cost${data.table.cost_usd === null ? ", where known" : ""}</dt><dd>${usd(data.table.known_cost_usd)}</dd></div>
         <div><dt>Tokens</dt><dd>${compact(data.table.total_tokens)}</dd></div>
         <div><dt>Executions</dt><dd>${count(data.time.reduce((sum, each) => sum + each.executions, 0))}</dd></div>
         <div><dt>Failed</dt><dd>${count(data.time.reduce((sum, each) => sum + each.failed, 0))}</dd></div>

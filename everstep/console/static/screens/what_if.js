@@ -12,10 +12,10 @@ export const title = "What-if";
 
 /** @type {[string, string, number, number][]} */
 const SLIDERS = [
-  ["max_steps", "Steps at most", 1, 60],
-  ["max_tokens", "Tokens at most", 1000, 500_000],
-  ["max_retries", "Failures in a row at most", 0, 10],
-  ["repeated_call_limit", "The same call in a row at most", 2, 50],
+  ["max_steps", "Maximum steps", 1, 60],
+  ["max_tokens", "Maximum tokens", 1000, 500_000],
+  ["max_retries", "Maximum failures in a row", 0, 10],
+  ["repeated_call_limit", "Maximum identical calls in a row", 2, 50],
 ];
 const SOON = 250;
 const LAST = [50, 200, 1000];
@@ -55,15 +55,15 @@ export default function WhatIf() {
   const change = changes();
   const limit = Number(query.value.get("last") ?? 200);
   const { data, error, isBusy } = useWhatIf(change, limit);
-  return html`<${Page} title="What-if" note="The decisions of past executions, repeated under another policy. No model is asked.">
+  return html`<${Page} title="What-if" note="Past executions under other limits. Their recorded decisions are repeated; no model is called.">
     <section class="panel card sliders">
       ${SLIDERS.map(([name, label, least, most]) => html`<${Slider} key=${name} name=${name} label=${label} least=${least} most=${most} value=${change[name]} />`)}
       <label class="field"><span>Over the last</span><select onChange=${(/** @type {any} */ event) => setQuery({ last: event.currentTarget.value })}>
         ${LAST.map((each) => html`<option value=${each} selected=${each === limit}>${each} executions</option>`)}</select></label>
-      <label class="field"><span>Of the agent</span><input placeholder="any" value=${query.value.get("agent") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ agent: event.currentTarget.value })} /></label>
+      <label class="field"><span>Agent</span><input placeholder="any" value=${query.value.get("agent") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ agent: event.currentTarget.value })} /></label>
     </section>
     ${error && html`<${Failure} error=${error} />`}
-    ${!data && !error && html`<${Empty} icon="sliders" title=${isBusy ? "Repeating the decisions…" : "Move a slider"}>It shows which executions would have ended otherwise, and what that saves.<//>`}
+    ${!data && !error && html`<${Empty} icon="sliders" title=${isBusy ? "Repeating the decisions…" : "Move a slider"}>It shows which executions would have ended differently, and what that saves.<//>`}
     ${data && html`<div aria-busy=${isBusy}><${Result} data=${data} /></div>`}
   <//>`;
 }
@@ -75,16 +75,16 @@ function Slider({ name, label, least, most, value }) {
     <label class="check"><input type="checkbox" checked=${value !== undefined} onChange=${() => set(value === undefined ? String(Math.round((least + most) / 4)) : null)} /> ${label}</label>
     <input type="range" aria-label=${label} min=${least} max=${most} step=${Math.max(1, Math.round((most - least) / 500))} disabled=${value === undefined} value=${value ?? most}
       onInput=${(/** @type {any} */ event) => set(event.currentTarget.value)} />
-    <span class="number mono">${value === undefined ? "as it was" : count(value)}</span>
+    <span class="number mono">${value === undefined ? "unchanged" : count(value)}</span>
   </div>`;
 }
 
 /** @param {{data: any}} props */
 function Result({ data }) {
-  return html`<section class="panel"><p class="because-end">${data.differing === 0 ? `All ${count(data.examined)} examined executions would have ended as they did.` : `${plural(data.differing, "execution")} of ${count(data.examined)} would have ended otherwise: ${count(data.ended_earlier)} earlier, ${count(data.ended_later)} later.`}</p>
-      <dl class="totals"><div><dt>Tokens saved</dt><dd>${compact(data.tokens_saved)}</dd></div><div><dt>Cost saved</dt><dd>${usd(data.cost_saved)}</dd></div><div><dt>Work saved</dt><dd>${duration(data.seconds_saved * 1000)}</dd></div><div><dt>Not known</dt><dd>${count(data.undetermined)}</dd></div></dl></section>
+  return html`<section class="panel"><p class="because-end">${data.differing === 0 ? `All ${count(data.examined)} examined executions would have ended as they did.` : `${plural(data.differing, "execution")} of ${count(data.examined)} would have ended differently: ${count(data.ended_earlier)} earlier, ${count(data.ended_later)} later.`}</p>
+      <dl class="totals"><div><dt>Tokens saved</dt><dd>${compact(data.tokens_saved)}</dd></div><div><dt>Cost saved</dt><dd>${usd(data.cost_saved)}</dd></div><div><dt>Work saved</dt><dd>${duration(data.seconds_saved * 1000)}</dd></div><div><dt>Unknown</dt><dd>${count(data.undetermined)}</dd></div></dl></section>
     ${data.executions.length > 0 &&
-    html`<${Table} label="Executions that would differ"><thead><tr><th>Execution</th><th>Agent</th><th>Ends</th><th>Parts after</th><th>Because</th><th class="number">Tokens</th></tr></thead>
+    html`<${Table} label="Executions that would differ"><thead><tr><th>Execution</th><th>Agent</th><th>Ends</th><th>Diverges after</th><th>Because</th><th class="number">Tokens</th></tr></thead>
       <tbody>${data.executions.map((/** @type {any} */ each) => html`<tr key=${each.id}><td><a href=${href(`executions/${each.id}?step=${each.parts_at_step}`)}><code>${each.id.slice(0, 8)}</code></a></td><td>${each.agent}</td>
         <td><${Badge} tone=${each.verdict === "earlier" ? "warn" : "busy"}>${each.verdict}<//></td><td class="nowrap">step ${each.parts_at_step}</td><td>${each.because}${each.note && html` <span class="quiet">${each.note}</span>`}</td><td class="number">${compact(each.tokens_saved)}</td></tr>`)}</tbody><//>`}`;
 }
