@@ -42,13 +42,16 @@ def install(app: FastAPI) -> None:
 
     async def docs(request: Request) -> Response:
         root = request.scope.get("root_path", "").rstrip("/")
-        return get_swagger_ui_html(
+        page = get_swagger_ui_html(
             openapi_url=f"{root}/openapi.json",
             title="Everstep",
             swagger_js_url=f"{root}/docs/swagger-ui-bundle.js",
             swagger_css_url=f"{root}/docs/swagger-ui.css",
             swagger_favicon_url=f"{root}/docs/favicon-32x32.png",
         )
+        # It sends requests with the session of its reader: no other page may have it in a frame.
+        page.headers["Content-Security-Policy"] = "frame-ancestors 'none'"
+        return page
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]

@@ -231,7 +231,9 @@ async def test_requests_are_counted(ann: ApiCaller) -> None:
 
 async def test_the_pages_load_nothing_from_other_origins(ann: ApiCaller) -> None:
     async with http_client(ann.app) as reader:
-        page = (await reader.get("/docs")).text
+        answer = await reader.get("/docs")
+        assert answer.headers["content-security-policy"] == "frame-ancestors 'none'"
+        page = answer.text
         assert "https://" not in page.replace("https://fastapi.tiangolo.com", "")
         for name, kind in (("swagger-ui-bundle.js", "javascript"), ("swagger-ui.css", "css")):
             assert f"/docs/{name}" in page
