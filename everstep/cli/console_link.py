@@ -16,7 +16,7 @@ from everstep.runtime.sign_in_links import console_link
 async def console(settings: Settings) -> None:
     """Print a link that signs you in to the console, once and within 10 minutes.
 
-    Whoever opens the link first may do everything that you may do here.
+    The first person who opens the link may do everything that you may do here.
     """
     settings = locate_services(settings)
     if settings.public_url is None:

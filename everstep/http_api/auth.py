@@ -77,6 +77,8 @@ def allow_all() -> Authenticate:
 READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 READ_MARKER = "x-everstep-reads"
 """The OpenAPI extension that marks a POST which changes nothing."""
+SECRET_MARKER = "x-everstep-secret"  # noqa: S105 -- a name
+"""The OpenAPI extension that marks a POST whose response is a secret: it is not stored under any key."""
 
 
 def admit(request: Request, caller: Caller, *, is_read: bool) -> Caller:

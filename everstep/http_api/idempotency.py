@@ -29,7 +29,7 @@ from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.keys import StoredResponse
 from everstep.agent_domain.values import json_text
-from everstep.http_api.auth import READ_MARKER, READ_METHODS, admit
+from everstep.http_api.auth import READ_MARKER, READ_METHODS, SECRET_MARKER, admit
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
 from everstep.http_api.multipart_forms import form_boundary
@@ -102,7 +102,9 @@ class ApiRoute(APIRoute):
         """Wrap the route's handler in authentication and idempotency."""
         answer = super().get_route_handler()
         known = {parameter.alias for parameter in self.dependant.query_params}
-        is_read = set[str](self.methods or ()) <= READ_METHODS or READ_MARKER in (self.openapi_extra or {})
+        markers = set(self.openapi_extra or {})
+        is_read = set[str](self.methods or ()) <= READ_METHODS or READ_MARKER in markers
+        is_repeatable = SECRET_MARKER not in markers
 
         async def handler(request: Request) -> Response:
             api = cast("Api", request.app.state.api)
@@ -110,7 +112,7 @@ class ApiRoute(APIRoute):
             require_known(request.query_params, known)
             # The body is read only after the caller is authenticated.
             await request.body()
-            key = request.headers.get(HEADER) if request.method == "POST" else None
+            key = request.headers.get(HEADER) if request.method == "POST" and is_repeatable else None
             if key is None:
                 return await run_with_timeout(answer, request)
             if not USABLE_KEY.fullmatch(key):

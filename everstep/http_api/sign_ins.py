@@ -26,7 +26,7 @@ from everstep.http_api.callers import LEEWAY, Caller
 from everstep.http_api.problems import authentication_error, forbidden
 
 LOCAL_USER: Final = "local"
-"""The user of this machine, whom a link of `everstep up` signs in."""
+"""The user of this machine. A link of `everstep up` signs in as this user."""
 
 CODE_MINUTES: Final = 10
 """How long a link is valid."""

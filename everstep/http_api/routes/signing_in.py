@@ -7,10 +7,9 @@ from fastapi import APIRouter, Response
 from starlette.requests import Request
 
 from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
-from everstep.http_api.auth import ANONYMOUS, READ_MARKER, CallerDep
+from everstep.http_api.auth import ANONYMOUS, READ_MARKER, SECRET_MARKER, CallerDep
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
-from everstep.http_api.idempotency import KeyDep
 from everstep.http_api.identity_provider import NO_PROVIDER
 from everstep.http_api.problems import Refusal, authentication_error, not_found
 from everstep.http_api.routes.router import ApiDep, router
@@ -72,10 +71,9 @@ async def sign_out(request: Request, response: Response, api: ApiDep) -> SignInR
     return await _describe(api)
 
 
-@routes.post("/agent/gateway/ticket", openapi_extra={READ_MARKER: True})
-async def create_gateway_ticket(api: ApiDep, caller: CallerDep, key: KeyDep) -> GatewayTicket:
+@routes.post("/agent/gateway/ticket", openapi_extra={READ_MARKER: True, SECRET_MARKER: True})
+async def create_gateway_ticket(api: ApiDep, caller: CallerDep) -> GatewayTicket:
     """Create a ticket for one connection to the gateway, for a page whose session is in a cookie."""
-    del key
     ticket = await create_ticket(_sessions(api).store, caller)
     return GatewayTicket(ticket=ticket, expires_in=TICKET_SECONDS)
 

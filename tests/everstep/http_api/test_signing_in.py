@@ -11,6 +11,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import text
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -128,6 +129,21 @@ async def test_a_revoked_key_ends_its_sessions(api_setup: ApiSetup, app: FastAPI
         await api_setup.keys.revoke_key(api_setup.tenant, made.key.id)
         assert_problem(await http.get("/agent/inbox"), 401)
         assert await take_ticket(store_of(api_setup), ticket) is None
+
+
+async def test_a_ticket_is_not_stored_with_the_key_of_its_request(api_setup: ApiSetup, app: FastAPI) -> None:
+    """16.2.4"""
+    made = await create_key(api_setup.keys, "desk", tenant_id=api_setup.tenant, scopes=["approve"])
+    keyed = {**SAME, "Idempotency-Key": "k-1"}
+    async with browser(app) as http:
+        await sign_in(http, token=made.secret)
+        tickets = [
+            (await http.post("/agent/gateway/ticket", headers=keyed)).json()["ticket"] for _ in range(2)
+        ]
+    assert tickets[0] != tickets[1]
+    async with api_setup.keys.engine.connect() as connection:
+        stored = await connection.scalars(text("SELECT CAST(k.* AS text) FROM agent_answers AS k"))
+        assert not [row for row in stored if any(ticket in row for ticket in tickets)]
 
 
 @pytest.mark.parametrize("origin", [None, "null", "http://api.test:9090", "http://evil.test", ORIGIN])
