@@ -49,7 +49,7 @@ def install(app: FastAPI) -> None:
             swagger_css_url=f"{root}/docs/swagger-ui.css",
             swagger_favicon_url=f"{root}/docs/favicon-32x32.png",
         )
-        # It sends requests with the session of its reader: no other page may have it in a frame.
+        # It sends requests with a token that its reader enters: no other page may have it in a frame.
         page.headers["Content-Security-Policy"] = "frame-ancestors 'none'"
         return page
 

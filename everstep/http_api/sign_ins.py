@@ -1,11 +1,14 @@
 """Sign-ins of people in browsers: a cookie that identifies the caller, and what may be exchanged for it.
 
-- A browser holds a random secret in an HttpOnly cookie. The store has its digest, so every process of the API
-  knows the session, and signing out ends it everywhere.
-- The cookie is sent with every request to this host, also with those that another page causes. It is
-  `SameSite=Strict`, and a request that changes something also has to name this origin: `Origin` cannot be
-  forged by a page.
-- A page cannot read the cookie. For the gateway, which takes no cookies, it gets a ticket for one connection.
+- A session has two secrets. One is in an HttpOnly cookie. No script can read it, but browsers send it to all
+  ports of a host, so every local web application receives it. The other, the page key, is in the storage of
+  the page, which belongs to one origin, port included. The page sends it in a header. Each is useless without
+  the other.
+- The store has one digest of both, so every process of the API knows the session, and signing out ends it
+  everywhere.
+- The cookie is `SameSite=Strict`, and a request that changes something also has to name this origin: `Origin`
+  cannot be forged by a page.
+- For the gateway, which takes no cookies, a page gets a ticket for one connection.
 """
 
 import hashlib
@@ -35,6 +38,8 @@ SESSION_DAYS: Final = 7
 TICKET_SECONDS: Final = 60
 
 TICKET_PREFIX: Final = "est_"
+
+PAGE_KEY_HEADER: Final = "Everstep-Page-Key"
 
 SIGN_IN_AGAIN = "The session has ended; sign in again"
 
@@ -83,57 +88,76 @@ def _sign_in(caller: Caller, expires_at: datetime) -> SignIn:
 
 
 @dataclass(frozen=True, slots=True)
+class NewBrowserSession:
+    """A new session, with the secret that its page keeps."""
+
+    sign_in: SignIn
+    page_key: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrowserSessions:
     """The sessions of browsers, over a store that all processes of the API share."""
 
     store: SignInStore
 
-    async def open(self, request: Request, response: Response, caller: Caller) -> SignIn:
+    async def open(self, request: Request, response: Response, caller: Caller) -> NewBrowserSession:
         """Begin a session of this caller, and set its cookie."""
         longest = datetime.now(UTC) + timedelta(days=SESSION_DAYS)
         expires_at = longest
         if caller.expires_at is not None:
             expires_at = min(longest, datetime.fromtimestamp(caller.expires_at - LEEWAY, UTC))
         sign_in = _sign_in(caller, expires_at)
-        secret = secrets.token_urlsafe(32)
-        await self.store.add_sign_in(SignInKind.SESSION, digest_of(secret), sign_in)
+        cookie, page_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        await self.store.add_sign_in(SignInKind.SESSION, _session_digest(cookie, page_key), sign_in)
         # Without a path: browsers then use that of the request's address, which is right behind a proxy.
         response.set_cookie(
             cookie_name(request),
-            secret,
+            cookie,
             expires=sign_in.expires_at,
             path=None,
             secure=_is_https(request),
             httponly=True,
             samesite="strict",
         )
-        return sign_in
+        return NewBrowserSession(sign_in, page_key)
 
     async def find(self, request: Request) -> SignIn | None:
-        """The session of the request's cookie, if it has a valid one."""
-        secret = request.cookies.get(cookie_name(request))
-        return None if not secret else await self.store.find_sign_in(SignInKind.SESSION, digest_of(secret))
+        """The session of the request's cookie and page key, if there is a valid one."""
+        digest = _digest_of_request(request)
+        return None if digest is None else await self.store.find_sign_in(SignInKind.SESSION, digest)
 
     async def close(self, request: Request, response: Response) -> None:
-        """End the session of the request's cookie."""
-        if secret := request.cookies.get(cookie_name(request)):
-            await self.store.remove_sign_in(SignInKind.SESSION, digest_of(secret))
+        """End the session of the request's cookie and page key."""
+        if digest := _digest_of_request(request):
+            await self.store.remove_sign_in(SignInKind.SESSION, digest)
         # Like the cookie that it replaces, without a path.
         response.set_cookie(
             cookie_name(request), max_age=0, expires=0, path=None, httponly=True, samesite="strict"
         )
 
 
+def _digest_of_request(request: Request) -> str | None:
+    """The digest of the session that a request names, or None if it lacks one of the secrets."""
+    cookie = request.cookies.get(cookie_name(request))
+    page_key = request.headers.get(PAGE_KEY_HEADER)
+    return _session_digest(cookie, page_key) if cookie and page_key else None
+
+
+def _session_digest(cookie: str, page_key: str) -> str:
+    return digest_of(f"{cookie} {page_key}")
+
+
 async def find_caller(
     request: Request, authenticate: Authenticate, sessions: BrowserSessions | None
 ) -> Caller:
-    """The caller of a request: by its `Authorization` header, or else by the cookie of a session.
+    """The caller of a request: by its `Authorization` header, or else by its cookie and page key.
 
     Raises:
         Refusal: The caller is unknown, or another page caused the request.
     """
     header = request.headers.get("authorization")
-    if header is not None or sessions is None or cookie_name(request) not in request.cookies:
+    if header is not None or sessions is None or _digest_of_request(request) is None:
         return await authenticate(header)
     sign_in = await sessions.find(request)
     if sign_in is None:

@@ -25,6 +25,10 @@ DEADLINE: Final = 30.0
 
 expect.set_options(timeout=DEADLINE * 1000)
 
+_KEEP = """
+if (location.origin === "{origin}") localStorage["everstep.page-key./"] ??= "{key}";
+"""
+
 EVERSTEP = Path(sys.executable).parent / "everstep"
 AGENTS = "tests.console.desk:agents"
 T = TypeVar("T")
@@ -111,6 +115,7 @@ class People:
         sent = {"token": self.installation.token(user_id, *granted)}
         answer = page.request.post(f"{origin}/sign-in", data=sent, headers={"Origin": origin})
         assert answer.ok, answer.text()
+        page.add_init_script(_KEEP.format(origin=origin, key=answer.json()["page_key"]))
         page.goto(self.installation.console + place)
         return page
 

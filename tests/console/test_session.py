@@ -38,7 +38,10 @@ def test_a_person_writes_reads_and_inspects(people: People) -> None:
     card = thread(page).get_by_role("article", name="call")
     expect(card).to_contain_text("export")
     expect(card).to_contain_text("done")
-    expect(card.get_by_role("link", name="a.csv")).to_be_visible()
+    with page.expect_download() as saved:
+        card.get_by_role("button", name="a.csv", exact=True).click()
+    assert saved.value.suggested_filename == "a.csv"
+    assert saved.value.path().read_bytes()
     expect(thread(page).get_by_role("article", name="assistant")).to_contain_text(
         "So be it: a.csv is attached"
     )

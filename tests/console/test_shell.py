@@ -1,7 +1,11 @@
 """Signing in, moving around by mouse, keys and addresses, themes, and what is said when the API is away."""
 
 import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, ClassVar
 
+import httpx2
 from playwright.sync_api import expect
 
 from tests.console.people import People, axe_findings
@@ -135,3 +139,41 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
             expect(page.get_by_role("status", name="Loading")).to_have_count(0)
             assert axe_findings(page) == [], (place, width)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (place, width)
+
+
+class _OtherApplication(BaseHTTPRequestHandler):
+    """A web application of an agent, at another port of the same host."""
+
+    received: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        """Keep the cookies of the browser."""
+        self.received.append(self.headers["Cookie"] or "")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>Mine</title>")
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- as in the base class
+        """Print nothing."""
+
+
+def test_another_port_of_the_host_cannot_use_the_session(people: People) -> None:
+    """16.2.2: browsers send it the cookie, which is useless without the page key of the console's origin."""
+    page = people.signed_in("agents")
+    expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+    api = people.installation.addresses["api_url"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), _OtherApplication) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page.goto(f"http://127.0.0.1:{server.server_port}/")
+        expect(page).to_have_title("Mine")
+        storage = page.evaluate("JSON.stringify([localStorage, sessionStorage])")
+        server.shutdown()
+    cookie = _OtherApplication.received[0]
+    assert cookie.startswith("everstep-")
+    assert "everstep" not in storage
+    for path, method in (("/agent/inbox", "GET"), ("/agent/gateway/ticket", "POST")):
+        answer = httpx2.request(method, api + path, headers={"Cookie": cookie, "Origin": api})
+        assert answer.status_code == 401, answer.text
+    page.goto(people.installation.console + "agents")
+    expect(page.get_by_role("heading", name="Agents")).to_be_visible()

@@ -4,7 +4,7 @@
  */
 
 import { signal } from "./lib.js";
-import { sessionExpired } from "./sign_in.js";
+import { sessionExpired, sessionHeaders } from "./sign_in.js";
 
 /** The URL of the API on this server, which may be below another path. */
 const API = new URL("../../", import.meta.url).href;
@@ -14,7 +14,7 @@ export const isAway = signal(false);
 
 /** @typedef {{[name: string]: string | number | boolean | null | undefined}} Query */
 /** @typedef {{at: string, message: string}} Fault */
-/** @typedef {{query?: Query, body?: unknown, key?: string, signal?: AbortSignal}} Sent */
+/** @typedef {{query?: Query, body?: unknown, key?: string, signal?: AbortSignal, isFile?: boolean}} Sent */
 /** @template T @typedef {{items: T[], next_cursor: string | null}} Page */
 
 /** Why a request failed, and what to do. */
@@ -56,6 +56,11 @@ export function get(path, query, signal) {
   return send("GET", path, { query, signal });
 }
 
+/** Read a file. @param {string} path @returns {Promise<Blob>} */
+export function getFile(path) {
+  return send("GET", path, { isFile: true });
+}
+
 /** Write, at most once however often it is sent. @param {string} path @param {unknown} [body]
  * @param {string} [key] the name of the request, if it may be sent again @returns {Promise<any>} */
 export function post(path, body, key = newKey()) {
@@ -94,9 +99,9 @@ async function send(method, path, sent) {
 }
 
 /** @param {string} method @param {string} path @param {Sent} sent @returns {Promise<any>} */
-async function sendOnce(method, path, { query, body, key, signal }) {
-  /** @type {Record<string, string>} */
-  const headers = { Accept: "application/json" };
+async function sendOnce(method, path, { query, body, key, signal, isFile }) {
+  const headers = sessionHeaders();
+  headers.Accept = "application/json";
   if (key !== undefined) headers["Idempotency-Key"] = key;
   /** @type {BodyInit | undefined} */
   let content;
@@ -115,6 +120,7 @@ async function sendOnce(method, path, { query, body, key, signal }) {
   }
   isAway.value = false;
   if (!response.ok) throw await problemOf(response);
+  if (isFile) return await response.blob();
   return response.status === 204 ? null : await response.json();
 }
 

@@ -1,6 +1,7 @@
 /**
- * Who is signed in. The session is a cookie that programs of the page cannot read. A link of `everstep up` has a
- * one-time code in its fragment, which only the page sees, and which the page exchanges for the cookie.
+ * Who is signed in. A session has two secrets: a cookie that programs of the page cannot read, but that browsers send
+ * to every port of this host, and a page key that only pages of this origin can read. A link of `everstep up` has a
+ * one-time code in its fragment, which only the page sees, and which the page exchanges for both.
  */
 
 import { computed, signal } from "./lib.js";
@@ -13,6 +14,7 @@ import { computed, signal } from "./lib.js";
  * @property {string | null} tenant_id
  * @property {string[]} scopes
  * @property {string | null} expires_at
+ * @property {string | null} page_key
  * @property {boolean} required
  * @property {Provider | null} provider
  * @property {string | null} temporal_workflows_url
@@ -24,6 +26,33 @@ export const signIn = signal(null);
 export const expired = signal(null);
 
 const ROOT = new URL("../../", import.meta.url).href;
+
+/** Where the page key is kept: a host can have several consoles, each below its own path. */
+const PAGE_KEY = `everstep.page-key.${new URL(ROOT).pathname}`;
+/** The page key where the browser has no storage. @type {string | null} */
+let pageKey = null;
+
+/** The headers that name the session. @returns {Record<string, string>} */
+export function sessionHeaders() {
+  let key = pageKey;
+  try {
+    key = localStorage.getItem(PAGE_KEY) ?? key;
+  } catch {
+    // A browser without storage keeps it until the page is closed.
+  }
+  return key ? { "Everstep-Page-Key": key } : {};
+}
+
+/** @param {string | null} key */
+function keepPageKey(key) {
+  pageKey = key;
+  try {
+    if (key) localStorage.setItem(PAGE_KEY, key);
+    else localStorage.removeItem(PAGE_KEY);
+  } catch {
+    // As above.
+  }
+}
 
 /** What the person may do: what is not allowed is not offered. */
 export const rights = computed(() => {
@@ -51,8 +80,8 @@ export function sessionExpired(why) {
 
 /** @param {string} method @param {string} path @param {unknown} [body] @returns {Promise<SignIn>} */
 async function exchange(method, path, body) {
-  /** @type {Record<string, string>} */
-  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  const headers = sessionHeaders();
+  if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
     response = await fetch(ROOT + path, {
@@ -71,6 +100,7 @@ async function exchange(method, path, body) {
 
 /** @param {SignIn} signedIn */
 function accept(signedIn) {
+  if (signedIn.page_key) keepPageKey(signedIn.page_key);
   const before = signIn.value;
   if (before?.signed_in && signedIn.signed_in && (before.user_id !== signedIn.user_id || before.tenant_id !== signedIn.tenant_id)) {
     // Someone else has signed in: what the one before them wanted to send is not sent in their name.
@@ -117,6 +147,7 @@ export async function signInWithToken(token) {
 /** Sign out, and forget what this browser kept. */
 export async function signOut() {
   const signedOut = await exchange("POST", "sign-out", {});
+  keepPageKey(null);
   for (const name of Object.keys(localStorage)) if (name.startsWith("everstep.draft.")) localStorage.removeItem(name);
   signIn.value = signedOut;
 }

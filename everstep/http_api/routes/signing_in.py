@@ -47,7 +47,8 @@ async def read_sign_in(request: Request, api: ApiDep) -> SignInResponse:
 async def sign_in(body: SignInSent, request: Request, response: Response, api: ApiDep) -> SignInResponse:
     """Sign in with the code of a link, a token, a key, or the answer of an identity provider.
 
-    The response sets the cookie of the session, which scripts cannot read.
+    The response sets the cookie of the session, which scripts cannot read, and has the page key, which the
+    page sends as `Everstep-Page-Key` with each request.
     """
     require_own_page(request)
     sessions = _sessions(api)
@@ -60,7 +61,8 @@ async def sign_in(body: SignInSent, request: Request, response: Response, api: A
         caller = await _caller_of_provider(api, body.provider)
     await sessions.close(request, response)
     session = await sessions.open(request, response, caller)
-    return (await _describe(api)).with_session(session)
+    described = (await _describe(api)).with_session(session.sign_in)
+    return described.model_copy(update={"page_key": session.page_key})
 
 
 @public_routes.post("/sign-out")

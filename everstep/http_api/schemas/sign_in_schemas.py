@@ -51,6 +51,11 @@ class SignInResponse(ResponseModel):
     tenant_id: str | None = None
     scopes: list[str] = Field(default_factory=list[str])
     expires_at: Moment | None = Field(default=None, description="When the session ends.")
+    page_key: str | None = Field(
+        default=None,
+        description="The page key of a new session, which is sent only once. The page keeps it in storage "
+        "of its origin, and sends it as `Everstep-Page-Key` together with the cookie.",
+    )
     provider: ProviderResponse | None = Field(
         default=None, description="The identity provider, if there is one."
     )

@@ -19,7 +19,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
 from everstep.http_api.api_keys import create_key
 from everstep.http_api.identity_provider import IdentityProvider
-from everstep.http_api.sign_ins import create_code, create_ticket, digest_of, take_ticket
+from everstep.http_api.sign_ins import PAGE_KEY_HEADER, create_code, create_ticket, digest_of, take_ticket
 from everstep.runtime.authorization import build_identity_provider
 from everstep.runtime.settings import Settings
 from everstep.store.sign_ins import PostgresSignIns
@@ -46,7 +46,11 @@ def store_of(api_setup: ApiSetup) -> PostgresSignIns:
 
 
 async def sign_in(http: httpx2.AsyncClient, **sent: Any) -> httpx2.Response:
-    return await http.post("/sign-in", json=sent, headers=SAME)
+    """Sign in as the page does: its later requests have the page key."""
+    answer = await http.post("/sign-in", json=sent, headers=SAME)
+    if answer.is_success:
+        http.headers[PAGE_KEY_HEADER] = answer.json()["page_key"]
+    return answer
 
 
 async def test_a_link_signs_in_once(api_setup: ApiSetup, app: FastAPI) -> None:
@@ -56,13 +60,15 @@ async def test_a_link_signs_in_once(api_setup: ApiSetup, app: FastAPI) -> None:
         assert (await http.get("/sign-in")).json()["signed_in"] is False
         answer = await sign_in(http, code=code)
 
-        assert answer.json() | {"expires_at": None} == {
+        assert len(answer.json()["page_key"]) > 40
+        assert answer.json() | {"expires_at": None, "page_key": None} == {
             "signed_in": True,
             "required": True,
             "user_id": "local",
             "tenant_id": "default",
             "scopes": ["sessions:all", "approve", "approve:edit"],
             "expires_at": None,
+            "page_key": None,
             "provider": None,
             "temporal_workflows_url": None,
         }
@@ -72,6 +78,7 @@ async def test_a_link_signs_in_once(api_setup: ApiSetup, app: FastAPI) -> None:
         assert {"HttpOnly", "SameSite=strict"} < set(attributes)
         assert not any(each.startswith("Path") for each in attributes)
         assert (await http.get("/agent/inbox")).status_code == 200
+        assert (await http.get("/sign-in")).json()["page_key"] is None
 
         assert_problem(await sign_in(other, code=code), 401, "used or has expired", "everstep console")
         assert_problem(await other.get("/agent/inbox"), 401)
@@ -99,7 +106,7 @@ async def test_a_token_is_exchanged_and_its_rights_stay(api_setup: ApiSetup, app
         refused = await http.post("/agent/sessions", json={}, headers=SAME)
         assert_problem(refused, 403, "read-only")
         async with browser(make_app(api_setup.api)) as elsewhere:
-            elsewhere.cookies = http.cookies
+            elsewhere.cookies, elsewhere.headers = http.cookies, http.headers
             assert (await elsewhere.get("/sign-in")).json()["user_id"] == "ann"
 
         assert_problem(await sign_in(http, token="nothing"), 401, "token")  # noqa: S106 -- no token
@@ -110,6 +117,7 @@ async def test_signing_out_ends_the_session_everywhere(api_setup: ApiSetup, app:
     async with browser(app) as http, browser(app) as copied:
         await sign_in(http, token=api_setup.token("ann"))
         copied.cookies.update(http.cookies)
+        copied.headers.update(http.headers)
         assert (await copied.get("/agent/inbox")).status_code == 200
 
         assert (await http.post("/sign-out", json={}, headers=SAME)).json()["signed_in"] is False
@@ -144,6 +152,31 @@ async def test_a_ticket_is_not_stored_with_the_key_of_its_request(api_setup: Api
     async with api_setup.keys.engine.connect() as connection:
         stored = await connection.scalars(text("SELECT CAST(k.* AS text) FROM agent_answers AS k"))
         assert not [row for row in stored if any(ticket in row for ticket in tickets)]
+
+
+@pytest.mark.parametrize("has_cookie", [True, False])
+async def test_one_of_the_two_secrets_is_useless(api_setup: ApiSetup, app: FastAPI, has_cookie: bool) -> None:
+    """16.2.2: another port of the host receives the cookie, and a script can read the page key."""
+    async with browser(app) as http, browser(app) as thief, browser(app) as other:
+        await sign_in(http, token=api_setup.token("ann"))
+        await sign_in(other, token=api_setup.token("ben"))
+        if has_cookie:
+            thief.cookies.update(http.cookies)
+        else:
+            thief.headers[PAGE_KEY_HEADER] = http.headers[PAGE_KEY_HEADER]
+        for _ in range(2):
+            for path in ("/agent/inbox", "/agent/gateway/ticket", "/agent/sessions"):
+                method = "GET" if path == "/agent/inbox" else "POST"
+                assert_problem(await thief.request(method, path, headers=SAME), 401)
+            assert (await thief.get("/sign-in")).json()["signed_in"] is False
+            await thief.post("/sign-out", json={}, headers=SAME)
+            assert (await http.get("/agent/inbox")).status_code == 200
+            # Also together with the other secret of another session.
+            if has_cookie:
+                thief.cookies.update(http.cookies)
+                thief.headers[PAGE_KEY_HEADER] = other.headers[PAGE_KEY_HEADER]
+            else:
+                thief.cookies.update(other.cookies)
 
 
 @pytest.mark.parametrize("origin", [None, "null", "http://api.test:9090", "http://evil.test", ORIGIN])
