@@ -82,6 +82,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "gateway": ("gateway:gateway", "Serve events and live text to browsers."),
         "db": ("processes:db", "Manage the database."),
         "keys": ("http:keys", "Manage the keys that services send to the HTTP API."),
+        "sign-ins": ("sign_in_commands:sign_ins", "List and end the sessions of people in browsers."),
         "budgets": ("budget_commands:budgets", "Manage the budgets of tenants and users."),
         "prune": ("processes:prune", "Remove rows that are older than the retention settings."),
     },

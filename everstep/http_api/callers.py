@@ -65,6 +65,8 @@ class Caller:
     roles: tuple[str, ...] = field(default=(), compare=False)
     key_id: UUID | None = field(default=None, compare=False)
     """The id of the API key, if one was sent."""
+    signing_key: str | None = field(default=None, compare=False)
+    """The id of the identity provider's key that signed the token, if one did."""
 
     @classmethod
     def from_claims(

@@ -24,7 +24,9 @@ from starlette.responses import Response
 from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind, SignInStore
+from everstep.agent_domain.values import escape_unstorable
 from everstep.http_api.auth import READ_METHODS, Authenticate
+from everstep.http_api.authorities import Authority
 from everstep.http_api.callers import LEEWAY, Caller
 from everstep.http_api.problems import authentication_error, forbidden
 
@@ -38,6 +40,7 @@ SESSION_DAYS: Final = 7
 TICKET_SECONDS: Final = 60
 
 TICKET_PREFIX: Final = "est_"
+MAX_USER_AGENT: Final = 300
 
 PAGE_KEY_HEADER: Final = "Everstep-Page-Key"
 
@@ -58,33 +61,13 @@ async def create_code(store: SignInStore) -> str:
     return code
 
 
-async def create_ticket(store: SignInStore, caller: Caller) -> str:
-    """Create a ticket with which a page of the caller connects to the gateway once."""
-    ticket = TICKET_PREFIX + secrets.token_urlsafe(32)
-    expires_at = datetime.now(UTC) + timedelta(seconds=TICKET_SECONDS)
-    if caller.expires_at is not None:
-        expires_at = min(expires_at, datetime.fromtimestamp(caller.expires_at, UTC))
-    await store.add_sign_in(SignInKind.TICKET, digest_of(ticket), _sign_in(caller, expires_at))
-    return ticket
-
-
-async def take_ticket(store: SignInStore, ticket: str) -> Caller | None:
-    """The caller of a ticket, which is then used up; None if it is not valid."""
-    sign_in = await store.take_sign_in(SignInKind.TICKET, digest_of(ticket))
-    return None if sign_in is None else caller_of(sign_in)
-
-
 def caller_of(sign_in: SignIn) -> Caller:
     """The caller that a sign-in stands for."""
     expires_at = sign_in.expires_at.timestamp() + LEEWAY
     caller = Caller.from_claims(
         sign_in.user_id, sign_in.tenant_id, list(sign_in.scopes), expires_at, list(sign_in.roles)
     )
-    return replace(caller, key_id=sign_in.key_id)
-
-
-def _sign_in(caller: Caller, expires_at: datetime) -> SignIn:
-    return SignIn(caller.tenant_id, caller.user_id, expires_at, caller.scopes, caller.roles, caller.key_id)
+    return replace(caller, key_id=sign_in.key_id, signing_key=sign_in.signing_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +80,10 @@ class NewBrowserSession:
 
 @dataclass(frozen=True, slots=True)
 class BrowserSessions:
-    """The sessions of browsers, over a store that all processes of the API share."""
+    """The sessions of browsers, over a store that all processes of the API and the gateway share."""
 
     store: SignInStore
+    authority: Authority
 
     async def open(self, request: Request, response: Response, caller: Caller) -> NewBrowserSession:
         """Begin a session of this caller, and set its cookie."""
@@ -107,7 +91,8 @@ class BrowserSessions:
         expires_at = longest
         if caller.expires_at is not None:
             expires_at = min(longest, datetime.fromtimestamp(caller.expires_at - LEEWAY, UTC))
-        sign_in = _sign_in(caller, expires_at)
+        user_agent = escape_unstorable(request.headers.get("user-agent", ""))[:MAX_USER_AGENT]
+        sign_in = replace(self._sign_in(caller, expires_at), user_agent=user_agent or None)
         cookie, page_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         await self.store.add_sign_in(SignInKind.SESSION, _session_digest(cookie, page_key), sign_in)
         # Without a path: browsers then use that of the request's address, which is right behind a proxy.
@@ -124,20 +109,46 @@ class BrowserSessions:
 
     async def find(self, request: Request) -> SignIn | None:
         """The session of the request's cookie and page key, if there is a valid one."""
-        digest = _digest_of_request(request)
-        return None if digest is None else await self.store.find_sign_in(SignInKind.SESSION, digest)
+        digest = digest_of_request(request)
+        return (
+            None
+            if digest is None
+            else await self._good(await self.store.find_sign_in(SignInKind.SESSION, digest))
+        )
 
     async def close(self, request: Request, response: Response) -> None:
         """End the session of the request's cookie and page key."""
-        if digest := _digest_of_request(request):
+        if digest := digest_of_request(request):
             await self.store.remove_sign_in(SignInKind.SESSION, digest)
         # Like the cookie that it replaces, without a path.
         response.set_cookie(
             cookie_name(request), max_age=0, expires=0, path=None, httponly=True, samesite="strict"
         )
 
+    async def create_ticket(self, caller: Caller) -> str:
+        """Create a ticket with which a page of the caller connects to the gateway once."""
+        ticket = TICKET_PREFIX + secrets.token_urlsafe(32)
+        expires_at = datetime.now(UTC) + timedelta(seconds=TICKET_SECONDS)
+        if caller.expires_at is not None:
+            expires_at = min(expires_at, datetime.fromtimestamp(caller.expires_at, UTC))
+        await self.store.add_sign_in(SignInKind.TICKET, digest_of(ticket), self._sign_in(caller, expires_at))
+        return ticket
 
-def _digest_of_request(request: Request) -> str | None:
+    async def take_ticket(self, ticket: str) -> Caller | None:
+        """The caller of a ticket, which is then used up; None if it is not valid."""
+        sign_in = await self._good(await self.store.take_sign_in(SignInKind.TICKET, digest_of(ticket)))
+        return None if sign_in is None else caller_of(sign_in)
+
+    async def _good(self, sign_in: SignIn | None) -> SignIn | None:
+        """The sign-in, unless what vouched for it has changed."""
+        return sign_in if sign_in is not None and await self.authority.vouches_for(sign_in) else None
+
+    def _sign_in(self, caller: Caller, expires_at: datetime) -> SignIn:
+        origin = caller.key_id, self.authority.digest, caller.signing_key
+        return SignIn(caller.tenant_id, caller.user_id, expires_at, caller.scopes, caller.roles, *origin)
+
+
+def digest_of_request(request: Request) -> str | None:
     """The digest of the session that a request names, or None if it lacks one of the secrets."""
     cookie = request.cookies.get(cookie_name(request))
     page_key = request.headers.get(PAGE_KEY_HEADER)
@@ -157,7 +168,7 @@ async def find_caller(
         Refusal: The caller is unknown, or another page caused the request.
     """
     header = request.headers.get("authorization")
-    if header is not None or sessions is None or _digest_of_request(request) is None:
+    if header is not None or sessions is None or digest_of_request(request) is None:
         return await authenticate(header)
     sign_in = await sessions.find(request)
     if sign_in is None:

@@ -5,7 +5,7 @@ header: otherwise an attacker could sign a token with a provider's public key as
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -59,12 +59,14 @@ class Tokens:
         if len(token) > MAX_TOKEN:
             raise authentication_error(f"The token is longer than {MAX_TOKEN} characters; {_SEND_ANOTHER}")
         try:
-            claims = await self._claims(token)
+            header = jwt.get_unverified_header(token)
+            claims = await self._claims(token, header)
             tenant = claims.get("tenant", DEFAULT_TENANT)
             # A larger integer has no exact float; such a token never expires in practice.
             expires_at = float(min(int(claims["exp"]), LATEST) + LEEWAY)
             scopes, roles = claims.get("scope"), claims.get("roles")
-            return Caller.from_claims(claims["sub"], tenant, scopes, expires_at, roles).as_person()
+            caller = Caller.from_claims(claims["sub"], tenant, scopes, expires_at, roles).as_person()
+            return caller if header["alg"] == BY_SECRET else replace(caller, signing_key=header["kid"])
         except jwt.ExpiredSignatureError:
             raise authentication_error(f"The token has expired; {_SEND_ANOTHER}") from None
         except jwt.PyJWTError as error:
@@ -76,8 +78,7 @@ class Tokens:
         except (ValueError, TypeError, OverflowError, RecursionError, KeyError):
             raise authentication_error(f"The token cannot be read; {_SEND_ANOTHER}") from None
 
-    async def _claims(self, token: str) -> Mapping[str, Any]:
-        header = jwt.get_unverified_header(token)
+    async def _claims(self, token: str, header: Mapping[str, Any]) -> Mapping[str, Any]:
         key, algorithms = await self._key(header)
         return jwt.decode(
             token,

@@ -14,9 +14,9 @@ from everstep.broadcast_gateway.sse import Feeds
 from everstep.http_api.app import create_app
 from everstep.http_api.dependencies import Api, Logs
 from everstep.http_api.metrics import Metrics
-from everstep.http_api.sign_ins import BrowserSessions
 from everstep.runtime.authorization import (
     build_authenticator,
+    build_browser_sessions,
     build_identity_provider,
     channel_signer,
     local_token,
@@ -34,20 +34,20 @@ from everstep.runtime.settings import Settings
 from everstep.runtime.viewing import gateway_url
 from everstep.runtime.waiting import Port
 from everstep.store.accounts import PostgresAccounts
-from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
 
 
 def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
     """Build the HTTP API of an installation."""
     settings, keys = installation.settings, installation.keys
+    authenticate = build_authenticator(settings, keys)
     streams = PostgresStreams(installation.store.engine)
     return Api(
         installation.sessions,
         keys,
         PostgresAccounts(installation.store.engine),
         streams,
-        build_authenticator(settings, keys),
+        authenticate,
         channel_signer(settings),
         feeds and feeds.open,
         partial(gateway_url, settings),
@@ -56,7 +56,7 @@ def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
         allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP"),
         Metrics(lambda: vars(installation.reconciler.total)),
         Redaction(tuple(secrets(settings, os.environ))),
-        BrowserSessions(PostgresSignIns(installation.store.engine)),
+        build_browser_sessions(installation.store.engine, authenticate),
         build_identity_provider(settings),
         settings.auth == "on",
         _workflows_url(settings),

@@ -12,16 +12,16 @@ from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.keys import KeyStore
-from everstep.agent_domain.storage.sign_ins import SignInStore
 from everstep.agent_domain.stream.channels import Channel, StreamStore
 from everstep.broadcast_gateway.ports import Guest, NotAdmitted
 from everstep.http_api.auth import Authenticate, Authenticator, allow_all
+from everstep.http_api.authorities import Authority
 from everstep.http_api.callers import Caller
 from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.identity_provider import IdentityProvider
 from everstep.http_api.jwks import KeySet
 from everstep.http_api.problems import Refusal
-from everstep.http_api.sign_ins import LOCAL_USER, TICKET_PREFIX, take_ticket
+from everstep.http_api.sign_ins import LOCAL_USER, TICKET_PREFIX, BrowserSessions
 from everstep.http_api.tokens import ANY, Tokens, sign_token
 from everstep.runtime.settings import Settings
 from everstep.store.keys import PostgresKeys
@@ -58,6 +58,12 @@ def build_authenticator(settings: Settings, keys: KeyStore) -> Authenticate:
     return Authenticator(tokens, keys)
 
 
+def build_browser_sessions(engine: AsyncEngine, authenticate: Authenticate) -> BrowserSessions:
+    """Return the sessions of browsers, which are bound to what verifies tokens."""
+    tokens = authenticate.tokens if isinstance(authenticate, Authenticator) else None
+    return BrowserSessions(PostgresSignIns(engine), Authority.of(tokens))
+
+
 def build_identity_provider(settings: Settings) -> IdentityProvider | None:
     """Return the identity provider at which people sign in to the console, if one is configured."""
     if settings.auth == "off" or settings.console_client_id is None:
@@ -81,9 +87,9 @@ def channel_signer(settings: Settings) -> Signer | None:
 def build_gateway_access(settings: Settings, engine: AsyncEngine) -> "ApiGatewayAccess":
     """Return the gateway's access control."""
     keys = PostgresKeys(engine)
-    return ApiGatewayAccess(
-        build_authenticator(settings, keys), PostgresStreams(engine), keys, PostgresSignIns(engine)
-    )
+    authenticate = build_authenticator(settings, keys)
+    sessions = build_browser_sessions(engine, authenticate)
+    return ApiGatewayAccess(authenticate, PostgresStreams(engine), keys, sessions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ class ApiGatewayAccess:
     authenticate: Authenticate
     streams: StreamStore
     keys: KeyStore
-    sign_ins: SignInStore
+    browser_sessions: BrowserSessions
 
     async def authenticate_viewer(self, token: str) -> Guest:
         """Return the caller with this token, or with this ticket of a page.
@@ -102,13 +108,11 @@ class ApiGatewayAccess:
             NotAdmitted: The token is not valid.
             StoreUnavailable: The token cannot be checked now.
         """
-        if token.startswith(TICKET_PREFIX):
-            caller = await take_ticket(self.sign_ins, token)
-            if caller is None:
-                raise NotAdmitted("the ticket is not valid; get a new one")
-            return _guest(caller)
         try:
-            caller = await self.authenticate(f"Bearer {token}")
+            if not token.startswith(TICKET_PREFIX):
+                caller = await self.authenticate(f"Bearer {token}")
+            elif (caller := await self.browser_sessions.take_ticket(token)) is None:
+                raise NotAdmitted("the ticket is not valid; get a new one")
         except Refusal as refusal:
             if refusal.status == HTTPStatus.UNAUTHORIZED:
                 raise NotAdmitted(refusal.detail) from None

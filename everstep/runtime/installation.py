@@ -53,6 +53,7 @@ from everstep.store.gateways import PostgresGateways
 from everstep.store.keys import PostgresKeys
 from everstep.store.overview import PostgresOverview
 from everstep.store.sessions import PostgresSessions
+from everstep.store.sign_ins import PostgresSignIns
 from everstep.streams.ordering import OrderedBus
 
 HOW_TO_START = "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS"
@@ -219,6 +220,11 @@ class Installation:
     def keys(self) -> PostgresKeys:
         """The store of idempotency keys and API keys."""
         return PostgresKeys(self.store.engine)
+
+    @property
+    def sign_ins(self) -> PostgresSignIns:
+        """The store of sessions of people in browsers."""
+        return PostgresSignIns(self.store.engine)
 
     @property
     def overview(self) -> OverviewReader:

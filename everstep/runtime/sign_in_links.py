@@ -2,7 +2,6 @@
 
 from everstep.http_api.sign_ins import create_code
 from everstep.runtime.installation import Installation
-from everstep.store.sign_ins import PostgresSignIns
 
 
 async def console_link(installation: Installation, url: str) -> str:
@@ -14,4 +13,4 @@ async def console_link(installation: Installation, url: str) -> str:
     """
     if installation.settings.auth == "off":
         return f"{url}/console/"
-    return f"{url}/console/#code={await create_code(PostgresSignIns(installation.store.engine))}"
+    return f"{url}/console/#code={await create_code(installation.sign_ins)}"

@@ -54,8 +54,12 @@ sign_ins = Table(
     Column("key_id", Uuid, ForeignKey("agent_api_keys.id", ondelete="CASCADE")),
     time_column(),
     time_column("expires_at"),
+    Column("authority", Text),
+    Column("signing_key", Text),
+    Column("user_agent", Text),
     PrimaryKeyConstraint("digest"),
     one_of("kind", *SignInKind),
     Index("agent_sign_ins_by_key", "key_id", postgresql_where=text("key_id IS NOT NULL")),
     Index("agent_sign_ins_expiring", "expires_at"),
+    Index("agent_sign_ins_of_user", "tenant_id", "user_id", text("created_at DESC")),
 )

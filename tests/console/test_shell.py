@@ -177,3 +177,23 @@ def test_another_port_of_the_host_cannot_use_the_session(people: People) -> None
         assert answer.status_code == 401, answer.text
     page.goto(people.installation.console + "agents")
     expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+
+
+def test_a_person_ends_other_sessions_and_signs_out_everywhere(people: People) -> None:
+    """16.2.8"""
+    page, other, third = (people.signed_in("agents", "hal") for _ in range(3))
+    for each in (page, other, third):
+        expect(each.get_by_role("heading", name="Agents")).to_be_visible()
+    page.get_by_role("button", name="hal").click()
+    dialog = page.get_by_role("dialog", name="Signed in as hal")
+    browsers = dialog.get_by_role("list", name="Browsers").get_by_role("listitem")
+    expect(browsers).to_have_count(3)
+    expect(browsers.filter(has_text="this browser")).to_contain_text("Chrome on Linux")
+    assert axe_findings(page) == []
+    browsers.get_by_role("button", name="End").first.click()
+    expect(browsers).to_have_count(2)
+    dialog.get_by_role("button", name="Sign out everywhere").click()
+    expect(page.get_by_label("Token or key")).to_be_visible()
+    for each in (other, third):
+        each.reload()
+        expect(each.get_by_label("Token or key")).to_be_visible()

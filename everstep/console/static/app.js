@@ -11,6 +11,7 @@ import { KeyList } from "./parts/key_list.js";
 import { NoticeList } from "./parts/notice_list.js";
 import { Failure, Loading } from "./parts/page.js";
 import { SignInAgain, SignInPage } from "./parts/sign_in_form.js";
+import { SignInsDialog } from "./parts/sign_ins_dialog.js";
 import { go, href, match, startRouter } from "./router.js";
 import { NAV } from "./routes.js";
 import { signIn, signOut, startSignIn } from "./sign_in.js";
@@ -53,8 +54,8 @@ function Screen() {
   return html`<${module.default} key=${JSON.stringify([found.route.screen, found.params])} params=${found.params} />`;
 }
 
-/** @param {{showKeys: () => void}} props */
-function Navigation({ showKeys }) {
+/** @param {{showKeys: () => void, showSignIns: () => void}} props */
+function Navigation({ showKeys, showSignIns }) {
   const current = match.value?.route.nav;
   const many = openRequests.value?.filter((each) => each.may_decide).length ?? 0;
   const themes = { system: "screen", light: "sun", dark: "moon" };
@@ -79,13 +80,16 @@ function Navigation({ showKeys }) {
       html`<button class="ghost" onClick=${() => signOut().then(closeLive)} title="Sign out" aria-label="Sign out">
         <${Icon} name="leave" />
       </button>`}
-      <span class="who" title=${signIn.value?.scopes.join(" ")}>${signIn.value?.user_id}</span>
+      ${signIn.value?.required
+        ? html`<button class="ghost who" onClick=${showSignIns} title="Your browsers">${signIn.value.user_id}</button>`
+        : html`<span class="who" title=${signIn.value?.scopes.join(" ")}>${signIn.value?.user_id}</span>`}
     </div>
   </nav>`;
 }
 
 function Console() {
   const [hasKeys, setKeys] = useState(false);
+  const [hasSignIns, setSignIns] = useState(false);
   useEffect(() => void readInbox(), []);
   usePoll(readInbox, INBOX_EVERY);
   useKeys([
@@ -95,7 +99,7 @@ function Console() {
   ]);
   return html`<div class="app">
     <a class="skip" href="#main" onClick=${focusMain}>Skip to content</a>
-    <${Navigation} showKeys=${() => setKeys(true)} />
+    <${Navigation} showKeys=${() => setKeys(true)} showSignIns=${() => setSignIns(true)} />
     <main id="main" tabindex="-1">
       ${isAway.value &&
       html`<p class="away" role="alert">The API does not answer. This page shows the last data that it received, and keeps trying.</p>`}
@@ -104,6 +108,7 @@ function Console() {
     <${NoticeList} />
     <${SignInAgain} />
     ${hasKeys && html`<${KeyList} close=${() => setKeys(false)} />`}
+    ${hasSignIns && html`<${SignInsDialog} close=${() => setSignIns(false)} />`}
   </div>`;
 }
 

@@ -144,9 +144,9 @@ export async function signInWithToken(token) {
   accept(await exchange("POST", "sign-in", { token: token.trim() }));
 }
 
-/** Sign out, and forget what this browser kept. */
-export async function signOut() {
-  const signedOut = await exchange("POST", "sign-out", {});
+/** Sign out here or everywhere, and forget what this browser kept. @param {{everywhere?: boolean}} [how] */
+export async function signOut(how = {}) {
+  const signedOut = await exchange("POST", "sign-out", how);
   keepPageKey(null);
   for (const name of Object.keys(localStorage)) if (name.startsWith("everstep.draft.")) localStorage.removeItem(name);
   signIn.value = signedOut;

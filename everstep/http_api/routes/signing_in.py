@@ -2,35 +2,50 @@
 
 from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Annotated
+from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Path, Query, Response
 from starlette.requests import Request
 
 from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
-from everstep.http_api.auth import ANONYMOUS, READ_MARKER, SECRET_MARKER, CallerDep
+from everstep.http_api.auth import ANONYMOUS, READ_MARKER, SECRET_MARKER, CallerDep, acting_user
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
 from everstep.http_api.identity_provider import NO_PROVIDER
-from everstep.http_api.problems import Refusal, authentication_error, not_found
+from everstep.http_api.problems import (
+    Refusal,
+    authentication_error,
+    forbidden,
+    invalid_request,
+    not_found,
+)
 from everstep.http_api.routes.router import ApiDep, router
+from everstep.http_api.schemas.request_bodies import UserName
+from everstep.http_api.schemas.responses import PageResponse
 from everstep.http_api.schemas.sign_in_schemas import (
+    BrowserSessionResponse,
+    EndedSignIns,
     GatewayTicket,
     ProviderAnswer,
     ProviderResponse,
     SignInResponse,
     SignInSent,
+    SignOutSent,
 )
 from everstep.http_api.sign_ins import (
     TICKET_SECONDS,
     BrowserSessions,
     caller_of,
-    create_ticket,
     digest_of,
+    digest_of_request,
     require_own_page,
 )
 
 public_routes = APIRouter(tags=["sign-in"])
 routes = router("sign-in")
+
+SignInId = Annotated[UUID, Path(description="The id of the session in a browser.")]
 
 
 @public_routes.get("/sign-in")
@@ -66,17 +81,71 @@ async def sign_in(body: SignInSent, request: Request, response: Response, api: A
 
 
 @public_routes.post("/sign-out")
-async def sign_out(request: Request, response: Response, api: ApiDep) -> SignInResponse:
-    """End the session of this browser."""
+async def sign_out(
+    request: Request, response: Response, api: ApiDep, body: SignOutSent | None = None
+) -> SignInResponse:
+    """End the session of this browser, or all sessions of its user."""
     require_own_page(request)
-    await _sessions(api).close(request, response)
+    sessions = _sessions(api)
+    if body and body.everywhere and (session := await sessions.find(request)):
+        await sessions.store.end_sessions(session.tenant_id, session.user_id)
+    await sessions.close(request, response)
     return await _describe(api)
+
+
+@routes.get("/agent/sign-ins")
+async def list_sign_ins(
+    request: Request,
+    api: ApiDep,
+    caller: CallerDep,
+    user_id: Annotated[UserName, Query(description="List those of this user.")] = None,
+) -> PageResponse[BrowserSessionResponse]:
+    """List the sessions of people in browsers, newest first, at most 500.
+
+    Callers see their own; with `sessions:all` those of all users of the tenant.
+    """
+    digest = digest_of_request(request)
+    found = await _sessions(api).store.sessions(caller.tenant_id, _user(caller, user_id))
+    return PageResponse(
+        items=[BrowserSessionResponse.of(each, is_current=each.has_digest(digest)) for each in found]
+    )
+
+
+@routes.delete("/agent/sign-ins/{sign_in_id}", status_code=204)
+async def end_sign_in(sign_in_id: SignInId, api: ApiDep, caller: CallerDep) -> None:
+    """End a session of a person in a browser."""
+    store = _sessions(api).store
+    if not await store.end_session(caller.tenant_id, _user(caller, None), sign_in_id):
+        raise not_found("sign-in", sign_in_id)
+
+
+@routes.delete("/agent/sign-ins")
+async def end_sign_ins(
+    api: ApiDep,
+    caller: CallerDep,
+    user_id: Annotated[UserName, Query(description="The user; default: the caller.")] = None,
+    everyone: Annotated[
+        bool, Query(description="End those of all users of the tenant; needs `sessions:all`.")
+    ] = False,
+) -> EndedSignIns:
+    """End all sessions of a user in browsers, with the links and tickets that are not used yet."""
+    if everyone and user_id is not None:
+        raise invalid_request("Send either user_id or everyone")
+    if everyone and not caller.sees_all:
+        raise forbidden("Ending the sessions of all users needs the scope 'sessions:all'")
+    user = None if everyone else acting_user(caller, user_id)
+    return EndedSignIns(ended=[*await _sessions(api).store.end_sessions(caller.tenant_id, user)])
+
+
+def _user(caller: Caller, named: str | None) -> str | None:
+    """The user whose sessions the caller means; None for all users of the tenant."""
+    return acting_user(caller, named) if named is not None else caller.scope.user_id
 
 
 @routes.post("/agent/gateway/ticket", openapi_extra={READ_MARKER: True, SECRET_MARKER: True})
 async def create_gateway_ticket(api: ApiDep, caller: CallerDep) -> GatewayTicket:
     """Create a ticket for one connection to the gateway, for a page whose session is in a cookie."""
-    ticket = await create_ticket(_sessions(api).store, caller)
+    ticket = await _sessions(api).create_ticket(caller)
     return GatewayTicket(ticket=ticket, expires_in=TICKET_SECONDS)
 
 

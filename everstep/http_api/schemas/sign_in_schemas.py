@@ -1,10 +1,11 @@
 """Request and response models of sign-ins in browsers."""
 
 from typing import Self
+from uuid import UUID
 
 from pydantic import ConfigDict, Field, model_validator
 
-from everstep.agent_domain.storage.sign_ins import SignIn
+from everstep.agent_domain.storage.sign_ins import BrowserSession, SignIn
 from everstep.http_api.callers import Caller
 from everstep.http_api.schemas.text import Moment, RequestModel, ResponseModel, Text
 from everstep.http_api.tokens import MAX_TOKEN
@@ -85,6 +86,48 @@ class SignInResponse(ResponseModel):
                 "scopes": list(caller.scopes),
             }
         )
+
+
+class SignOutSent(RequestModel):
+    """What ends when a person signs out."""
+
+    everywhere: bool = Field(default=False, description="End all sessions of the user, in every browser.")
+
+
+class BrowserSessionResponse(ResponseModel):
+    """The session of a person in a browser."""
+
+    id: UUID
+    user_id: str
+    scopes: list[str]
+    roles: list[str]
+    key_id: UUID | None = Field(description="The API key with which the person signed in.")
+    user_agent: str | None = Field(description="The browser, as it named itself.")
+    is_current: bool = Field(description="Whether it is the session of this request.")
+    created_at: Moment
+    expires_at: Moment
+
+    @classmethod
+    def of(cls, session: BrowserSession, *, is_current: bool = False) -> Self:
+        """The response for a stored session."""
+        sign_in = session.sign_in
+        return cls(
+            id=session.id,
+            user_id=sign_in.user_id,
+            scopes=[*sign_in.scopes],
+            roles=[*sign_in.roles],
+            key_id=sign_in.key_id,
+            user_agent=sign_in.user_agent,
+            is_current=is_current,
+            created_at=session.created_at,
+            expires_at=sign_in.expires_at,
+        )
+
+
+class EndedSignIns(ResponseModel):
+    """The sessions that a request ended."""
+
+    ended: list[UUID]
 
 
 class GatewayTicket(ResponseModel):

@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from uuid import UUID, uuid4
 
 from click.testing import CliRunner, Result
 
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.ids import DEFAULT_TENANT
+from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.cli.main import commands
 from everstep.client.client import Client, Execution
@@ -16,6 +20,7 @@ from everstep.client.temporal_entry import TemporalEntry
 from everstep.runtime.agents import AgentBook, load_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
+from everstep.store.sign_ins import PostgresSignIns
 from tests.acceptance.harness import Installation, until_pause
 from tests.services import Servers, make_database
 
@@ -89,6 +94,13 @@ class CommandLine:
         execution = await self.client_of(tenant).start("clerk", message)
         await until_pause(execution)
         return execution
+
+    async def open_browser_session(self, user_id: str, tenant: str = DEFAULT_TENANT) -> UUID:
+        """Store the session of a person in a browser; return its id."""
+        store, digest = PostgresSignIns(self.installation.store.engine), sha256(uuid4().bytes).hexdigest()
+        sign_in = SignIn(tenant, user_id, datetime.now(UTC) + timedelta(hours=1), user_agent="Browser/1")
+        await store.add_sign_in(SignInKind.SESSION, digest, sign_in)
+        return UUID(digest[:32])
 
     @asynccontextmanager
     async def open_worker(self) -> AsyncGenerator[None]:

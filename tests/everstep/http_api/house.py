@@ -21,6 +21,7 @@ from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Sessions
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import Authenticator
+from everstep.http_api.authorities import Authority
 from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.dependencies import Api, Logs
 from everstep.http_api.sign_ins import BrowserSessions
@@ -78,9 +79,14 @@ class ApiSetup:
             Authenticator(Tokens(SECRET), self.keys),
             Signer("everstep", "hush"),
             allowed_origins=(ORIGIN,),
-            browser_sessions=BrowserSessions(PostgresSignIns(self.keys.engine)),
+            browser_sessions=self.browser_sessions,
             logs=Logs(_no_log, PostgresStreams(self.keys.engine)),
         )
+
+    @property
+    def browser_sessions(self) -> BrowserSessions:
+        """The sessions of browsers."""
+        return BrowserSessions(PostgresSignIns(self.keys.engine), Authority.of(Tokens(SECRET)))
 
     @property
     def reconciler(self) -> Reconciler:

@@ -112,11 +112,22 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "attachment_id": file["id"],
         "message_id": answer["id"],
         "agent": "clerk",
+        "sign_in_id": await sign_in_with_browser(person),
         "thread_id": booking,
         "chat_id": booking,
     }
     ids["digest"] = request["args_digest"]
     return OwnObjects(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
+
+
+async def sign_in_with_browser(person: ApiCaller) -> str:
+    """The id of a new session of this person in a browser."""
+    token = person.http.headers["Authorization"].removeprefix("Bearer ")
+    transport = httpx2.ASGITransport(person.app)
+    async with httpx2.AsyncClient(transport=transport, base_url=person.http.base_url) as browser:
+        assert (await browser.post("/sign-in", json={"token": token})).is_success
+    (session,) = (await person.get("/agent/sign-ins"))["items"]
+    return session["id"]
 
 
 def is_chat_stream(address: str) -> bool:
@@ -164,6 +175,7 @@ async def stored_objects(person: ApiCaller, theirs: OwnObjects) -> Any:
         await person.get("/agent/executions"),
         await person.get("/agent/inbox"),
         await person.get("/agent/feedback"),
+        await person.get("/agent/sign-ins"),
     ]
 
 

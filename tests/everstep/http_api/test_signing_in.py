@@ -19,7 +19,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
 from everstep.http_api.api_keys import create_key
 from everstep.http_api.identity_provider import IdentityProvider
-from everstep.http_api.sign_ins import PAGE_KEY_HEADER, create_code, create_ticket, digest_of, take_ticket
+from everstep.http_api.sign_ins import PAGE_KEY_HEADER, create_code, digest_of
 from everstep.runtime.authorization import build_identity_provider
 from everstep.runtime.settings import Settings
 from everstep.store.sign_ins import PostgresSignIns
@@ -136,7 +136,7 @@ async def test_a_revoked_key_ends_its_sessions(api_setup: ApiSetup, app: FastAPI
 
         await api_setup.keys.revoke_key(api_setup.tenant, made.key.id)
         assert_problem(await http.get("/agent/inbox"), 401)
-        assert await take_ticket(store_of(api_setup), ticket) is None
+        assert await api_setup.browser_sessions.take_ticket(ticket) is None
 
 
 async def test_a_ticket_is_not_stored_with_the_key_of_its_request(api_setup: ApiSetup, app: FastAPI) -> None:
@@ -213,18 +213,18 @@ async def test_the_cookie_is_secure_over_https(api_setup: ApiSetup, app: FastAPI
 
 async def test_a_ticket_is_good_for_one_connection(api_setup: ApiSetup) -> None:
     """16.2.4: and for nothing else."""
-    store, api = store_of(api_setup), api_setup.api
+    sessions, api = api_setup.browser_sessions, api_setup.api
     caller = await api.authenticate(f"Bearer {api_setup.token('ann', 'approve')}")
-    ticket = await create_ticket(store, caller)
+    ticket = await sessions.create_ticket(caller)
 
     async with browser(make_app(api)) as http:
         answer = await http.get("/agent/inbox", headers={"Authorization": f"Bearer {ticket}"})
         assert_problem(answer, 401)
         assert_problem(await sign_in(http, code=ticket), 401)
-    found = await take_ticket(store, ticket)
+    found = await sessions.take_ticket(ticket)
     assert found is not None
     assert (found.user_id, found.tenant_id, found.scopes) == ("ann", api_setup.tenant, ("approve",))
-    assert await take_ticket(store, ticket) is None
+    assert await sessions.take_ticket(ticket) is None
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from everstep.runtime.authorization import ApiGatewayAccess, build_gateway_acces
 from everstep.runtime.settings import Settings
 from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseUnreachable
-from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
 from tests.everstep.http_api.house import SECRET, ApiSetup, MakeCaller
 
@@ -65,7 +64,7 @@ async def test_without_authentication_every_viewer_is_accepted(api_setup: ApiSet
         allow_all(),
         PostgresStreams(api_setup.keys.engine),
         api_setup.keys,
-        PostgresSignIns(api_setup.keys.engine),
+        api_setup.browser_sessions,
     )
 
     assert (
@@ -83,7 +82,7 @@ async def test_an_unreachable_provider_is_not_a_refusal(api_setup: ApiSetup) -> 
         raise_unreachable,
         PostgresStreams(api_setup.keys.engine),
         api_setup.keys,
-        PostgresSignIns(api_setup.keys.engine),
+        api_setup.browser_sessions,
     )
 
     with pytest.raises(StoreUnavailable, match="identity provider"):
