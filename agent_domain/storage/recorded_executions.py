@@ -94,6 +94,8 @@ class RecordFilter:
     """Only executions that were accepted at this time or later."""
     until: datetime | None = None
     """Only executions that were accepted before this time."""
+    execution_id: UUID | None = None
+    """Only this execution."""
 
     def __post_init__(self) -> None:
         for at in (self.since, self.until):

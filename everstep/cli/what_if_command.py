@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 
 import click
@@ -14,6 +15,7 @@ from everstep.agent_domain.storage.recorded_executions import RecordFilter
 from everstep.agent_domain.what_if.policy_change import PolicyChange, parse_criterion, parse_price
 from everstep.agent_domain.what_if.repeating import ChangedEnd
 from everstep.cli.command import command, warn, with_agents
+from everstep.cli.id_arguments import parse_execution_id
 from everstep.cli.times import since_option, until_option
 from everstep.cli.what_if_output import CsvOutput, JsonOutput, Output, ProgressLine, TableOutput
 from everstep.client.what_if import WhatIf
@@ -25,6 +27,7 @@ _SECONDS = click.FloatRange(0, min_open=True)
 
 
 @click.command("what-if")
+@click.option("--execution", metavar="ID", help="Only this execution.")
 @click.option("--agent", help="Only executions of this agent.")
 @since_option
 @until_option
@@ -76,6 +79,7 @@ _SECONDS = click.FloatRange(0, min_open=True)
 async def what_if(  # noqa: PLR0913 -- one argument for each option
     settings: Settings,
     *,
+    execution: str | None,
     agent: str | None,
     since: datetime | None,
     until: datetime | None,
@@ -127,6 +131,9 @@ async def what_if(  # noqa: PLR0913 -- one argument for each option
     async with open_installation(settings, "everstep what-if") as installation:
         # Loading the agents registers their criteria.
         _ = installation.book
+        if execution is not None:
+            only = await parse_execution_id(execution, installation.client)
+            wanted = replace(wanted, execution_id=only)
         examination = WhatIf(installation.store, Scope(), change, wanted, limit, cursor)
         await _examine(examination, printer, with_undetermined=with_undetermined)
 

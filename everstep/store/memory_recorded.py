@@ -51,6 +51,8 @@ class MemoryRecords(MemoryBase):
                 continue
             if wanted.agent is not None and each.spec.agent != wanted.agent:
                 continue
+            if wanted.execution_id is not None and each.ref.execution_id != wanted.execution_id:
+                continue
             if wanted.status is not None and each.status is not wanted.status:
                 continue
             is_early = wanted.since is not None and each.created_at < wanted.since

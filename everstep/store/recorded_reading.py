@@ -87,6 +87,7 @@ def _filter_values(scope: Scope, wanted: RecordFilter) -> dict[str, Any]:
         "status": wanted.status and str(wanted.status),
         "since": wanted.since,
         "until": wanted.until,
+        "execution_id": wanted.execution_id,
     }
 
 

@@ -6,6 +6,7 @@ _WANTED = """
      WHERE tenant_id = :tenant_id
        AND (CAST(:user_id AS text) IS NULL OR user_id = :user_id)
        AND (CAST(:agent AS text) IS NULL OR agent_type = :agent)
+       AND (CAST(:execution_id AS uuid) IS NULL OR id = :execution_id)
        AND (CAST(:status AS text) IS NULL OR status = :status)
        AND (CAST(:since AS timestamptz) IS NULL OR created_at >= :since)
        AND (CAST(:until AS timestamptz) IS NULL OR created_at < :until)"""

@@ -135,7 +135,7 @@ def test_an_execution_shows_its_parts_over_time(people: People) -> None:
     ).to_be_visible()
     assert "step=1" in page.url
     expect(page.get_by_role("link", name="chief/aide")).to_have_count(2)
-    page.get_by_text("Ledger", exact=True).click()
+    page.get_by_text("Ledger", exact=False).click()
     expect(page.get_by_text("accepted").first).to_be_visible()
     assert axe_findings(page) == []
     expect(page.get_by_role("link", name="Temporal")).to_have_attribute(
@@ -258,6 +258,35 @@ def test_a_slider_shows_what_another_limit_would_have_changed(people: People) ->
     expect(row).to_contain_text("earlier")
     expect(row).to_contain_text("step 1")
     assert "max_steps=1" in page.url
+    row.get_by_role("button", name="Save as test…").click()
+    saved = page.get_by_role("dialog", name="Save as a test")
+    assert axe_findings(page) == []
+    with page.expect_download() as download:
+        saved.get_by_role("link", name="test_clerk_").click()
+    assert "def test_" in download.value.path().read_text()
+    expect(saved).to_contain_text(f"pytest tests/runs/{download.value.suggested_filename}")
+
+
+def test_policies_are_changed_over_one_execution(people: People) -> None:
+    """16.5.5: from its page, with the right of the person."""
+    sent = begin(people.installation, "export a.csv")
+    page = people.signed_in(f"executions/{sent['execution_id']}")
+    page.get_by_role("link", name="What if…").click()
+    page.get_by_label("After a failure").select_option("retry_all")
+    expect(page.get_by_text("This execution would have ended as it did.")).to_be_visible()
+    page.get_by_role("checkbox", name="Budget in steps").check()
+    page.get_by_label("Budget in steps, exact").fill("1")
+    page.get_by_label("Budget in steps, exact").press("Enter")
+    expect(page.get_by_text("This execution would have ended differently.")).to_be_visible()
+    page.get_by_role("checkbox", name="tokens", exact=True).check()
+    assert "error_policy=retry_all&budget_steps=1&without=TokenUsageLimit" in page.url
+    page.reload()
+    expect(page.get_by_text("This execution would have ended differently.")).to_be_visible()
+    assert axe_findings(page) == []
+
+    ann = people.signed_in(page.url.removeprefix(people.installation.console), "ann")
+    expect(ann.get_by_text("The execution does not exist, or you may not see it.")).to_be_visible()
+    expect(ann.get_by_role("button", name="Save as test…")).to_have_count(0)
 
 
 def test_two_executions_are_compared_and_an_agent_is_tried(people: People) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Annotated
+from uuid import UUID
 
 from pydantic import ConfigDict, Field
 
@@ -38,6 +39,7 @@ class WhatIfSent(RequestModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"max_steps": 10, "agent": "travel-desk"}]})
 
+    execution_id: Annotated[UUID | None, Field(description="Only this execution.")] = None
     agent: Annotated[Text | None, Field(max_length=200)] = None
     since: Instant | None = None
     until: Instant | None = None
@@ -87,7 +89,7 @@ class WhatIfSent(RequestModel):
     @property
     def wanted(self) -> RecordFilter:
         """Which executions are examined."""
-        return RecordFilter(self.agent, self.status, self.since, self.until)
+        return RecordFilter(self.agent, self.status, self.since, self.until, self.execution_id)
 
 
 class ChangedRun(ResponseModel):
@@ -120,6 +122,9 @@ class WhatIfResponse(ResponseModel):
     cost_saved: float | None = Field(description="In US dollars; null if the cost of a part is unknown.")
     seconds_saved: float = Field(description="Seconds of work.")
     executions: list[ChangedRun] = Field(description="Those that differ.")
+    reasons: dict[str, int] = Field(
+        description="Why executions are undetermined, and how many for each reason."
+    )
     next_cursor: str | None = Field(description="The `cursor` of the next part; null at the end.")
 
     @classmethod
@@ -128,4 +133,4 @@ class WhatIfResponse(ResponseModel):
     ) -> "WhatIfResponse":
         """The response for a part of the executions."""
         runs = [ChangedRun.model_validate(comparison_data(each)) for each in differing]
-        return cls(**report.to_dict(), executions=runs, next_cursor=cursor)
+        return cls(**report.to_dict(), executions=runs, reasons=dict(report.reasons), next_cursor=cursor)

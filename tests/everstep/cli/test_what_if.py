@@ -51,6 +51,8 @@ async def test_a_run_that_parts_is_shown_as_table_json_and_csv(desk: CommandLine
     header, line = csv.reader((await desk.run_command(*options, "--csv")).stdout.splitlines())
     assert dict(zip(header, line, strict=True))["id"] == name
 
+    of_one = ("what-if", "--execution", name, "--json")
+    assert json.loads(await desk.output_of(*of_one))["examined"] == 1
     lines = await desk.output_of(*options)
     assert f"{name}  clerk  earlier       after step 0: stopped: the step limit was reached" in lines
     assert "ended earlier  1\n" in lines

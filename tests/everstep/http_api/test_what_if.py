@@ -26,7 +26,10 @@ async def test_a_caller_examines_its_own_executions_and_a_service_those_of_the_t
     assert (run["id"], run["parts_at_step"]) == (sent[1]["execution_id"], 0)
     rest = await ann.post("/agent/what-if", no_step | {"cursor": report["next_cursor"]})
     assert [each["id"] for each in rest["executions"]] == [sent[0]["execution_id"]]
-    assert ben is not service
+    one = no_step | {"execution_id": sent[0]["execution_id"]}
+    for person, differing in ((ann, 1), (ben, 0), (service, 1)):
+        report = await person.post("/agent/what-if", one)
+        assert (report["examined"], report["differing"], report["reasons"]) == (differing, differing, {})
     del work
 
 

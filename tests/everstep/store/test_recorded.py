@@ -125,15 +125,18 @@ class TestPages:
         ann = a_ref()
         await store.accept(a_new_execution(ann, agent="clerk", user_id="ann"))
         await store.accept(a_new_execution(a_ref(), user_id="bob"))
-        await store.accept(a_new_execution(a_ref(tenant=OTHERS), user_id="ann"))
+        foreign = a_ref(tenant=OTHERS)
+        await store.accept(a_new_execution(foreign, user_id="ann"))
         for scope, wanted in (
             (Scope(TENANT, "ann"), RecordFilter()),
             (Scope(TENANT), RecordFilter(agent="clerk")),
+            (Scope(TENANT), RecordFilter(execution_id=ann.execution_id)),
         ):
             assert [row.ref for row in (await store.load_records(scope, wanted)).rows] == [ann]
             assert await store.count_records(scope, wanted) == 1
         for empty in (
             RecordFilter(status=ExecutionStatus.FAILED),
+            RecordFilter(execution_id=foreign.execution_id),
             RecordFilter(since=AT + timedelta(days=99_999)),
             RecordFilter(until=AT - timedelta(days=1)),
         ):

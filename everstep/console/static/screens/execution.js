@@ -6,6 +6,7 @@ import { html, useState } from "../lib.js";
 import { useLoad } from "../load.js";
 import { done, failed } from "../notices.js";
 import { Badge, Status } from "../parts/badge.js";
+import { ExportDialog } from "../parts/export_dialog.js";
 import { ForkDialog } from "../parts/fork_dialog.js";
 import { Inspector } from "../parts/inspector.js";
 import { Markdown } from "../parts/markdown.js";
@@ -63,6 +64,7 @@ function Detail({ id, kind, stream }) {
   const version = useChanges(log);
   const { data, error, reload } = useLoad((signal) => read(id, signal), [id], { fresh: version });
   const [forking, fork] = useState(/** @type {number | null} */ (null));
+  const [isExporting, setExporting] = useState(false);
   const step = query.value.has("step") ? Number(query.value.get("step")) : undefined;
   if (error && !data) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} />`;
@@ -72,7 +74,7 @@ function Detail({ id, kind, stream }) {
   const note = html`<${Status} status=${execution.status} reason=${execution.stop_reason} /> <span>${execution.agent}</span> · <span>for ${execution.user_id ?? "no user"}</span> · <${Took} from=${execution.started_at} to=${execution.completed_at} /> · <span>${count(totalTokens(execution.usage))} tokens</span> · <span>${usd(execution.tree_cost_usd ?? execution.cost_usd)}</span>`;
   return html`<div class="execution">
     <div class="execution-main">
-      <${Page} title=${`Execution ${id.slice(0, 8)}`} note=${note} actions=${html`<${Actions} execution=${execution} last=${steps.at(-1)?.number ?? 0} step=${step} fork=${fork} reload=${reload} />`} wide>
+      <${Page} title=${`Execution ${id.slice(0, 8)}`} note=${note} actions=${html`<${Actions} execution=${execution} last=${steps.at(-1)?.number ?? 0} step=${step} fork=${fork} save=${() => setExporting(true)} reload=${reload} />`} wide>
         <section class="panel"><p class="because-end">${because}</p>
           ${execution.error_message && html`<p class="error" dir="auto">${execution.error_message}</p>`}</section>
         ${open.map((/** @type {any} */ each) => html`<section class="panel card request-row" key=${each.id}><${RequestCard} request=${each} decided=${reload} hasKeys /></section>`)}
@@ -87,11 +89,12 @@ function Detail({ id, kind, stream }) {
     </div>
     <aside class="session-side" aria-label="Inspector"><${Inspector} execution=${id} step=${step} version=${version} events=${log.held()} /></aside>
     ${forking !== null && html`<${ForkDialog} execution=${id} step=${forking} close=${() => fork(null)} />`}
+    ${isExporting && html`<${ExportDialog} execution=${id} close=${() => setExporting(false)} />`}
   </div>`;
 }
 
-/** @param {{execution: any, last: number, step: number | undefined, fork: (step: number) => void, reload: () => void}} props */
-function Actions({ execution, last, step, fork, reload }) {
+/** @param {{execution: any, last: number, step: number | undefined, fork: (step: number) => void, save: () => void, reload: () => void}} props */
+function Actions({ execution, last, step, fork, save, reload }) {
   const isOver = ENDS.has(execution.status);
   const act = async (/** @type {string} */ name, /** @type {string} */ said) => {
     try {
@@ -103,12 +106,14 @@ function Actions({ execution, last, step, fork, reload }) {
       failed(sentence(error));
     }
   };
-  const { mayWrite, mayCommand } = rights.value;
+  const { mayWrite, mayCommand, seesAll } = rights.value;
   const ui = signIn.value?.temporal_workflows_url;
   return html`
     ${execution.session_id && html`<a class="button" href=${href(`sessions/${execution.session_id}`)}>Session</a>`}
     ${execution.parent_execution_id && html`<a class="button" href=${href(`executions/${execution.parent_execution_id}`)}>Parent</a>`}
     ${ui && html`<a class="button" href=${`${ui}/agent-execution%2F${execution.id}`} target="_blank" rel="noopener">Temporal</a>`}
+    ${last > 0 && html`<a class="button" href=${href(`what-if?execution=${execution.id}`)}>What if…</a>`}
+    ${seesAll && last > 0 && html`<button onClick=${save}>Save as test…</button>`}
     ${mayWrite && !execution.parent_execution_id && last > 0 && html`<button onClick=${() => fork(step ?? last)}>Fork…</button>`}
     ${mayWrite && execution.status === "failed" && html`<button onClick=${() => act("retry", "It continues in a new execution.")}>Retry</button>`}
     ${mayWrite && execution.status === "running" && html`<button onClick=${() => act("pause", "It pauses once its running calls are done.")}>Pause</button>`}
@@ -135,7 +140,7 @@ function Branch({ execution }) {
 function Ledger({ id }) {
   const [isOpen, setOpen] = useState(false);
   return html`<section class="panel"><details onToggle=${(/** @type {any} */ event) => setOpen(event.currentTarget.open)}>
-    <summary>Ledger</summary>${isOpen && html`<${Entries} id=${id} />`}</details></section>`;
+    <summary>Ledger <span class="note">every fact and decision, in a chain of hashes that shows later changes</span></summary>${isOpen && html`<${Entries} id=${id} />`}</details></section>`;
 }
 
 /** @param {{id: string}} props */

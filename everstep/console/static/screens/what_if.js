@@ -1,34 +1,25 @@
-/** What other limits would have changed in past executions, without asking a model. */
+/** What another policy would have changed in past executions, without asking a model. */
 
 import { post, sentence } from "../api.js";
 import { compact, count, duration, plural, usd } from "../format.js";
 import { html, useEffect, useState } from "../lib.js";
 import { Badge } from "../parts/badge.js";
+import { ExportDialog } from "../parts/export_dialog.js";
 import { Empty, Failure, Page } from "../parts/page.js";
+import { policyChange, PolicyForm } from "../parts/policy_form.js";
 import { Table } from "../parts/table.js";
 import { href, query, setQuery } from "../router.js";
+import { rights } from "../sign_in.js";
 
 export const title = "What-if";
 
-/** @type {[string, string, number, number][]} */
-const SLIDERS = [
-  ["max_steps", "Maximum steps", 1, 60],
-  ["max_tokens", "Maximum tokens", 1000, 500_000],
-  ["max_retries", "Maximum failures in a row", 0, 10],
-  ["repeated_call_limit", "Maximum identical calls in a row", 2, 50],
-];
 const SOON = 250;
 const LAST = [50, 200, 1000];
 
-/** The other policy, from the address. */
-function changes() {
-  return Object.fromEntries(SLIDERS.map(([name]) => [name, query.value.get(name)]).filter(([, value]) => value !== null).map(([name, value]) => [name, Number(value)]));
-}
-
-/** @param {{[name: string]: number}} change @param {number} limit */
-function useWhatIf(change, limit) {
+/** @param {{[name: string]: unknown}} change @param {{[name: string]: unknown}} wanted */
+function useWhatIf(change, wanted) {
   const [state, setState] = useState(/** @type {{data?: any, error?: string, isBusy: boolean}} */ ({ isBusy: false }));
-  const body = JSON.stringify({ ...change, limit, ...(query.value.get("agent") && { agent: query.value.get("agent") }) });
+  const body = JSON.stringify({ ...change, ...wanted });
   useEffect(() => {
     if (Object.keys(change).length === 0) {
       setState({ isBusy: false });
@@ -52,39 +43,50 @@ function useWhatIf(change, limit) {
 }
 
 export default function WhatIf() {
-  const change = changes();
   const limit = Number(query.value.get("last") ?? 200);
-  const { data, error, isBusy } = useWhatIf(change, limit);
-  return html`<${Page} title="What-if" note="Past executions under other limits. Their recorded decisions are repeated; no model is called.">
+  const execution = query.value.get("execution");
+  const agent = query.value.get("agent");
+  const wanted = execution ? { execution_id: execution } : { limit, ...(agent && { agent }) };
+  const { data, error, isBusy } = useWhatIf(policyChange(), wanted);
+  const [exported, setExported] = useState(/** @type {string | null} */ (null));
+  return html`<${Page} title="What-if" note="How past executions would have ended under another policy. Their recorded decisions are repeated; no model is called, and nothing is changed.">
     <section class="panel card sliders">
-      ${SLIDERS.map(([name, label, least, most]) => html`<${Slider} key=${name} name=${name} label=${label} least=${least} most=${most} value=${change[name]} />`)}
-      <label class="field"><span>Over the last</span><select onChange=${(/** @type {any} */ event) => setQuery({ last: event.currentTarget.value })}>
-        ${LAST.map((each) => html`<option value=${each} selected=${each === limit}>${each} executions</option>`)}</select></label>
-      <label class="field"><span>Agent</span><input placeholder="any" value=${query.value.get("agent") ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ agent: event.currentTarget.value })} /></label>
+      <${PolicyForm} />
+      ${execution
+        ? html`<p class="one-execution">Over the execution <a href=${href(`executions/${execution}`)}><code>${execution.slice(0, 8)}</code></a>
+            <button class="link" onClick=${() => setQuery({ execution: null })}>Examine all executions</button></p>`
+        : html`<div class="field-row"><label class="field"><span>Over the last</span><select onChange=${(/** @type {any} */ event) => setQuery({ last: event.currentTarget.value })}>
+            ${LAST.map((each) => html`<option value=${each} selected=${each === limit}>${each} executions</option>`)}</select></label>
+          <label class="field"><span>Agent</span><input placeholder="any" value=${agent ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ agent: event.currentTarget.value })} /></label></div>`}
     </section>
     ${error && html`<${Failure} error=${error} />`}
-    ${!data && !error && html`<${Empty} icon="sliders" title=${isBusy ? "Repeating the decisions…" : "Move a slider"}>It shows which executions would have ended differently, and what that saves.<//>`}
-    ${data && html`<div aria-busy=${isBusy}><${Result} data=${data} /></div>`}
+    ${!data && !error && html`<${Empty} icon="sliders" title=${isBusy ? "Repeating the decisions…" : "Change a limit"}>${execution ? "The result shows whether this execution would have ended differently, and after which step." : "The result shows which executions would have ended differently, and what that saves."}<//>`}
+    ${data && html`<div aria-busy=${isBusy}><${Result} data=${data} isOne=${Boolean(execution)} save=${rights.value.seesAll && setExported} /></div>`}
+    ${exported && html`<${ExportDialog} execution=${exported} close=${() => setExported(null)} />`}
   <//>`;
 }
 
-/** @param {{name: string, label: string, least: number, most: number, value: number | undefined}} props */
-function Slider({ name, label, least, most, value }) {
-  const set = (/** @type {string | null} */ next) => setQuery({ [name]: next });
-  return html`<div class="slider">
-    <label class="check"><input type="checkbox" checked=${value !== undefined} onChange=${() => set(value === undefined ? String(Math.round((least + most) / 4)) : null)} /> ${label}</label>
-    <input type="range" aria-label=${label} min=${least} max=${most} step=${Math.max(1, Math.round((most - least) / 500))} disabled=${value === undefined} value=${value ?? most}
-      onInput=${(/** @type {any} */ event) => set(event.currentTarget.value)} />
-    <span class="number mono">${value === undefined ? "unchanged" : count(value)}</span>
-  </div>`;
+/** @param {any} data @param {boolean} isOne */
+function headline(data, isOne) {
+  if (data.examined === 0) return isOne ? "The execution does not exist, or you may not see it." : "No executions match.";
+  if (isOne && data.undetermined > 0) return "The record does not say how this execution would have ended.";
+  if (isOne) return data.differing ? "This execution would have ended differently." : "This execution would have ended as it did.";
+  const known = data.examined - data.undetermined;
+  if (known === 0) return `The records of these ${plural(data.examined, "execution")} do not say how they would have ended.`;
+  if (data.differing === 0) return known === data.examined ? `All ${count(known)} examined executions would have ended as they did.` : `${plural(known, "execution")} would have ended as they did; for ${count(data.undetermined)} others, the records do not say.`;
+  return `${plural(data.differing, "execution")} of ${count(data.examined)} would have ended differently: ${count(data.ended_earlier)} earlier, ${count(data.ended_later)} later.`;
 }
 
-/** @param {{data: any}} props */
-function Result({ data }) {
-  return html`<section class="panel"><p class="because-end">${data.differing === 0 ? `All ${count(data.examined)} examined executions would have ended as they did.` : `${plural(data.differing, "execution")} of ${count(data.examined)} would have ended differently: ${count(data.ended_earlier)} earlier, ${count(data.ended_later)} later.`}</p>
-      <dl class="totals"><div><dt>Tokens saved</dt><dd>${compact(data.tokens_saved)}</dd></div><div><dt>Cost saved</dt><dd>${usd(data.cost_saved)}</dd></div><div><dt>Work saved</dt><dd>${duration(data.seconds_saved * 1000)}</dd></div><div><dt>Unknown</dt><dd>${count(data.undetermined)}</dd></div></dl></section>
+/** @param {{data: any, isOne: boolean, save: false | ((id: string) => void)}} props */
+function Result({ data, isOne, save }) {
+  return html`<section class="panel"><p class="because-end">${headline(data, isOne)}</p>
+      <dl class="totals"><div><dt>Tokens saved</dt><dd>${compact(data.tokens_saved)}</dd></div><div><dt>Cost saved</dt><dd>${usd(data.cost_saved)}</dd></div>
+        <div><dt title="Time in which models and tools were at work">Working time saved</dt><dd>${duration(data.seconds_saved * 1000)}</dd></div>
+        ${!isOne && html`<div><dt title="The record does not say how these would have ended">Cannot be determined</dt><dd>${count(data.undetermined)}</dd></div>`}</dl>
+      ${Object.entries(data.reasons).map(([reason, many]) => html`<p class="note">${isOne ? "" : `${count(many)}: `}${reason}.</p>`)}</section>
     ${data.executions.length > 0 &&
-    html`<${Table} label="Executions that would differ"><thead><tr><th>Execution</th><th>Agent</th><th>Ends</th><th>Diverges after</th><th>Because</th><th class="number">Tokens</th></tr></thead>
-      <tbody>${data.executions.map((/** @type {any} */ each) => html`<tr key=${each.id}><td><a href=${href(`executions/${each.id}?step=${each.parts_at_step}`)}><code>${each.id.slice(0, 8)}</code></a></td><td>${each.agent}</td>
-        <td><${Badge} tone=${each.verdict === "earlier" ? "warn" : "busy"}>${each.verdict}<//></td><td class="nowrap">step ${each.parts_at_step}</td><td>${each.because}${each.note && html` <span class="quiet">${each.note}</span>`}</td><td class="number">${compact(each.tokens_saved)}</td></tr>`)}</tbody><//>`}`;
+    html`<${Table} label="Executions that would differ"><thead><tr><th>Execution</th><th>Agent</th><th>Ends</th><th>Diverges after</th><th>Because</th><th class="number">Tokens saved</th>${save && html`<th><span class="hidden-text">Save</span></th>`}</tr></thead>
+      <tbody>${data.executions.map((/** @type {any} */ each) => html`<tr key=${each.id}><td><a href=${href(`executions/${each.id}${each.parts_at_step ? `?step=${each.parts_at_step}` : ""}`)}><code>${each.id.slice(0, 8)}</code></a></td><td>${each.agent}</td>
+        <td><${Badge} tone=${each.verdict === "earlier" ? "warn" : "busy"}>${each.verdict === "otherwise" ? "differently" : each.verdict}<//></td><td class="nowrap">step ${each.parts_at_step}</td><td>${each.because}${each.note && html` <span class="quiet">${each.note}</span>`}</td><td class="number">${compact(each.tokens_saved)}</td>
+        ${save && html`<td><button onClick=${() => save(each.id)}>Save as test…</button></td>`}</tr>`)}</tbody><//>`}`;
 }
