@@ -8,10 +8,12 @@ from temporalio import activity
 
 from everstep.activities.agents import AgentProvider, OnEnd, ignore_end
 from everstep.activities.approval_expiry import expire_approvals
+from everstep.activities.brief_inference import BriefInference
 from everstep.activities.call_records import DEFAULT_DISCLOSURE
 from everstep.activities.contracts import (
     EXPIRE,
     INFER,
+    INFER_BRIEFLY,
     PROCESS,
     REQUEST_CANCEL,
     RUN_TOOL,
@@ -64,6 +66,7 @@ class AgentActivities:
         self.inference = InferenceRunner(
             store, agents, self.tool_runner, texts, strike, start_delay=start_delay, disclosure=disclosure
         )
+        self.brief_inference = BriefInference(self.inference.infer)
         self.processor_runner = ProcessorRunner(store, agents, strike, disclosure)
         self.store = store
         self.status_writer = StatusWriter(store, agents, strike, on_end, disclosure)
@@ -73,7 +76,13 @@ class AgentActivities:
     async def infer(self, request: InferInput) -> StepFacts:
         """Run one model call; recorded once and paid for once."""
         with heartbeat():
-            return await self.inference.infer(request)
+            return await self.brief_inference.finish(request)
+
+    @activity.defn(name=INFER_BRIEFLY)
+    @redact_errors
+    async def infer_briefly(self, request: InferInput) -> StepFacts | None:
+        """Run one model call if it is short; None if it continues, and `infer` has to wait for it."""
+        return await self.brief_inference.start(request)
 
     @activity.defn(name=RUN_TOOL)
     @redact_errors

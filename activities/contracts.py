@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.agents.plan import ExecutionPlan, Profile
 from everstep.agent_domain.checks import require_integer_at_least
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import Budget, ExhaustedBudget
@@ -34,6 +34,7 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.tools import Effect
 from everstep.agent_domain.values import EMPTY, FrozenDict
 
+INFER_BRIEFLY = "infer_briefly"
 INFER, RUN_TOOL, PROCESS, SETTLE, EXPIRE = "infer", "run_tool", "process", "settle", "expire"
 REQUEST_CANCEL = "request_cancel"
 SPAWN, REPORT, CLOSE = "spawn", "report", "close"
@@ -61,6 +62,7 @@ class InferInput:
     """Whether the model has to answer now, without tools."""
     clock: tuple[float, float] | None = None
     """The seconds since the run began or was resumed, and those of work, when the step was decided."""
+    profile: Profile = Profile.REGULAR
 
     def __post_init__(self) -> None:
         require_integer_at_least("number", self.number, 1)

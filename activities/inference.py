@@ -27,6 +27,7 @@ from everstep.activities.text_checkpoints import TextCheckpoints
 from everstep.activities.tool_runner import ToolRunner
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import Reply, StepDriver
+from everstep.agent_domain.agents.plan import Profile
 from everstep.agent_domain.capabilities.approvals import ApprovalRule, args_digest
 from everstep.agent_domain.capabilities.questions import request_data
 from everstep.agent_domain.errors import RETRYABLE, ModelError
@@ -101,14 +102,7 @@ class InferenceRunner:
             raise exhausted_failure(error.budget) from None
 
     async def _infer(self, request: InferInput) -> StepFacts:
-        begin = self._step_start(request)
-        # Recorded with the start of the step: that the execution runs, which messages the step reads, and
-        # which attempt is void. Without any of these the start need not be recorded first.
-        is_written = request.number == 1 or request.hears > 0 or begin.attempt > 1
-        if is_written:
-            started = await self.store.begin_step(begin)
-        else:
-            started = await self.store.preview_step(request.ref, request.number)
+        begin, started, is_written = await self._open_step(request)
         begin = replace(begin, known=started.material)
         spec = started.material.spec
         definition = find_agent(self.agents, spec.agent)
@@ -127,7 +121,11 @@ class InferenceRunner:
         ) as live:
 
             async def record_start() -> None:
-                live.on_start(await self.store.begin_step(begin))
+                begun = await self.store.begin_step(begin)
+                if request.profile is Profile.BURST and begun.previous_attempt == begin.attempt:
+                    # Another worker has chosen the same number, and its viewers read its text.
+                    live.stop()
+                live.on_start(begun)
 
             if is_written:
                 live.on_start(started)
@@ -178,16 +176,36 @@ class InferenceRunner:
         self.strike(Failpoint.INFER_BEFORE_REPORT)
         return facts
 
-    def _step_start(self, request: InferInput) -> BeginStep:
+    async def _open_step(self, request: InferInput) -> tuple[BeginStep, BegunStep, bool]:
+        """Return the start of the step, the step as it is stored, and whether the start is recorded.
+
+        Recorded with the start of a step: that the execution runs, which messages the step reads, and which
+        attempt is void. Without any of these the start need not be recorded first.
+        """
+        attempt, known = activity.info().attempt, None
+        is_first = request.number == 1
+        if request.profile is Profile.BURST:
+            # Each worker counts the attempts of a local activity from 1. And the first step of a brief
+            # execution has as little time to be seen as any other.
+            known = await self.store.preview_step(request.ref, request.number)
+            attempt, is_first = max(attempt, (known.previous_attempt or 0) + 1), False
+        begin = self._step_start(request, attempt)
+        if known is not None and known.recorded:
+            return begin, known, True
+        if is_first or request.hears > 0 or attempt > 1:
+            return begin, await self.store.begin_step(begin), True
+        return begin, known or await self.store.preview_step(request.ref, request.number), False
+
+    def _step_start(self, request: InferInput, attempt: int) -> BeginStep:
         def start_events(started: BegunStep) -> Sequence[EventRecord]:
             spec = started.material.spec
             tools = available_tool_names(find_agent(self.agents, spec.agent), spec)
-            return execution_events.step_start_events(request, activity.info().attempt, tools, started)
+            return execution_events.step_start_events(request, attempt, tools, started)
 
         return BeginStep(
             request.ref,
             request.number,
-            activity.info().attempt,
+            attempt,
             outcome=evaluation(request.outcome),
             hears=request.hears,
             events=start_events,

@@ -53,6 +53,7 @@ CALLS: Final = TURNS - 1
 BARE: Final = "bare"
 QUICK: Final = "quick"
 REGULAR: Final = "regular"
+BURST: Final = "burst"
 
 # The baseline.
 
@@ -123,10 +124,11 @@ def looking_agent(name: str, *, quick: bool) -> AgentDefinition:
     turns = (ScriptedTurn(calls=(look,), usage=usage) for look in looks)
     script = Script.of(*turns, ScriptedTurn(text="Seen.", usage=usage))
     builder = DefinitionBuilder.base().with_name(name, "Looks").with_system_prompt("You look at things.")
-    return builder.with_tools([seen]).with_driver(ToolCallingDriver(ScenarioModel(script))).definition()
+    builder.with_tools([seen]).with_driver(ToolCallingDriver(ScenarioModel(script)))
+    return builder.with_profile("burst" if name == BURST else "regular").definition()
 
 
-AGENTS: Final = {name: looking_agent(name, quick=name == QUICK) for name in (QUICK, REGULAR)}
+AGENTS: Final = {name: looking_agent(name, quick=name != REGULAR) for name in (QUICK, REGULAR, BURST)}
 
 # Worker processes.
 
@@ -319,13 +321,18 @@ class Row:
 ROWS: Final = (
     Row("one after the other, nine quick tools", "seconds", QUICK, "<= 1.00", "ms", 1000),
     Row("one after the other, nine regular tools", "seconds", REGULAR, "<= 1.35", "ms", 1000),
+    Row("one after the other, burst profile", "seconds", BURST, "<= 0.45", "ms", 1000),
     Row("at once, quick tools, executions per second", "per second", QUICK, ">= 1.00", "/s"),
     Row("at once, regular tools, executions per second", "per second", REGULAR, "", "/s"),
+    Row("at once, burst profile, executions per second", "per second", BURST, "", "/s"),
+    Row("history, burst profile", "history bytes", BURST, "", "B"),
     Row("history, quick tools", "history bytes", QUICK, "<= 0.70", "B"),
     Row("history, regular tools", "history bytes", REGULAR, "", "B"),
     Row("history events, quick tools", "history events", QUICK, ""),
     Row("history events, regular tools", "history events", REGULAR, ""),
     Row("worker CPU per turn, one after the other, quick", "cpu in a row", QUICK, "<= 1.60", "ms", 1000),
+    Row("worker CPU per turn, one after the other, burst", "cpu in a row", BURST, "", "ms", 1000),
+    Row("worker CPU per turn, at once, burst", "cpu at once", BURST, "", "ms", 1000),
     Row("worker CPU per turn, one after the other, regular", "cpu in a row", REGULAR, "", "ms", 1000),
     Row("worker CPU per turn, at once, quick tools", "cpu at once", QUICK, "<= 1.60", "ms", 1000),
     Row("worker CPU per turn, at once, regular tools", "cpu at once", REGULAR, "", "ms", 1000),

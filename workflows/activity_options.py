@@ -54,6 +54,13 @@ MODEL = ActivityConfig(
     retry_policy=_RETRY,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
+# A longer call continues in an activity of its own: see `brief_inference`.
+BRIEF_MODEL = LocalActivityConfig(
+    start_to_close_timeout=timedelta(seconds=20),
+    local_retry_threshold=LOCAL_RETRY_THRESHOLD,
+    retry_policy=_RETRY,
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
 TOOL = ActivityConfig(
     start_to_close_timeout=timedelta(hours=24),
     heartbeat_timeout=timedelta(seconds=10),
@@ -91,6 +98,11 @@ CANCEL_REQUEST = LocalActivityConfig(
 
 # A repeated attempt finds what an earlier one stored: the timeout only limits the wait for a lost worker.
 SIGNAL = ActivityConfig(start_to_close_timeout=timedelta(seconds=20), retry_policy=_RETRY)
+
+SHORTEST_TIMER = timedelta(milliseconds=1)
+
+LONGEST_TASK = timedelta(seconds=0.25)
+"""How long local model calls may keep one workflow task open: messages from people wait for its end."""
 
 ROLL_OVER_EVENTS = 1000
 """History length at which the next step boundary continues as new; replaying thousands of events is slow."""

@@ -8,6 +8,7 @@ and the loop then asks for the next decision. Updates from users (`updates.py`) 
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -23,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
         ToolOutput,
         step_with_outputs,
     )
-    from everstep.agent_domain.agents.plan import PlannedTool
+    from everstep.agent_domain.agents.plan import PlannedTool, Profile
     from everstep.agent_domain.errors import HookFailed
     from everstep.agent_domain.loop.compact_outcomes import compact
     from everstep.agent_domain.loop.continuation import (
@@ -46,7 +47,15 @@ with workflow.unsafe.imports_passed_through():
     from everstep.agent_domain.loop.status import ExecutionStatus, StopReason, final_situation
     from everstep.agent_domain.loop.step_error import StepError
     from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
-    from everstep.workflows.activity_options import MODEL, QUICK_TOOL, ROLL_OVER_EVENTS, TOOL
+    from everstep.workflows.activity_options import (
+        BRIEF_MODEL,
+        LONGEST_TASK,
+        MODEL,
+        QUICK_TOOL,
+        ROLL_OVER_EVENTS,
+        SHORTEST_TIMER,
+        TOOL,
+    )
     from everstep.workflows.children import ChildExecutions
     from everstep.workflows.contracts import WORKFLOW, ExecutionInput, ExecutionResult
     from everstep.workflows.execution_base import gather_all
@@ -57,6 +66,9 @@ with workflow.unsafe.imports_passed_through():
 
 
 HOOK_FAILED = HookFailed.__name__
+
+BURST_PROFILE = "burst-profile"
+"""Patch id. Executions that a worker of an older release began run their model calls as activities."""
 
 UNKNOWN_EFFECT_IS_TOOL_ERROR = "unknown-effect-is-tool-error"
 """Patch id. Executions that met an unknown effect under the older rule keep that rule on replay."""
@@ -74,6 +86,8 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
     @workflow.init
     def __init__(self, start: ExecutionInput) -> None:  # pyright: ignore[reportInconsistentConstructor]
         super().__init__(start)
+        self.brief_time = timedelta()
+        """How long local model calls have kept the current workflow task open."""
 
     @workflow.run
     async def run(self, start: ExecutionInput) -> ExecutionResult:
@@ -149,12 +163,11 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
             reminder=decision.reminder,
             is_last_turn=decision.is_last_turn,
             clock=clock if has_outcome else None,
+            profile=self.profile,
         )
         self.describe(f"asking the model for step {decision.number}")
         try:
-            step = await workflow.execute_activity_method(
-                AgentActivities.infer, request, summary=f"step {decision.number}", **MODEL
-            )
+            step = await self.ask_model(request)
         except ActivityError as error:
             exhausted = find_exhausted_budget(error)
             if exhausted is None:
@@ -163,6 +176,32 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
             self.describe(f"{exhausted.scope} budget exhausted before step {decision.number}")
             return
         await self.fold_in_step(step)
+
+    async def ask_model(self, request: InferInput) -> StepFacts:
+        """Ask the model: with the profile `burst` as a local activity, for as long as that is short."""
+        summary = f"step {request.number}"
+        if request.profile is Profile.BURST:
+            if self.brief_time >= LONGEST_TASK:
+                # Ends the workflow task, so that messages from people arrive.
+                await workflow.sleep(SHORTEST_TIMER)
+                self.brief_time = timedelta()
+            began = workflow.now()
+            step = await workflow.execute_local_activity_method(
+                AgentActivities.infer_briefly, request, summary=summary, **BRIEF_MODEL
+            )
+            self.brief_time += workflow.now() - began
+            if step is not None:
+                return step
+            self.brief_time = timedelta()
+        return await workflow.execute_activity_method(
+            AgentActivities.infer, request, summary=summary, **MODEL
+        )
+
+    @property
+    def profile(self) -> Profile:
+        """Where model calls are run; as before in a history in which an older release did not know."""
+        is_burst = self.plan.profile is Profile.BURST and workflow.patched(BURST_PROFILE)
+        return Profile.BURST if is_burst else Profile.REGULAR
 
     async def run_tools(self, calls: tuple[CallFacts, ...]) -> None:
         """Run these calls concurrently."""

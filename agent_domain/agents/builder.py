@@ -374,6 +374,7 @@ class DefinitionBuilder(LimitsBuilder):
                 approvals_expire=any(each.may_expire for each in self._approvals.values()),
                 budgets=tuple(replace(each, agent=self._name) for each in self._budgets.values()),
                 throws_tool_failures=self._throws,
+                profile=self._profile,
             )
         except ValidationError as error:
             raise InvalidInput(f"the agent cannot be planned: {faults(error)}") from None

@@ -14,7 +14,7 @@ from everstep.agent_domain.agents.builder_arguments import (
     require_whole,
 )
 from everstep.agent_domain.agents.compaction_policy import DEFAULT_COMPACTION, CompactionPolicy
-from everstep.agent_domain.agents.plan import CumulativeTimeout
+from everstep.agent_domain.agents.plan import CumulativeTimeout, Profile
 from everstep.agent_domain.checks import faults
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.budget import Budget, BudgetScope, BudgetUnit
@@ -38,6 +38,7 @@ class LimitsBuilder:
         self._model_attempts: int | None = None
         self._retry_seconds: float | None = None
         self._compaction: CompactionPolicy | None = None
+        self._profile = Profile.REGULAR
         self._budgets: dict[tuple[BudgetScope, BudgetUnit], Budget] = {}
 
     def with_max_steps(self, steps: int) -> Self:
@@ -94,6 +95,20 @@ class LimitsBuilder:
         It is told so and cannot call tools in that step, so that the user gets an answer.
         """
         self._last_turn_without_tools = require_type("with_last_turn_without_tools", flag, bool)
+        return self
+
+    def with_profile(self, profile: Literal["regular", "burst"]) -> Self:
+        """Set where model calls of durable executions are run.
+
+        Args:
+            profile: `regular` runs each call as an activity of its own. `burst` runs it in the worker that
+                runs the workflow, which costs much less, and moves a call that takes longer than half a
+                second to an activity: for small and local models. The guarantees are the same.
+
+        Raises:
+            InvalidInput: There is no such profile.
+        """
+        self._profile = Profile.parse(profile, "with_profile")
         return self
 
     def with_repeated_call_limit(self, calls: int) -> Self:

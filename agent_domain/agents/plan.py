@@ -66,6 +66,30 @@ class DriverKind(StrEnum):
     REACT = "react"
 
 
+class Profile(StrEnum):
+    """Where the model calls of an execution are run."""
+
+    REGULAR = "regular"
+    """As activities of their own, by any worker."""
+    BURST = "burst"
+    """By the worker that runs the workflow, while they are short: for small and local models."""
+
+    @classmethod
+    def parse(cls, value: object, name: str) -> Self:
+        """The profile with this name.
+
+        Args:
+            value: The name of the profile.
+            name: What is parsed, for the error.
+
+        Raises:
+            InvalidInput: There is no such profile.
+        """
+        if value not in list(cls):
+            raise InvalidInput(f"{name} was given {value!r}; pass {' or '.join(map(repr, map(str, cls)))}")
+        return cls(value)
+
+
 class PlannedTool(_Data):
     """The properties of a tool that the runtime needs before a call."""
 
@@ -126,6 +150,8 @@ class ExecutionPlan(_Data):
     """How often the model may correct a structured result; None: there is none."""
     approvals_expire: bool = Field(default=False, exclude_if=lambda expire: not expire)
     """Whether a call that waits for approval may be denied after a time."""
+    profile: Profile = Field(default=Profile.REGULAR, exclude_if=Profile.REGULAR.__eq__)
+    """Where model calls are run."""
     throws_tool_failures: bool = Field(default=False, exclude_if=lambda throws: not throws)
     """Whether a failed call ends its step, as an exception of a hook does."""
     budgets: tuple[Budget, ...] = Field(default=(), exclude_if=lambda budgets: not budgets)

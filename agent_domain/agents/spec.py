@@ -26,6 +26,7 @@ from everstep.agent_domain.agents.budget_arguments import parse_budgets
 from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.front_matter import parse_names, split_front_matter
 from everstep.agent_domain.agents.model_name import ModelName
+from everstep.agent_domain.agents.plan import Profile
 from everstep.agent_domain.capabilities.approvals import parse_approval
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
@@ -64,6 +65,7 @@ _KEYS = (
     "budget",
     "approval",
     "error_policy",
+    "profile",
     "output",
 )
 _PROMPT_KEYS = ("systemPrompt", "prompt", "system")
@@ -107,6 +109,8 @@ class AgentSpec:
     """Whether the model has to answer in the last step that `max_steps` allows."""
     error_policy: str | None = None
     """The name of a preset of `ErrorPolicy`, which decides whether a failure ends the execution."""
+    profile: str | None = None
+    """Where model calls are run: `regular` or `burst`."""
     output: Mapping[str, Any] | None = None
     """The JSON schema of the agent's result."""
 
@@ -134,6 +138,7 @@ class AgentSpec:
             "budget": _budget(self.budget),
             "approval": _approval(self.approval),
             "error_policy": _error_policy(self.error_policy),
+            "profile": _profile(self.profile),
             "output": _output(self.output),
         }
         for key, value in checked.items():
@@ -320,6 +325,10 @@ def _approval(value: object) -> FrozenDict:
         except InvalidInput as error:
             raise InvalidInput(f"'approval.{tool}': {error}") from None
     return given
+
+
+def _profile(value: object) -> str | None:
+    return None if value is None else str(Profile.parse(value, "'profile'"))
 
 
 def _error_policy(value: object) -> str | None:

@@ -13,6 +13,7 @@ from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.model_name import require_no_address
+from everstep.agent_domain.agents.plan import Profile
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.subagents import INHERIT
 from everstep.agent_domain.errors import InvalidInput, UnknownName
@@ -173,6 +174,8 @@ def _limit(builder: DefinitionBuilder, spec: AgentSpec) -> None:
         builder.with_timeout(spec.timeout_seconds)
     if spec.retry_seconds is not None:
         builder.with_retry_budget(spec.retry_seconds)
+    if spec.profile is not None:
+        builder.with_profile(Profile(spec.profile).value)
     if spec.error_policy is not None:
         builder.with_error_policy(ErrorPolicy.named(spec.error_policy))
 

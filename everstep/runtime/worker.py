@@ -64,6 +64,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
     children = SubagentActivities(store, agents, strike, disclosure=disclosure)
     activities = [
         own.infer,
+        own.infer_briefly,
         own.run_tool,
         own.process,
         own.settle,

@@ -217,4 +217,6 @@ agents = [
     _agent("clerk", ErrorPolicy.ignore_tool_errors()),
     # Stops at any failure.
     _agent("novice", ErrorPolicy()),
+    # Its model calls begin in the worker that runs the workflow.
+    _agent("sprinter", ErrorPolicy.ignore_tool_errors()).with_profile("burst"),
 ]

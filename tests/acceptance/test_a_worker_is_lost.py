@@ -74,11 +74,17 @@ class Crash:
     effects: int = 1
     expected_message: str | None = None
     """The message that the model receives about the call, if it differs from the run without the crash."""
+    agent: str = "clerk"
+
+    @property
+    def reference(self) -> str:
+        """The run without a crash."""
+        return self.message if self.agent == "clerk" else f"{self.message} by the {self.agent}"
 
     async def run(self, site: Site) -> Mapping[str, CaseResult]:
         """Run the whole case."""
         first = await site.worker(kill_at=self.point, fuse=self.fuse)
-        execution = await site.start(self.message)
+        execution = await site.start(self.message, self.agent)
         assert await first.wait() == -signal.SIGKILL, first.log.read_text()
         await site.worker()
         return {"": CaseResult(await site.final_account(execution), site)}
@@ -98,6 +104,33 @@ CRASHES = {
         answered={**ONCE, "turn 2": 2},
     ),
     "before an answer is reported": Crash("book", Failpoint.INFER_BEFORE_REPORT, "turn 2 answered"),
+    **{
+        f"with the profile burst, {name}": Crash(
+            "jot", point, fuse, asked, answered, effects, agent="sprinter"
+        )
+        for name, point, fuse, asked, answered, effects in (
+            ("before the model is asked", Failpoint.INFER_BEFORE_MODEL, "jot ran", ONCE, ONCE, 1),
+            (
+                "during a stream",
+                Failpoint.INFER_DURING_STREAM,
+                "turn 3, piece 5",
+                {**ONCE, "turn 3": 2},
+                ONCE,
+                1,
+            ),
+            (
+                "before an answer is recorded",
+                Failpoint.INFER_AFTER_RESPONSE,
+                "turn 2 answered",
+                {**ONCE, "turn 2": 2},
+                {**ONCE, "turn 2": 2},
+                1,
+            ),
+            ("before an answer is reported", Failpoint.INFER_BEFORE_REPORT, "turn 2 answered", ONCE, ONCE, 1),
+            ("after the effect of a tool", Failpoint.TOOL_AFTER_EFFECT, "jot ran", ONCE, ONCE, 2),
+            ("before the end is reported", Failpoint.SETTLE_BEFORE_REPORT, "turn 3 answered", ONCE, ONCE, 1),
+        )
+    },
     "before an idempotent tool": Crash("book", Failpoint.TOOL_AFTER_RESERVE, "turn 2 answered"),
     "after the effect of an idempotent tool": Crash(
         "book", Failpoint.TOOL_AFTER_EFFECT, "book ran", effects=2
@@ -170,6 +203,8 @@ async def nothing_happens(site: Site) -> Mapping[str, CaseResult]:
     played = dict(await people.answer_all(site))
     for message in ("book", "pay", "jot", "ring"):
         played[message] = CaseResult(await site.final_account(await site.start(message)), site)
+    sprint = await site.start("jot", "sprinter")
+    played["jot by the sprinter"] = CaseResult(await site.final_account(sprint), site)
     return played
 
 
@@ -443,7 +478,7 @@ async def case_results(
 @pytest.mark.parametrize("name", CRASHES)
 async def test_after_a_kill_the_execution_ends_as_it_would_have(case_results: CaseResults, name: str) -> None:
     crash, played = CRASHES[name], (await case_results(name))[""]
-    expected = (await case_results(nothing_happens))[crash.message].account
+    expected = (await case_results(nothing_happens))[crash.reference].account
 
     assert played.account.status is ExecutionStatus.COMPLETED
     assert played.account.answer == expected.answer

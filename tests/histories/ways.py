@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import pytest
 from temporalio.client import Client as TemporalClient
 
+from everstep.activities.contracts import INFER
 from everstep.activities.failpoints import Failpoint
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.plan import REGISTERED, CriterionRef
@@ -27,7 +28,16 @@ from everstep.client.client import Execution
 from everstep.workflows import activity_options, agent_execution
 from tests import scenarios
 from tests.toolsets import FakeToolset
-from tests.workflows.harness import HeldModel, an_agent, at_work, eventually, final_result, progress
+from tests.workflows.harness import (
+    HeldModel,
+    an_agent,
+    at_work,
+    events_of,
+    eventually,
+    final_result,
+    progress,
+    scheduled_activities,
+)
 
 Way: TypeAlias = Callable[[TemporalClient], Awaitable[Execution]]
 Act: TypeAlias = Callable[[Execution], Awaitable[object]]
@@ -505,3 +515,25 @@ async def a_cancelled_child(temporal: TemporalClient) -> Execution:
         await execution.cancel()
         await final_result(execution)
         return office.client.execution(subagent_id(execution.id, step.calls[0].call.id))
+
+
+@way
+async def burst_way(temporal: TemporalClient) -> Execution:
+    """Model calls and quick tools as local activities, in one workflow task."""
+    return await alone(temporal, having(calling("quick"), calling("look"), "Done").with_profile("burst"))
+
+
+@way
+async def burst_moved_way(temporal: TemporalClient) -> Execution:
+    """A model call that takes longer than a local activity waits."""
+    model = HeldModel(calling("quick"), "Done")
+    async with at_work(temporal, having(model=model).with_profile("burst")) as office:
+        execution = await office.start()
+        await eventually(lambda: _is_moved(execution))
+        model.go_on.set()
+        await final_result(execution)
+        return execution
+
+
+async def _is_moved(execution: Execution) -> bool:
+    return bool(scheduled_activities(await events_of(execution), INFER))

@@ -277,6 +277,7 @@ class Office:
             workflows=[AgentExecution],
             activities=[
                 own.infer,
+                own.infer_briefly,
                 own.run_tool,
                 own.process,
                 own.settle,

@@ -17,6 +17,7 @@ from everstep.activities.contracts import (
     CLOSE,
     EXPIRE,
     INFER,
+    INFER_BRIEFLY,
     PROCESS,
     REPORT,
     REQUEST_CANCEL,
@@ -110,6 +111,12 @@ class _Activities(AgentActivities):
             raise exhausted_failure(exhausted)
         return await self.inference.infer(replace(request, model_attempts=1))
 
+    @activity.defn(name=INFER_BRIEFLY)
+    @redact_errors
+    async def infer_briefly(self, request: InferInput) -> StepFacts | None:
+        """Run one model call; recorded ones are all short."""
+        return await self.infer(request)
+
     @activity.defn(name=EXPIRE)
     @redact_errors
     async def expire(self, request: ExpiryInput) -> ExpiryOutput:
@@ -162,6 +169,7 @@ async def replay_record(
     own.clock, own.find_exhausted = now, recorded.find_exhausted
     activities = {
         INFER: own.infer,
+        INFER_BRIEFLY: own.infer_briefly,
         RUN_TOOL: own.run_tool,
         PROCESS: own.process,
         SETTLE: own.settle,

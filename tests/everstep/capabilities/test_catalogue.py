@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from everstep.agent_domain.agents.builder import AgentCapability, DefinitionBuilder
 from everstep.agent_domain.agents.compaction_policy import CompactionPolicy
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.plan import Profile
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.capabilities.questions import UserInputPolicy
 from everstep.agent_domain.errors import InvalidInput, UnknownName
@@ -285,6 +286,14 @@ def test_an_invalid_approval_is_refused() -> None:
     """8.6.1, 10.1.3"""
     with pytest.raises(InvalidInput, match="the capability 'approval' cannot be made with these options"):
         an_agent(tools="bash", capabilities={"approval": {"tools": {"bash": "sometimes"}}})
+
+
+def test_a_file_sets_the_profile() -> None:
+    """18.8.1, 10.1.3"""
+    assert an_agent().base_plan.profile is Profile.REGULAR
+    assert an_agent(profile="burst").base_plan.profile is Profile.BURST
+    with pytest.raises(InvalidInput, match="'profile' was given 'fast'; pass 'regular' or 'burst'"):
+        an_agent(profile="fast")
 
 
 def test_a_file_sets_the_error_policy() -> None:
