@@ -18,7 +18,7 @@ BRIEF_SECONDS = 0.4
 """How long a local activity waits for the model. A cancel waits for it, too."""
 
 UNCLAIMED_SECONDS = 5.0
-"""How long a call continues that no activity takes over: another worker has it, or the execution has ended."""
+"""How long a call continues that no activity takes over, as another worker has it or the execution ended."""
 
 Infer: TypeAlias = Callable[[InferInput], Coroutine[object, object, StepFacts]]
 

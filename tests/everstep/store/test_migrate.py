@@ -90,7 +90,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0020_sign_ins",
         "0021_session_usage",
         "0022_pruned_ledgers",
-            "0023_sign_in_authorities",
+        "0023_sign_in_authorities",
     ]
 
 
