@@ -48,6 +48,11 @@ _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     503: {"model": ProblemDocument, "description": "Temporarily unavailable; send the same request again."},
 }
 
+_TOO_MANY_ATTEMPTS: dict[str, Any] = {
+    "model": ProblemDocument,
+    "description": "Too many attempts to sign in with an identity provider; see `Retry-After`.",
+}
+
 
 def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_LIMITS.max_bytes) -> FastAPI:
     """Create the HTTP API as an ASGI application.
@@ -72,7 +77,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
         *(listings, usage, what_if_route, streams, broadcasting, signing_in),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})
-    app.include_router(signing_in.public_routes, responses={**_REFUSALS})
+    app.include_router(signing_in.public_routes, responses={**_REFUSALS, 429: _TOO_MANY_ATTEMPTS})
     refused = {status: {**each, "model": RunErrorEvent} for status, each in _REFUSALS.items()}
     app.include_router(ag_ui_runs.routes, responses=refused)
     text = {"content": {"text/plain": {"schema": {"type": "string"}}}}

@@ -1,7 +1,7 @@
 """Limits of attempts that fail: of one address, and of all together.
 
-An attempt takes from two allowances that refill over time, and gives back what it took if it succeeds. So people
-who sign in are not slowed down by each other, and one caller cannot use this process to flood another server.
+An attempt takes from two allowances that refill over time, and gives back what it took if it succeeds. So
+people who sign in do not slow each other down, and no caller can flood another server through this process.
 """
 
 from collections.abc import Callable, Generator

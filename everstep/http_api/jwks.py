@@ -9,14 +9,15 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from time import monotonic
 from typing import Any, cast
 
-import httpx2
 import jwt
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.http_api.problems import unavailable
+from everstep.http_api.provider_documents import ProviderFault, open_http, request_document
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +33,16 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 
 async def fetch_document(url: str) -> bytes:
-    """Fetch the provider's document."""
-    async with httpx2.AsyncClient(timeout=TIMEOUT) as client:
-        response = await client.get(url)
-        response.raise_for_status()
-        return response.content
+    """Fetch the provider's document.
+
+    Raises:
+        ProviderFault: It cannot be read.
+    """
+    async with open_http() as http:
+        document = await request_document(http, "GET", url, seconds=TIMEOUT)
+    if document.status != HTTPStatus.OK:
+        raise ProviderFault(f"{url} answered with HTTP {document.status}")
+    return document.content
 
 
 class KeySet:
@@ -78,7 +84,7 @@ class KeySet:
         try:
             self._keys = read_keys(await self._fetch(self.url))
             self._fetched_at = self._clock()
-        except (httpx2.HTTPError, OSError, InvalidInput) as error:
+        except (ProviderFault, OSError, InvalidInput) as error:
             logger.warning("the keys at %s could not be fetched: %s", self.url, error)
 
 

@@ -34,11 +34,11 @@ MAX_CONVERSATION = 4 * 1024 * 1024
 CONVERSATION_PATHS = ("/agui/", "/ai/")
 """The prefixes of the paths of the wires."""
 
-SIGN_IN_PATH = "/sign-in"
-MAX_SIGN_IN = 32 * 1024
+SIGN_IN_PATHS = frozenset({"/sign-in", "/sign-out"})
+MAX_SIGN_IN = 16 * 1024
 """The limit of the body of a sign-in, in bytes."""
-MAX_SIGN_INS = 2 * 1024 * 1024
-"""The limit of all such bodies in memory together, in bytes."""
+MAX_SIGN_INS = 16 * 1024 * 1024
+"""The limit of all such bodies in memory together: more than the connections of one address can send."""
 SIGN_IN_SECONDS = 10.0
 """Seconds within which such a body must arrive."""
 
@@ -140,7 +140,7 @@ class RequestMiddleware:
     def _limits_of(self, scope: Scope, headers: Headers) -> "BodyLimits":
         if scope.get("path", "").startswith(CONVERSATION_PATHS):
             return self.conversation_limits
-        if scope.get("path") == SIGN_IN_PATH:
+        if scope.get("path") in SIGN_IN_PATHS:
             return self.sign_in_limits
         is_upload = scope.get("path") == self.upload_path and scope.get("method") == HTTPMethod.POST
         if is_upload and is_form(headers.get("content-type")):
@@ -170,7 +170,8 @@ class RequestMiddleware:
 
     async def _handle(self, scope: Scope, body: "_Body", send: "_ResponseSender") -> None:
         try:
-            await (_refuse_head if _head_is_too_large(scope) else self.app)(scope, body, send)
+            _check_head(scope)
+            await self.app(scope, body, send)
         except ClientDisconnect:
             raise
         except asyncio.CancelledError:
@@ -216,9 +217,18 @@ def _request_id(headers: Headers) -> str:
     return given if _USABLE_ID.fullmatch(given) else uuid4().hex
 
 
-async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
-    del scope, receive, send
-    raise problems.head_too_large(MAX_HEAD, MAX_HEADERS)
+def _check_head(scope: Scope) -> None:
+    """Refuse a head that is too large, or whose body another server could see end elsewhere.
+
+    Raises:
+        Refusal: It is one of these; the connection is closed.
+    """
+    if _head_is_too_large(scope):
+        raise problems.head_too_large(MAX_HEAD, MAX_HEADERS)
+    names = {name for name, _ in scope["headers"]}
+    # A proxy that goes by the other of the two would take the rest of the body for the next request.
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise problems.ambiguous_length()
 
 
 class _Body:

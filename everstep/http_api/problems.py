@@ -163,6 +163,20 @@ def too_many_connections() -> Refusal:
     return Refusal(503, "crowded", "Try again", detail, headers={"Retry-After": "5"})
 
 
+def ambiguous_length() -> Refusal:
+    """400: the head has two lengths of the body."""
+    detail = "A request has either Content-Length or Transfer-Encoding; send one of them"
+    return Refusal(400, "malformed", "Bad Request", detail, headers={"Connection": "close"})
+
+
+def too_many_attempts(seconds: int) -> Refusal:
+    """429: this address, or all together, tried too often without success."""
+    detail = f"Too many attempts to sign in; try again in {seconds} s"
+    return Refusal(
+        429, "too-many-attempts", "Too many attempts", detail, headers={"Retry-After": str(seconds)}
+    )
+
+
 def bad_request() -> Refusal:
     """400: the data is not HTTP."""
     return Refusal(400, "malformed", "Bad Request", "This is not an HTTP/1.1 request; check the client")

@@ -6,7 +6,7 @@
 
 import { computed, signal } from "./lib.js";
 
-/** @typedef {{authorization_endpoint: string, client_id: string, scope: string}} Provider */
+/** @typedef {{authorization_endpoint: string | null, client_id: string, scope: string}} Provider */
 /**
  * @typedef {object} SignIn
  * @property {boolean} signed_in
@@ -166,6 +166,7 @@ function callback() {
 
 /** Go to the identity provider: authorization code with PKCE. @param {Provider} provider */
 export async function signInWithProvider({ authorization_endpoint, client_id, scope }) {
+  if (!authorization_endpoint) throw new Error("The identity provider does not answer. Reload the page in a moment, or sign in with a token.");
   if (!crypto.subtle) throw new Error("Signing in with an identity provider needs https. Open the console over https.");
   const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
   const [state, verifier] = [random(), random()];

@@ -12,6 +12,7 @@ from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
 from everstep.http_api.auth import ANONYMOUS, READ_MARKER, SECRET_MARKER, CallerDep, acting_user
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
+from everstep.http_api.idempotency import EarlyBodyRoute
 from everstep.http_api.identity_provider import NO_PROVIDER
 from everstep.http_api.problems import (
     Refusal,
@@ -42,7 +43,7 @@ from everstep.http_api.sign_ins import (
     require_own_page,
 )
 
-public_routes = APIRouter(tags=["sign-in"])
+public_routes = APIRouter(route_class=EarlyBodyRoute, tags=["sign-in"])
 routes = router("sign-in")
 
 SignInId = Annotated[UUID, Path(description="The id of the session in a browser.")]
@@ -53,9 +54,9 @@ async def read_sign_in(request: Request, api: ApiDep) -> SignInResponse:
     """Read who is signed in with this browser, and how to sign in."""
     description = await _describe(api)
     if not api.requires_sign_in:
-        return description.with_caller(ANONYMOUS)
+        return description.with_caller(ANONYMOUS, api.temporal_workflows_url)
     session = await _sessions(api).find(request)
-    return description if session is None else description.with_session(session)
+    return description if session is None else description.with_session(session, api.temporal_workflows_url)
 
 
 @public_routes.post("/sign-in")
@@ -73,10 +74,10 @@ async def sign_in(body: SignInSent, request: Request, response: Response, api: A
         caller = await api.authenticate(f"Bearer {body.token}")
     else:
         assert body.provider is not None, "the body has exactly one"  # noqa: S101 -- validated above
-        caller = await _caller_of_provider(api, body.provider)
+        caller = await _caller_of_provider(api, body.provider, request)
     await sessions.close(request, response)
     session = await sessions.open(request, response, caller)
-    described = (await _describe(api)).with_session(session.sign_in)
+    described = (await _describe(api)).with_session(session.sign_in, api.temporal_workflows_url)
     return described.model_copy(update={"page_key": session.page_key})
 
 
@@ -163,10 +164,13 @@ async def _caller_of_code(sessions: BrowserSessions, code: str) -> Caller:
     return caller_of(found).without_expiry()
 
 
-async def _caller_of_provider(api: Api, answer: ProviderAnswer) -> Caller:
+async def _caller_of_provider(api: Api, answer: ProviderAnswer, request: Request) -> Caller:
     if api.identity_provider is None:
         raise NO_PROVIDER
-    tokens = await api.identity_provider.tokens(answer.code, answer.verifier, answer.redirect_uri)
+    address = request.client.host if request.client else ""
+    tokens = await api.identity_provider.tokens(
+        answer.code, answer.verifier, answer.redirect_uri, address=address
+    )
     return await _first_caller(api, tokens)
 
 
@@ -195,5 +199,4 @@ async def _describe(api: Api) -> SignInResponse:
         signed_in=False,
         required=api.requires_sign_in,
         provider=described,
-        temporal_workflows_url=api.temporal_workflows_url,
     )

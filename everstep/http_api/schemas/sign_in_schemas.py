@@ -38,7 +38,7 @@ class SignInSent(RequestModel):
 class ProviderResponse(ResponseModel):
     """Where people sign in at the identity provider."""
 
-    authorization_endpoint: str
+    authorization_endpoint: str | None = Field(description="Null while the provider does not answer.")
     client_id: str
     scope: str
 
@@ -61,11 +61,12 @@ class SignInResponse(ResponseModel):
         default=None, description="The identity provider, if there is one."
     )
     temporal_workflows_url: str | None = Field(
-        default=None, description="The list of workflows in Temporal's web UI, for links."
+        default=None,
+        description="The list of workflows in Temporal's web UI, for links of people who are signed in.",
     )
 
-    def with_session(self, sign_in: SignIn) -> Self:
-        """Add the session."""
+    def with_session(self, sign_in: SignIn, temporal_workflows_url: str | None) -> Self:
+        """Add the session, and what only people who are signed in learn."""
         return self.model_copy(
             update={
                 "signed_in": True,
@@ -73,10 +74,11 @@ class SignInResponse(ResponseModel):
                 "tenant_id": sign_in.tenant_id,
                 "scopes": list(sign_in.scopes),
                 "expires_at": sign_in.expires_at,
+                "temporal_workflows_url": temporal_workflows_url,
             }
         )
 
-    def with_caller(self, caller: Caller) -> Self:
+    def with_caller(self, caller: Caller, temporal_workflows_url: str | None) -> Self:
         """Add a caller who needs no session."""
         return self.model_copy(
             update={
@@ -84,6 +86,7 @@ class SignInResponse(ResponseModel):
                 "user_id": caller.user_id,
                 "tenant_id": caller.tenant_id,
                 "scopes": list(caller.scopes),
+                "temporal_workflows_url": temporal_workflows_url,
             }
         )
 

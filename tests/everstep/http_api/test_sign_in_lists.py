@@ -13,6 +13,7 @@ import httpx2
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 
 from everstep.agent_domain.storage.sign_ins import MAX_SESSIONS, SignIn, SignInKind
 from everstep.http_api.auth import Authenticator
@@ -175,7 +176,7 @@ class Provider:
     async def document(self, _url: str) -> bytes:
         """The keys, as a JWKS document."""
         entries = [
-            json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())) | {"kid": name, "use": "sig"}
+            json.loads(ECAlgorithm.to_jwk(key.public_key())) | {"kid": name, "use": "sig"}
             for name, key in self.keys.items()
         ]
         return json.dumps({"keys": entries}).encode()

@@ -14,7 +14,8 @@ from everstep.http_api.middleware import (
     MAX_HEAD,
     MAX_HEADERS,
     MAX_SIGN_IN,
-    SIGN_IN_PATH,
+    MAX_SIGN_INS,
+    SIGN_IN_PATHS,
     RequestMiddleware,
 )
 from everstep.runtime.connection_limits import SPARE_CONNECTIONS, ConnectionLimits
@@ -292,7 +293,7 @@ async def test_sign_ins_that_are_not_sent_completely_take_no_room_from_callers()
     reading = asyncio.Semaphore(0)
 
     async def reads(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == SIGN_IN_PATH:
+        if scope["path"] in SIGN_IN_PATHS:
             reading.release()
         while (await receive()).get("more_body"):
             pass
@@ -308,6 +309,21 @@ async def test_sign_ins_that_are_not_sent_completely_take_no_room_from_callers()
         assert answer.startswith(b"HTTP/1.1 200 ")
         large = await dialer.response_to(b"POST /sign-in HTTP/1.1\r\n" + head % (MAX_SIGN_IN + 1))
         assert large.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_sign_ins_of_one_address_leave_room_for_others() -> None:
+    """8.8.3"""
+    assert PATIENT.per_address * MAX_SIGN_IN < MAX_SIGN_INS
+
+
+async def test_a_body_with_two_lengths_is_refused_with_everything_after_it() -> None:
+    """8.8.4: a proxy that goes by the other one would take the rest for a request of another client."""
+    two = b"Host: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    async with server() as dialer:
+        answers = await dialer.response_to(b"POST / HTTP/1.1\r\n" + two + GET)
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert answers.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answers.lower()
 
 
 async def test_a_stream_is_not_ended_by_timeouts() -> None:
