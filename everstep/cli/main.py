@@ -80,6 +80,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "worker": ("processes:worker", "Run agents until stopped by SIGINT or SIGTERM."),
         "api": ("http:api", "Serve the HTTP API until stopped by SIGINT or SIGTERM."),
         "gateway": ("gateway:gateway", "Serve events and live text to browsers."),
+        "mcp": ("mcp_bridge:mcp", "Serve agents to an MCP host on stdin and stdout."),
         "db": ("processes:db", "Manage the database."),
         "keys": ("http:keys", "Manage the keys that services send to the HTTP API."),
         "sign-ins": ("sign_in_commands:sign_ins", "List and end the sessions of people in browsers."),

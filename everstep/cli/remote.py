@@ -29,7 +29,8 @@ TIMEOUT = httpx2.Timeout(30, connect=5)
 """The API answers every request within 15 seconds."""
 MAX_WAIT = 5.0
 
-_TRANSIENT = frozenset({408, 429, 502, 503, 504})
+TRANSIENT = frozenset({408, 429, 502, 503, 504})
+"""The statuses of requests that may be sent again."""
 _DENIED = frozenset({401, 403})
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOW_TO_CONNECT = (
@@ -110,14 +111,14 @@ class Remote:
 
     async def _request(self, method: str, path: str, **given: Any) -> httpx2.Response:
         deadline, in_trouble = monotonic() + PATIENCE_SECONDS, False
-        for wait in _waits():
+        for wait in retry_waits():
             url = self.find_url()
             try:
                 response = await self.http.request(method, url + path, **given)
             except httpx2.RequestError as error:
                 trouble, how = f"no answer from {url} ({str(error) or type(error).__name__})", _HOW_TO_CONNECT
             else:
-                if response.status_code not in _TRANSIENT:
+                if response.status_code not in TRANSIENT:
                     if in_trouble:
                         self.report("the API answers again")
                     self.has_answered = True
@@ -132,7 +133,8 @@ class Remote:
         raise AssertionError("the waits do not end")
 
 
-def _waits() -> Iterator[float]:
+def retry_waits() -> Iterator[float]:
+    """Seconds to wait before each further attempt."""
     return chain((0.1, 0.2, 0.5, 1.0, 2.0), repeat(MAX_WAIT))
 
 

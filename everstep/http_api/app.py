@@ -25,6 +25,7 @@ from everstep.http_api.routes import (
     executions,
     health,
     listings,
+    mcp_route,
     sessions,
     signing_in,
     streams,
@@ -33,6 +34,7 @@ from everstep.http_api.routes import (
     what_if_route,
 )
 from everstep.http_api.schemas.ag_ui_requests import RunErrorEvent
+from everstep.http_api.schemas.agent_tool_schemas import JsonRpcRefusal
 
 _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     400: {"model": ProblemDocument, "description": "The body cannot be read."},
@@ -83,6 +85,8 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
     told = {status: {**text, "description": each["description"]} for status, each in _REFUSALS.items()}
     app.include_router(ui_message_streams.routes, responses={**told})
+    refused = {status: {**each, "model": JsonRpcRefusal} for status, each in _REFUSALS.items()}
+    app.include_router(mcp_route.routes, responses={**refused})
     app.include_router(health.routes)
     pages.install(app)
     site.install(app, partial(_gateway_url, api))

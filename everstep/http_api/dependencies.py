@@ -20,6 +20,7 @@ from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.identity_provider import IdentityProvider
 from everstep.http_api.metrics import Metrics
 from everstep.http_api.sign_ins import BrowserSessions, find_caller
+from everstep.http_api.waiting_calls import WaitingCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class Api:
 
     logs: Logs | None = None
     """The envelopes of streams, for the wires of other protocols."""
+    waiting_calls: WaitingCalls = field(default_factory=WaitingCalls)
+    """The calls that wait for executions."""
 
     def client_for(self, caller: Caller) -> Client:
         """A client for the caller's tenant."""

@@ -10,13 +10,13 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from time import monotonic
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 from uuid import UUID, uuid4, uuid5
 
 from fastapi import Depends, Header
@@ -54,6 +54,8 @@ _POLL_SECONDS = (0.01, 0.02, 0.05, 0.1)
 """Seconds between two polls of a request that another process has claimed."""
 
 USABLE_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+
+T = TypeVar("T")
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -150,10 +152,19 @@ def require_known(given: Iterable[str], known: Collection[str]) -> None:
 
 async def run_with_timeout(answer: Handler, request: Request) -> Response:
     """Run the handler with a time limit: an execution may have no worker to accept an update."""
+    return await within_patience(answer(request))
+
+
+async def within_patience(work: Awaitable[T]) -> T:
+    """Wait for work of a request with its time limit.
+
+    Raises:
+        Refusal: The time is over.
+    """
     limit = asyncio.timeout(PATIENCE)
     try:
         async with limit:
-            return await answer(request)
+            return await work
     except Exception:
         # The interrupted code may raise another error than a timeout.
         if limit.expired():

@@ -360,7 +360,10 @@ def _host(origin: str) -> str:
 _EXPOSED = "X-Request-Id, Idempotency-Replayed, Retry-After"
 
 
-_ACCEPTED = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-Id"
+_ACCEPTED = (
+    "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Mcp-Method, Mcp-Name, "
+    "Mcp-Protocol-Version, Mcp-Session-Id, X-Request-Id"
+)
 
 
 def _preflight(origin: str) -> list[tuple[bytes, bytes]]:

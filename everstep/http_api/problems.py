@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -341,17 +341,24 @@ def refusal_from_http(error: HTTPException) -> Refusal:
     return Refusal(error.status_code, slug, status.phrase, detail, headers=error.headers)
 
 
+def refusal_of_any(error: Exception) -> Refusal:
+    """The refusal for an exception, also for those of the framework."""
+    match error:
+        case RequestValidationError():
+            return refusal_from_validation(error)
+        case ValidationError():
+            return refusal_from_validation(RequestValidationError(error.errors()))
+        case HTTPException():
+            return refusal_from_http(error)
+        case _:
+            return refusal_of(error)
+
+
 def install(app: FastAPI) -> None:
     """Add exception handlers that render problem documents."""
 
     def answer(request: Request, error: Exception) -> JSONResponse:
-        match error:
-            case RequestValidationError():
-                refusal = refusal_from_validation(error)
-            case HTTPException():
-                refusal = refusal_from_http(error)
-            case _:
-                refusal = refusal_of(error)
+        refusal = refusal_of_any(error)
         return problem_response(refusal, getattr(request.state, "request_id", None))
 
     for kind in (RequestValidationError, HTTPException, EverstepError, RPCError):

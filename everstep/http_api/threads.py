@@ -76,6 +76,17 @@ class RunToFollow:
     answered: frozenset[str] = field(default_factory=frozenset[str])
 
 
+def require_agent(api: Api, name: str) -> None:
+    """Refuse an agent that does not exist.
+
+    Raises:
+        Refusal: There is none with this name.
+    """
+    agents = api.sessions.client.agents
+    if name not in agents:
+        raise Refusal(404, "not-found", "Not found", str(UnknownName("agent", name, agents)))
+
+
 @dataclass(frozen=True)
 class Threads:
     """The threads of one caller with one agent."""
@@ -90,10 +101,7 @@ class Threads:
         Raises:
             Refusal: There is none with this name.
         """
-        agents = self.api.sessions.client.agents
-        if self.agent not in agents:
-            detail = str(UnknownName("agent", self.agent, agents))
-            raise Refusal(404, "not-found", "Not found", detail)
+        require_agent(self.api, self.agent)
 
     @property
     def logs(self) -> Logs:

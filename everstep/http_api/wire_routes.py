@@ -4,27 +4,15 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Header
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from temporalio.service import RPCError
 
-from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.values import escape_unstorable, truncate
-from everstep.http_api.auth import READ_METHODS, admit
+from everstep.http_api.auth import READ_MARKER, READ_METHODS, admit
 from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import HEADER, USABLE_KEY, require_known, run_with_timeout
-from everstep.http_api.problems import (
-    MAX_DETAIL,
-    Refusal,
-    invalid_request,
-    refusal_from_http,
-    refusal_from_validation,
-    refusal_of,
-)
+from everstep.http_api.problems import MAX_DETAIL, Refusal, invalid_request, refusal_of_any
 
 RenderRefusal = Callable[[Refusal], Response]
 """A refusal in the form of a protocol."""
@@ -43,7 +31,9 @@ def wire_route(render: RenderRefusal) -> type[APIRoute]:
         def get_route_handler(self) -> Handler:
             answer = super().get_route_handler()
             known = {parameter.alias for parameter in self.dependant.query_params}
-            is_read = set[str](self.methods or ()) <= READ_METHODS
+            is_read = set[str](self.methods or ()) <= READ_METHODS or READ_MARKER in (
+                self.openapi_extra or {}
+            )
 
             async def handler(request: Request) -> Response:
                 try:
@@ -57,23 +47,11 @@ def wire_route(render: RenderRefusal) -> type[APIRoute]:
                 except ClientDisconnect:
                     raise
                 except Exception as error:  # noqa: BLE001 -- rendered, and logged where it is unexpected
-                    return _rendered(render, _refusal(error))
+                    return _rendered(render, refusal_of_any(error))
 
             return handler
 
     return WireRoute
-
-
-def _refusal(error: Exception) -> Refusal:
-    match error:
-        case RequestValidationError():
-            return refusal_from_validation(error)
-        case ValidationError():
-            return refusal_from_validation(RequestValidationError(error.errors()))
-        case HTTPException():
-            return refusal_from_http(error)
-        case EverstepError() | RPCError() | _:
-            return refusal_of(error)
 
 
 def _rendered(render: RenderRefusal, refusal: Refusal) -> Response:

@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import Path, Query
 
 from everstep.agent_domain.capabilities.approvals import ApprovalDecision, Verdict
-from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, ANSWER, Decider, command_decider
+from everstep.agent_domain.capabilities.rights import ALL_SESSIONS, command_decider
 from everstep.agent_domain.explanation.because import recorded_end
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -24,6 +24,7 @@ from everstep.client.execution import Execution as Handle, now
 from everstep.http_api.auth import CallerDep, acting_scope, acting_user, usable_model
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.dependencies import Api
+from everstep.http_api.execution_access import load_for_answer, load_for_command, load_for_decision
 from everstep.http_api.idempotency import KeyDep, key_conflict
 from everstep.http_api.problems import not_found
 from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, load_files, router
@@ -190,9 +191,9 @@ async def answer_question(
     A question of another user needs the scope `answer`.
     """
     if body.request_id is None:
-        execution = await _load_for_answer(api, caller, execution_id)
+        execution = await load_for_answer(api, caller, execution_id)
     else:
-        execution = await _load_for_decision(api, caller, execution_id, body.request_id, CallNeed.INPUT)
+        execution = await load_for_decision(api, caller, execution_id, body.request_id, CallNeed.INPUT)
     request = await execution.submit_input(
         body.text, data=body.data, request_id=body.request_id, key=str(key.id("input")), by=caller.actor
     )
@@ -213,7 +214,7 @@ async def decide(
     `approver` of the request says who may: by default callers with the scope `approve`. Other arguments need
     the scope `approve:edit` as well.
     """
-    execution = await _load_for_decision(api, caller, execution_id, request_id, CallNeed.APPROVAL)
+    execution = await load_for_decision(api, caller, execution_id, request_id, CallNeed.APPROVAL)
     digest, command_key, by = body.args_digest, str(key.id("decision")), caller.actor
     match body.decision:
         case Verdict.APPROVE:
@@ -237,7 +238,7 @@ async def steer(
 
     The execution of another user needs the scope `steer`.
     """
-    row, execution, sent_by = await _load_for_command(api, caller, execution_id, Grant.STEER)
+    row, execution, sent_by = await load_for_command(api, caller, execution_id, Grant.STEER)
     content, sessions = require_text(body.content), api.sessions_for(caller)
     files = await load_files(api, caller.scope, body.attachments)
     steering = await sessions.steer(row.ref, content, str(key.id("steer")), sent_by, files)
@@ -268,7 +269,7 @@ async def cancel(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key:
 
     The execution of another user needs the scope `cancel`.
     """
-    row, execution, sent_by = await _load_for_command(api, caller, execution_id, Grant.CANCEL)
+    row, execution, sent_by = await load_for_command(api, caller, execution_id, Grant.CANCEL)
     is_pending = row.status is ExecutionStatus.PENDING
     is_stored = await api.sessions_for(caller).cancel(
         row.ref, str(key.id("cancel")), is_pending=is_pending, sent_by=sent_by
@@ -304,39 +305,6 @@ async def retry(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: 
 async def _stored_request(execution: Handle, request: RequestRow, caller: Caller) -> Request:
     stored = await execution.client.store.request(execution.ref, request.id)
     return Request.of(stored or request, actor=caller.actor)
-
-
-async def _load_for_decision(
-    api: Api, caller: Caller, execution_id: UUID, request_id: UUID, kind: CallNeed
-) -> Handle:
-    """Load the execution of a request that the caller sees."""
-    execution = Handle(api.client_for(caller), ExecutionRef(execution_id, caller.tenant_id))
-    request = await execution.client.store.request(execution.ref, request_id)
-    if request is None or request.kind is not kind or not caller.sees_request(request):
-        raise not_found("question" if kind is CallNeed.INPUT else "approval", request_id)
-    return Handle(execution.client, request.ref)
-
-
-async def _load_for_answer(api: Api, caller: Caller, execution_id: UUID) -> Handle:
-    """Load an execution whose oldest question is answered; its owner is known before its questions are."""
-    execution = Handle(api.client_for(caller), ExecutionRef(execution_id, caller.tenant_id))
-    row = await execution.client.store.execution(execution.ref)
-    if row is None or not (caller.scope.covers(row.user_id) or caller.request_access.kinds):
-        raise not_found("execution", execution_id)
-    command_decider(caller.actor, ANSWER, row.user_id, now())
-    return Handle(execution.client, row.ref)
-
-
-async def _load_for_command(
-    api: Api, caller: Caller, execution_id: UUID, right: Grant
-) -> tuple[ExecutionRow, Handle, Decider]:
-    """Load an execution that the caller may steer or cancel: its own, or with the right any."""
-    execution = Handle(api.client_for(caller), ExecutionRef(execution_id, caller.tenant_id))
-    row = await execution.client.store.execution(execution.ref)
-    if row is None or not (caller.scope.covers(row.user_id) or right in caller.grants):
-        raise not_found("execution", execution_id)
-    sent_by = command_decider(caller.actor, right, row.user_id, now())
-    return row, Handle(execution.client, row.ref), sent_by
 
 
 def _without_conversation(response: ResponseT, row: ExecutionRow, caller: Caller) -> ResponseT:

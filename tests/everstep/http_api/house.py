@@ -195,7 +195,11 @@ def assert_problem(answer: Answer, status: int, *words: str) -> Any:
     return problem
 
 
-WIRES: Mapping[str, str] = {"/agui/": "application/json", "/ai/": "text/plain; charset=utf-8"}
+WIRES: Mapping[str, str] = {
+    "/agui/": "application/json",
+    "/ai/": "text/plain; charset=utf-8",
+    "/mcp": "application/json",
+}
 """The paths of wires, and the media type of their errors, which have the form of their protocol."""
 
 

@@ -76,6 +76,10 @@ class OwnObjects:
                 "id": self.ids["chat_id"],
                 "messages": [{"id": "m", "role": "assistant", "parts": [part]}],
             }
+        if path == "/mcp":
+            answer = {"execution_id": self.ids["execution_id"], "decision": "approve"}
+            params = {"name": "answer", "arguments": answer}
+            return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         if path == "/broadcasting/auth":
             return {"socket_id": "1.2", "channel_name": f"private-agent.session.{self.ids['session_id']}"}
         content = operation.get("requestBody", {}).get("content", {}).get("application/json")
@@ -149,6 +153,8 @@ async def assert_no_access(stranger: ApiCaller, theirs: OwnObjects, opened: Sequ
         told = answer.text.replace(address, "")
         if answer.status_code == 204 and is_chat_stream(address):
             assert answer.content == b""
+        elif address == "/mcp":
+            assert answer.json()["result"]["isError"], answer.text
         elif answer.headers.get("content-type") in EMPTY_STREAMS:
             assert (answer.status_code, answer.text) == (200, ""), (method, address, answer.text)
         elif "{" not in address and answer.status_code == 200:

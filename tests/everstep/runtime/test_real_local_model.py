@@ -84,7 +84,7 @@ async def test_text_arrives_in_pieces_and_json_fits_its_schema(settings: Setting
 
 async def test_the_example_talks_to_it(tmp_path: Path) -> None:
     """All parts of the transcript, with a short conversation."""
-    example, programs = ROOT / "examples" / "07_local_model", Path(sys.executable).parent
+    example, programs = ROOT / "examples" / "08_local_model", Path(sys.executable).parent
     given = {**os.environ, "EVERSTEP_AUTH_SECRET": "s" * 32, "EVERSTEP_DATA": str(tmp_path / "data")}
     ports = (*("--temporal-port", "0", "--ui-port", "0"), *("--http-port", "0", "--gateway-port", "0"))
     command = [str(programs / "everstep"), "up", "--model", "local", "--json", *ports]
