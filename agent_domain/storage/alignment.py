@@ -4,11 +4,14 @@ import json
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
 from itertools import zip_longest
 from typing import Any, Final, TypeVar, cast
 
 T = TypeVar("T")
+
+MAX_PART: Final = 100
+"""How many items are aligned at once; longer sequences are aligned in parts."""
 
 ABSENT: Final = object()
 """The value of a path that one side does not have."""
@@ -78,12 +81,44 @@ def align(
             return list(zip_longest(a, b))
         return [*((item, None) for item in a), *((None, item) for item in b)]
     key, *rest = keys
-    matcher = SequenceMatcher(None, [key(item) for item in a], [key(item) for item in b], autojunk=False)
-    paired = list[tuple[T | None, T | None]]()
-    for kind, begin, end, other_begin, other_end in matcher.get_opcodes():
-        one, other = a[begin:end], b[other_begin:other_end]
-        if kind == "equal":
-            paired += zip(one, other, strict=True)
-        else:
-            paired += align(one, other, rest, pairs_rest=pairs_rest)
+    paired, done, other_done = list[tuple[T | None, T | None]](), 0, 0
+    for block in _matches([key(item) for item in a], [key(item) for item in b]):
+        before, other_before = a[done : block.a], b[other_done : block.b]
+        paired += align(before, other_before, rest, pairs_rest=pairs_rest) if before or other_before else []
+        done, other_done = block.a + block.size, block.b + block.size
+        paired += zip(a[block.a : done], b[block.b : other_done], strict=True)
     return paired
+
+
+def _matches(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[Match]:
+    """Yield the blocks that both sequences have in the same order, and an empty one at the end."""
+    for begin, other_begin, end, other_end in _parts(a, b):
+        matcher = SequenceMatcher(None, a[begin:end], b[other_begin:other_end], autojunk=False)
+        for block in matcher.get_matching_blocks()[:-1]:
+            yield Match(begin + block.a, other_begin + block.b, block.size)
+    yield Match(len(a), len(b), 0)
+
+
+def _parts(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
+    """Cut two long sequences into parts that are aligned by themselves: the time grows with their cube.
+
+    They are cut behind their common beginning, and then at equal shares.
+    """
+    begin = 0
+    if max(len(a), len(b)) > MAX_PART:
+        begin = next(
+            (place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+        )
+        # Equal items are paired in steps: the matcher's time for them grows with their square.
+        for place in range(0, begin, MAX_PART):
+            end = min(begin, place + MAX_PART)
+            yield place, place, end, end
+    left, other_left = len(a) - begin, len(b) - begin
+    count = max(1, -(-max(left, other_left) // MAX_PART))
+    for part in range(count):
+        yield (
+            begin + left * part // count,
+            begin + other_left * part // count,
+            begin + left * (part + 1) // count,
+            begin + other_left * (part + 1) // count,
+        )

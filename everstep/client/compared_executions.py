@@ -1,5 +1,7 @@
 """Reads two executions and compares them."""
 
+import asyncio
+
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.storage.comparison import (
     ComparedExecution,
@@ -26,7 +28,9 @@ async def compare_executions(
     Raises:
         NotFound: One of them does not exist, or was removed.
     """
-    return compare(await _load(store, a), await _load(store, b), in_full=in_full)
+    one, other = await _load(store, a), await _load(store, b)
+    # In a thread: many steps take many milliseconds, in which a server answers others.
+    return await asyncio.to_thread(compare, one, other, in_full=in_full)
 
 
 async def _load(store: ExecutionStore, ref: ExecutionRef) -> ComparedExecution:

@@ -1,6 +1,7 @@
 """How sequences are aligned, and where JSON values differ."""
 
 import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -82,3 +83,33 @@ def test_every_item_is_paired_once_and_in_order(a: str, b: str, pairs_rest: bool
     assert "".join(left for left, _ in pairs if left) == a
     assert "".join(right for _, right in pairs if right) == b
     assert (None, None) not in pairs
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (["x"] * 5000, ["x"] * 5000),
+        (["x", "y"] * 2500, ["y", "x", "x"] * 1600),
+        (["x"] * 5000, ["y"] * 5000),
+        (["x"] * 5000, []),
+        ([*range(5000)], [*range(1, 5001)]),
+    ],
+)
+def test_long_sequences_are_aligned_in_parts(a: list[Any], b: list[Any]) -> None:
+    """15.4.2: the time grows with their length."""
+    before = process_time()
+    pairs = align(a, b, (str, str), pairs_rest=True)
+    assert process_time() - before < 2
+    assert [left for left, _ in pairs if left is not None] == a
+    assert [right for _, right in pairs if right is not None] == b
+
+
+@given(st.lists(st.sampled_from("xyz"), max_size=250), st.lists(st.sampled_from("xyz"), max_size=250))
+def test_an_alignment_keeps_the_order_of_both_sides(a: list[str], b: list[str]) -> None:
+    """15.4.2"""
+    pairs = align(a, b, (str,))
+    assert [left for left, _ in pairs if left is not None] == a
+    assert [right for _, right in pairs if right is not None] == b
+    assert all(left == right for left, right in pairs if left is not None and right is not None)
+    same = align(a, a, (str,))
+    assert same == [(each, each) for each in a]
