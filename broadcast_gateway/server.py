@@ -8,12 +8,13 @@ import logging
 import random
 import resource
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from socket import socket
-from urllib.parse import urlsplit
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
 
 from websockets.http11 import Request
 
@@ -26,6 +27,7 @@ from everstep.broadcast_gateway.wires.closing import RESTARTING
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 DESCRIPTOR_SHARE = 0.9
 """The share of the file descriptors that viewers may use."""
 
@@ -34,7 +36,11 @@ class GatewayServer:
     """Serves viewers until it is drained."""
 
     def __init__(
-        self, context: GatewayContext, origins: Collection[str] = (), hosts: AllowedHosts | None = None
+        self,
+        context: GatewayContext,
+        origins: Collection[str] = (),
+        hosts: AllowedHosts | None = None,
+        page_ports: Callable[[], Collection[int]] | None = None,
     ) -> None:
         """Create the gateway.
 
@@ -42,9 +48,12 @@ class GatewayServer:
             context: The objects that all connections share.
             origins: The origins of pages that may connect.
             hosts: The names by which the gateway is reached; None if a proxy checks them.
+            page_ports: The other ports of the gateway's own host whose pages may connect; None for all, where
+                viewers have to be authenticated.
         """
         self.house = context
         self._hosts = hosts
+        self._page_ports = page_ports
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         self._connections: dict[ViewerConnection, None] = {}
         self._addresses = Counter[str]()
@@ -124,7 +133,7 @@ class GatewayServer:
         return "Pages of this origin may not watch: EVERSTEP_ALLOWED_ORIGINS"
 
     def _is_origin_allowed(self, request: Request) -> bool:
-        """Clients other than browsers send no origin; pages from the gateway's own host may connect."""
+        """Clients other than browsers send no origin; pages of the gateway's own host may connect."""
         origins = request.headers.get_all("Origin")
         if not origins:
             return True
@@ -132,10 +141,18 @@ class GatewayServer:
             return False
         origin = origins[0].lower()
         try:
-            own, its = urlsplit("//" + request.headers.get("Host", "")).hostname, urlsplit(origin).hostname
+            own, its = urlsplit("//" + request.headers.get("Host", "")), urlsplit(origin)
+            if origin in self._origins:
+                return True
+            return its.hostname is not None and its.hostname == own.hostname and self._has_page(own, its)
         except ValueError:
             return False
-        return origin in self._origins or (its is not None and its == own)
+
+    def _has_page(self, own: SplitResult, its: SplitResult) -> bool:
+        """Whether pages of this port of the own host may connect."""
+        if self._page_ports is None or own.port == its.port:
+            return True
+        return (its.port or DEFAULT_PORTS.get(its.scheme)) in self._page_ports()
 
     def _host_refusal(self, request: Request) -> str | None:
         return self._hosts and self._hosts.refusal(request.headers.get_all("Host"))

@@ -30,7 +30,7 @@ from everstep.runtime.journal import PostgresJournal
 from everstep.runtime.public_hosts import EVERYWHERE, allowed_hosts
 from everstep.runtime.serving import bind_socket, format_address
 from everstep.runtime.settings import Settings
-from everstep.runtime.viewing import GATEWAY_URL
+from everstep.runtime.viewing import GATEWAY_URL, console_ports
 from everstep.runtime.waiting import Port
 from everstep.store.engine import create_engine
 from everstep.store.gateways import PostgresGateways
@@ -88,7 +88,10 @@ async def open_gateway(
     )
     host = settings.gateway_host
     gateway = GatewayServer(
-        house, settings.allowed_origins, allowed_hosts(settings, host, "EVERSTEP_GATEWAY")
+        house,
+        settings.allowed_origins,
+        allowed_hosts(settings, host, "EVERSTEP_GATEWAY"),
+        partial(console_ports, settings) if settings.auth == "off" else None,
     )
     with listener or _bind_gateway(settings, or_any=or_any_port) as front:
         writers = open_publisher_links(settings, engine, hub, metrics, signs.secret)

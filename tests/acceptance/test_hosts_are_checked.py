@@ -110,7 +110,7 @@ JSON = "Content-Type: application/json"
 
 @pytest.mark.parametrize("auth", ["on", "off"])
 async def test_a_page_with_a_foreign_name_gets_nothing(nursery: Nursery, tmp_path: Path, auth: str) -> None:
-    """13.3.1 and 13.3.2: over HTTP, server-sent events, WebSockets and Pusher's protocol."""
+    """13.3.1, 13.3.2 and 13.3.5: over HTTP, server-sent events, WebSockets and Pusher's protocol."""
     async with up(nursery, tmp_path / "up", EVERSTEP_AUTH=auth) as here:
         stream = f"GET /agent/streams/{UUID(int=1)} HTTP/1.1"
         for rebound in pages(here.api):
@@ -133,6 +133,12 @@ async def test_a_page_with_a_foreign_name_gets_nothing(nursery: Nursery, tmp_pat
         for host in own(here.gateway):
             for path in ("/v1", "/app/everstep?protocol=7"):
                 assert await handshake_status(here.gateway, path, f"Host: {host}") == 101, host
+
+        # A page at another port of the own host is not the console. With authentication it needs a token.
+        elsewhere = 101 if auth == "on" else 403
+        for port, expected in ((here.api, 101), (here.gateway, 101), (1, elsewhere)):
+            headers = (f"Host: 127.0.0.1:{here.gateway}", f"Origin: http://127.0.0.1:{port}")
+            assert await handshake_status(here.gateway, "/v1", *headers) == expected, port
 
 
 async def test_requests_with_no_host_or_two_are_refused_and_probes_are_not(
