@@ -292,9 +292,18 @@ from everstep.agent_domain.storage.requests import (
 )
 from everstep.agent_domain.storage.sessions import (
     ContextForbidden as ContextForbidden,
+    ExecutionFilter as ExecutionFilter,
     SessionStatus as SessionStatus,
 )
 from everstep.agent_domain.storage.steps import RetryWait as RetryWait, StepRow as StepRow
+from everstep.agent_domain.storage.text_query import QueryTerm as QueryTerm, TextQuery as TextQuery
+from everstep.agent_domain.storage.text_search import (
+    Excerpt as Excerpt,
+    HitKind as HitKind,
+    HitLocation as HitLocation,
+    SearchTooSlow as SearchTooSlow,
+    TextHit as TextHit,
+)
 from everstep.agent_domain.stream.envelopes import Envelope as Envelope
 from everstep.agent_domain.stream.reader import Place as Place, Position as Position
 from everstep.agent_domain.stream.records import EventRecord as EventRecord, StoredEnvelope as StoredEnvelope

@@ -33,13 +33,14 @@ from everstep.agent_domain.storage.steps import (
     StepInput,
     StepRow,
 )
+from everstep.agent_domain.storage.text_search import TextSearch
 from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope, no_event_records
 from everstep.agent_domain.stream.session_messages import Announcement
 from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import FrozenDict
 
 
-class ExecutionStore(BudgetStore, RecordedExecutions, Protocol):
+class ExecutionStore(BudgetStore, RecordedExecutions, TextSearch, Protocol):
     """Stores executions. Every method is one transaction."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:

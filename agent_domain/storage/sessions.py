@@ -23,6 +23,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.storage.feedback import Feedback
+from everstep.agent_domain.storage.text_query import TextQuery
 from everstep.agent_domain.stream.session_messages import NO_CONTEXT, Context, MessageRole, limited_text
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map
 
@@ -206,6 +207,8 @@ class SessionFilter:
     user_id: str | None = None
     since: datetime | None = None
     """Only sessions that began then or later."""
+    query: TextQuery | None = None
+    """Only sessions in which a message matches."""
 
 
 ALL_SESSIONS = SessionFilter()
@@ -335,6 +338,8 @@ class ExecutionFilter:
     user_id: str | None = None
     since: datetime | None = None
     """Only executions that were accepted then or later."""
+    query: TextQuery | None = None
+    """Only executions in which a message matches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "executions": ("execution_lists:executions", "List executions, newest first."),
         "feedback": ("feedback_export:feedback", "Print the feedback on answers as lines of JSON."),
         "inbox": ("execution_lists:inbox", "List what waits for people, oldest first."),
+        "search": ("search:search", "Search messages, replies, calls and results."),
         "sessions": ("sessions:sessions", "List sessions, newest first."),
         "show": ("show:show", "Show what an execution did, with its requests and subagents."),
         "because": (

@@ -39,6 +39,9 @@ from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.storage.ledger import LedgerEntry
 from everstep.agent_domain.storage.recorded_executions import RecordFilter
+from everstep.agent_domain.storage.sessions import ExecutionFilter
+from everstep.agent_domain.storage.text_query import TextQuery
+from everstep.agent_domain.storage.text_search import TextHit
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import EMPTY, frozen_map, json_text
@@ -342,6 +345,29 @@ class Client:
     ) -> Page[ExecutionRow]:
         """List executions, newest first."""
         return await self.store.executions(self.tenant_id, status=status, cursor=cursor, limit=limit)
+
+    async def search(
+        self,
+        text: str,
+        wanted: ExecutionFilter | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[TextHit]:
+        """Search messages, replies, calls and results: those of the newest execution first.
+
+        Args:
+            text: Words, and `"phrases"`, `-words` to exclude, `OR` between alternatives, `prefix*`.
+            wanted: In which executions; default: in all of the tenant.
+            cursor: The cursor of the previous page.
+            limit: The size of the page.
+
+        Raises:
+            InvalidInput: It names no word, or too many.
+            SearchTooSlow: It takes too long.
+        """
+        query, wanted = TextQuery.parse(text), wanted or ExecutionFilter()
+        return await self.store.search_text(Scope(self.tenant_id), query, wanted, cursor=cursor, limit=limit)
 
     async def ledger(self, execution_id: UUID | str) -> AsyncGenerator[LedgerEntry]:
         """Iterate over the ledger of an execution: facts and decisions, each with the hash of its entry.

@@ -14,6 +14,7 @@ from everstep.agent_domain.storage.comparison import Comparison
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepRow
+from everstep.agent_domain.storage.text_search import TextHit
 from everstep.client.client import Client
 from everstep.client.execution import Execution
 from everstep.workflows.contracts import ExecutionResult
@@ -67,6 +68,10 @@ class SyncClient:
     def list(self, **given: Any) -> Page[ExecutionRow]:
         """`Client.list`."""
         return self._do(self._client.list(**given))
+
+    def search(self, text: str, **given: Any) -> Page[TextHit]:
+        """`Client.search`."""
+        return self._do(self._client.search(text, **given))
 
     def diff(self, a: UUID | str, b: UUID | str) -> Comparison:
         """`Client.diff`."""

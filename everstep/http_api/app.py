@@ -26,6 +26,7 @@ from everstep.http_api.routes import (
     health,
     listings,
     mcp_route,
+    message_search,
     sessions,
     signing_in,
     streams,
@@ -76,7 +77,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     problems.install(app)
     for module in (
         *(sessions, executions, execution_records, attachments, budgets, answer_feedback),
-        *(listings, usage, what_if_route, streams, broadcasting, signing_in),
+        *(listings, message_search, usage, what_if_route, streams, broadcasting, signing_in),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(signing_in.public_routes, responses={**_REFUSALS, 429: _TOO_MANY_ATTEMPTS})

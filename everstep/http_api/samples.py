@@ -34,6 +34,20 @@ SESSION: Final[Mapping[str, Any]] = {
     "updated_at": LATER,
 }
 
+SEARCH_HIT: Final[Mapping[str, Any]] = {
+    "session_id": SESSION_ID,
+    "session_title": "A trip to Bergen",
+    "execution_id": EXECUTION_ID,
+    "agent": "travel-desk",
+    "user_id": "ann",
+    "step_number": 1,
+    "kind": "arguments",
+    "tool": "find_train",
+    "call_id": "c-1",
+    "snippet": {"text": 'find_train\n{"to":"Bergen"}', "marks": [[18, 24]]},
+    "created_at": AT,
+}
+
 MESSAGE: Final[Mapping[str, Any]] = {
     "id": "381af9b5-8752-5792-bb72-d7c67eedc972",
     "session_id": SESSION_ID,

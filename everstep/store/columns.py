@@ -45,6 +45,18 @@ HAS_ENDED = _is_in(status for status in ExecutionStatus if status.is_terminal)
 IS_UNDER_WAY = _is_in(status for status in ExecutionStatus if not status.is_terminal)
 """The condition on an execution's status that it has not ended."""
 
+SEARCH_INDEX = "agent_transcript_search"
+"""The full-text index. It is built after the revisions, without a lock."""
+
+SEARCH_VECTOR = "agent_search_vector(tenant_id, role, content, metadata)"
+"""The words of a message, and the lexeme of its tenant: the MD5 hash of its id."""
+
+IS_SEARCHED = "role IN ('user', 'assistant', 'tool') AND (step > 0 OR idx >= 0)"
+"""The rows of the transcript that are searched: viewers do not see what hooks put before the conversation."""
+
+PENDING_KB = 512
+"""The limit of entries that the full-text index has not sorted in, in kB."""
+
 
 def tenant_column() -> Column[Any]:
     """Return the column of a row's tenant."""
@@ -98,6 +110,18 @@ def later_reference(name: str, table: str) -> Column[Any]:
 def reference_index(name: str, column: str) -> Index:
     """Return an index for a foreign key, so that deleting the referenced row needs no full scan."""
     return Index(name, column, postgresql_where=text(f"{column} IS NOT NULL"))
+
+
+def search_index() -> Index:
+    """Return the full-text index, for the table of messages."""
+    return Index(
+        SEARCH_INDEX,
+        text(SEARCH_VECTOR),
+        postgresql_using="gin",
+        # The insert that finds the list of pending entries full empties it, so the list is short.
+        postgresql_with={"gin_pending_list_limit": PENDING_KB},
+        postgresql_where=text(IS_SEARCHED),
+    )
 
 
 def seconds_column(name: str) -> Column[Any]:

@@ -98,6 +98,40 @@ class LedgerCursor:
 _LEDGER_PARTS = 3
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class TextCursor:
+    """The last message of a page of search results."""
+
+    created_at: datetime
+    id: UUID
+    step: int
+    idx: int
+
+    @property
+    def text(self) -> str:
+        """The cursor as clients send it."""
+        written = f"{self.created_at.isoformat()} {self.id} {self.step} {self.idx}"
+        return base64.urlsafe_b64encode(written.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> "TextCursor":
+        """Parse a cursor that a client sent.
+
+        Raises:
+            InvalidInput: The text is no cursor of search results.
+        """
+        found = _TEXT_PLACE.fullmatch(_decode(text))
+        try:
+            if found is not None:
+                return cls(parse_moment(found[1]), UUID(found[2]), int(found[3]), int(found[4]))
+        except ValueError:
+            pass
+        raise InvalidInput(_UNREADABLE)
+
+
+_TEXT_PLACE = re.compile(r"(\S+) (\S+) (\d{1,9}) (-?\d{1,9}|[12]\d{9})")
+
+
 def place_text(step: int, index: int, kind: str) -> str:
     """Return a cursor after a request of an execution: its step, its call's index, and its kind."""
     return base64.urlsafe_b64encode(f"{step} {index} {kind}".encode()).decode().rstrip("=")

@@ -31,9 +31,12 @@ from everstep.store.memory_recorded import MemoryRecords
 from everstep.store.memory_records import MemoryExecution, MemoryStream, as_stored
 from everstep.store.memory_status import MemoryStatus
 from everstep.store.memory_steps import MemorySteps
+from everstep.store.memory_text_search import MemoryTextSearch
 
 
-class MemoryStore(MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, MemoryRecords, MemoryLedger):
+class MemoryStore(
+    MemorySteps, MemoryCalls, MemoryStatus, MemoryCommands, MemoryRecords, MemoryLedger, MemoryTextSearch
+):
     """An execution store that lives and ends with its process."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:

@@ -3,6 +3,9 @@
 An upgrade is one transaction under an advisory lock. A second process waits, finds nothing left to do, and
 returns. A process that fails leaves the schema unchanged.
 
+The full-text index is built afterwards, outside of a transaction, so that processes of the earlier version go
+on writing. Search works without it, but slowly. A build that was interrupted is repeated by the next upgrade.
+
 Alembic is imported where it is used: most commands never do, and it imports a library of templates and its
 syntax highlighting.
 """
@@ -12,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, text
+from sqlalchemy.engine.interfaces import IsolationLevel
 
+from everstep.store.columns import IS_SEARCHED, PENDING_KB, SEARCH_INDEX, SEARCH_VECTOR
 from everstep.store.engine import STATEMENT_SECONDS, create_upgrade_engine
 from everstep.store.errors import SchemaTooNew, StoreError, error_translation
 
@@ -29,6 +34,19 @@ OPTIONS: dict[str, Any] = {
 # An arbitrary number that never changes. Other applications must not use the same one.
 _LOCK = text("SELECT pg_advisory_xact_lock(7204190518261311)")
 
+_SEARCH_LOCK = text("SELECT pg_try_advisory_lock(7204190518261312)")
+"""Of the session, which ends with the connection."""
+
+_SEARCH_INDEX_STATE = text(f"""
+    SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{SEARCH_INDEX}')
+""")  # noqa: S608 -- constants only
+
+_CREATE_SEARCH_INDEX = text(f"""
+    CREATE INDEX CONCURRENTLY {SEARCH_INDEX} ON agent_transcript USING gin ({SEARCH_VECTOR})
+      WITH (gin_pending_list_limit = {PENDING_KB})
+     WHERE {IS_SEARCHED}
+""")
+
 
 class HowToMigrate(StoreError):
     """Alembic was run by hand."""
@@ -38,8 +56,9 @@ class HowToMigrate(StoreError):
 
 
 async def upgrade(url: str) -> None:
-    """Apply every revision that the database does not have yet."""
+    """Apply every revision that the database does not have yet, and build its full-text index."""
     await _run_on(url, _upgrade)
+    await _run_on(url, _build_search_index, isolation_level="AUTOCOMMIT")
 
 
 async def pending(url: str) -> list[str]:
@@ -47,11 +66,16 @@ async def pending(url: str) -> list[str]:
     return await _run_on(url, _pending, STATEMENT_SECONDS)
 
 
-async def _run_on(url: str, work: Callable[[Connection], T], statement_timeout: float = 0) -> T:
+async def _run_on(
+    url: str,
+    work: Callable[[Connection], T],
+    statement_timeout: float = 0,
+    isolation_level: IsolationLevel = "READ COMMITTED",
+) -> T:
     engine = create_upgrade_engine(url, statement_timeout)
     try:
         with error_translation(engine.url):
-            async with engine.begin() as connection:
+            async with engine.execution_options(isolation_level=isolation_level).begin() as connection:
                 return await connection.run_sync(work)
     finally:
         await engine.dispose()
@@ -65,6 +89,18 @@ def _upgrade(connection: Connection) -> None:
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def _build_search_index(connection: Connection) -> None:
+    """Build the index if it is missing or unfinished, unless another process does so now."""
+    # Without waiting: a build waits for all transactions, also for those that wait for a lock.
+    if not connection.execute(_SEARCH_LOCK).scalar():
+        return
+    is_valid = connection.execute(_SEARCH_INDEX_STATE).scalar()
+    if is_valid is False:
+        connection.execute(text(f"DROP INDEX CONCURRENTLY {SEARCH_INDEX}"))
+    if not is_valid:
+        connection.execute(_CREATE_SEARCH_INDEX)
 
 
 def _pending(connection: Connection) -> list[str]:

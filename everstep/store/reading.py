@@ -1,6 +1,6 @@
 """Read-only queries of PostgreSQL."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -315,14 +315,16 @@ class PostgresReader:
         read: Callable[[Row[Any]], T],
         cursor: str | None,
         limit: int,
+        *,
+        fetch: Callable[[Executable], Awaitable[Sequence[Row[Any]]]] | None = None,
     ) -> Page[T]:
-        """Return a page of a table, newest row first."""
+        """Return a page of a table, newest row first, optionally with another way to fetch its rows."""
         size, place = page_size(limit), tuple_(table.c.created_at, table.c.id)
         if cursor is not None:
             last = Cursor.parse(cursor)
             wanted = wanted.where(place < (last.created_at, last.id))
         newest_first = wanted.order_by(table.c.created_at.desc(), table.c.id.desc())
-        return page_from(await self._fetch_all(newest_first.limit(size + 1)), size, read)
+        return page_from(await (fetch or self._fetch_all)(newest_first.limit(size + 1)), size, read)
 
     async def _fetch_all(
         self, statement: Executable, parameters: Mapping[str, Any] | None = None

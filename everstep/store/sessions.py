@@ -51,6 +51,7 @@ from everstep.store.cursors import Cursor, page_size, parse_place, place_text
 from everstep.store.message_feedback import MessageFeedback, select_messages
 from everstep.store.parameters import execution_key
 from everstep.store.postgres_ledger import ledger_writes
+from everstep.store.postgres_text_search import filter_executions
 from everstep.store.reading import (
     PLACE_OF_REQUEST,
     ROW,
@@ -110,7 +111,11 @@ class PostgresSessions(MessageFeedback):
             query = query.where(
                 title.op("@@")(func.to_tsquery(literal_column("'simple'"), _search_query(wanted.search)))
             )
-        return await self._load_page(query, sessions, session_row, cursor, limit)
+        if wanted.query is None:
+            return await self._load_page(query, sessions, session_row, cursor, limit)
+        candidates = await self._find_candidates(scope.tenant_id, wanted.query)
+        query = query.where(candidates.sessions())
+        return await self._load_page(query, sessions, session_row, cursor, limit, fetch=self._fetch_matches)
 
     async def change_session(self, scope: Scope, session_id: UUID, changes: SessionChanges) -> SessionRow:
         """Change a session."""
@@ -224,22 +229,13 @@ class PostgresSessions(MessageFeedback):
         self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
     ) -> Page[ExecutionRow]:
         """Return a page of executions, newest first."""
-        query = select(*ROW).where(executions.c.tenant_id == scope.tenant_id)
-        if scope.user_id is not None:
-            query = query.where(executions.c.user_id == scope.user_id)
-        columns = {
-            executions.c.session_id: wanted.session_id,
-            executions.c.parent_execution_id: wanted.parent_execution_id,
-            executions.c.status: wanted.status,
-            executions.c.agent_type: wanted.agent,
-            executions.c.user_id: wanted.user_id,
-        }
-        for column, value in columns.items():
-            if value is not None:
-                query = query.where(column == value)
-        if wanted.since is not None:
-            query = query.where(executions.c.created_at >= wanted.since)
-        return await self._load_page(query, executions, rows.execution_row, cursor, limit)
+        query = filter_executions(select(*ROW), scope, wanted)
+        if wanted.query is None:
+            return await self._load_page(query, executions, rows.execution_row, cursor, limit)
+        candidates = await self._find_candidates(scope.tenant_id, wanted.query)
+        query = query.where(candidates.executions())
+        fetch = self._fetch_matches
+        return await self._load_page(query, executions, rows.execution_row, cursor, limit, fetch=fetch)
 
     async def snapshots(
         self, ref: ExecutionRef, *, cursor: str | None = None, limit: int = 50

@@ -55,6 +55,7 @@ from everstep.store.columns import (
     optional_json_column,
     optional_time_column,
     reference_index,
+    search_index,
     seconds_column,
     tenant_column,
     time_column,
@@ -279,6 +280,7 @@ transcript = Table(
     PrimaryKeyConstraint("execution_id", "step", "idx"),
     # Few rows are notes, and reserving a call reads nothing else.
     Index("agent_transcript_notes", "execution_id", "step", "idx", postgresql_where=text("role = 'note'")),
+    search_index(),
 )
 
 inner_replies = Table(

@@ -16,6 +16,7 @@ from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import ExecutionFilter
+from everstep.agent_domain.storage.text_query import TextQuery
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY
 from everstep.client.because import ExplainedPage
@@ -43,7 +44,7 @@ from everstep.http_api.schemas.request_bodies import (
 )
 from everstep.http_api.schemas.responses import PageResponse, page_response
 from everstep.http_api.schemas.step_responses import BecauseResponse, Decision, Step
-from everstep.http_api.schemas.text import Cursor, Instant, Limit, Text
+from everstep.http_api.schemas.text import Cursor, Instant, Limit, SearchWords, Text
 
 routes = router("executions")
 
@@ -89,11 +90,13 @@ async def list_executions(  # noqa: PLR0913 -- FastAPI calls it by keyword
     agent: Text | None = None,
     user_id: Text | None = None,
     since: Annotated[Instant | None, Query(description="Only those accepted then or later.")] = None,
+    q: SearchWords | None = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> PageResponse[ExecutionResponse]:
     """List executions, newest first."""
-    wanted = ExecutionFilter(session_id, parent_execution_id, status, agent, user_id, since)
+    query = TextQuery.parse_optional(q)
+    wanted = ExecutionFilter(session_id, parent_execution_id, status, agent, user_id, since, query)
     page = await api.sessions.store.executions_of(caller.scope, wanted, cursor=cursor, limit=limit)
     return page_response(page, partial(ExecutionResponse.of, in_full=caller.sees_all))
 

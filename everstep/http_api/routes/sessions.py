@@ -21,6 +21,7 @@ from everstep.agent_domain.storage.sessions import (
     SessionFilter,
     SessionStatus,
 )
+from everstep.agent_domain.storage.text_query import TextQuery
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.values import EMPTY, FrozenDict
 from everstep.client.sessions import SendResult as Accepted, UserMessage
@@ -44,7 +45,7 @@ from everstep.http_api.schemas.responses import (
     Session,
     page_response,
 )
-from everstep.http_api.schemas.text import Cursor, Instant, Limit, Text
+from everstep.http_api.schemas.text import Cursor, Instant, Limit, SearchWords, Text
 from everstep.steps import json_schema
 
 routes = router("sessions")
@@ -82,11 +83,13 @@ async def list_sessions(  # noqa: PLR0913 -- FastAPI calls it by keyword
     agent: Annotated[Text | None, Query(description="The agent that the session names.")] = None,
     user_id: Text | None = None,
     since: Annotated[Instant | None, Query(description="Only sessions that began then or later.")] = None,
+    q: SearchWords | None = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> PageResponse[Session]:
     """List sessions, newest first."""
-    wanted = SessionFilter(status, related_type, related_id, search, agent, user_id, since)
+    query = TextQuery.parse_optional(q)
+    wanted = SessionFilter(status, related_type, related_id, search, agent, user_id, since, query)
     page = await api.sessions.store.sessions(caller.scope, wanted, cursor=cursor, limit=limit)
     return page_response(page, Session.of)
 

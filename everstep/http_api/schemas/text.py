@@ -9,6 +9,7 @@ from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
 from everstep.agent_domain.checks import StrictModel
+from everstep.agent_domain.storage.text_query import MAX_QUERY
 from everstep.agent_domain.values import FrozenDict, format_moment, freeze, valid_text
 
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
@@ -52,6 +53,17 @@ class ResponseModel(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+
+SearchWords: TypeAlias = Annotated[
+    Text,
+    Query(
+        max_length=MAX_QUERY,
+        description="Words of a message, a call or a result: all of these words, "
+        '`"a phrase"`, `-without`, `one OR other`, `prefix*`.',
+        examples=["invoice -paid"],
+    ),
+]
+"""A query of full-text search, for `TextQuery.parse`."""
 
 Cursor: TypeAlias = Annotated[
     Text | None, Query(max_length=500, description="The `next_cursor` of the previous page.")

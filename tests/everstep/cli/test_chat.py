@@ -43,6 +43,7 @@ from tests.acceptance.front import a_free_port
 from tests.acceptance.harness import Installation, Nursery, Process, environment, until
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import AGENTS
+from tests.everstep.cli.test_json_output import documented_keys
 from tests.everstep.http_api.house import SECRET, ApiSetup, make_app
 from tests.everstep.streams.scripted import Fault, ScriptedExecution, ScriptedGateway
 
@@ -741,3 +742,17 @@ async def test_sessions_are_listed_page_by_page(room: ChatSetup, http: httpx2.As
     assert re.fullmatch(r"\S+  active    20\S+Z  Two lines", first[1])
     assert closed == second
     assert [line.split()[0] for line in found] == [made[2], made[0]]
+
+
+async def test_what_was_said_is_found(room: ChatSetup, http: httpx2.AsyncClient) -> None:
+    """16.6.11"""
+    sent = await post_message(http, await a_session(http), content="Where is\nthe quokka?")
+
+    (line,) = (await room.output_of("search", "quokka", "where")).splitlines()
+    (found,) = (await room.output_of("search", "quokka", "--agent", "clerk", "--json")).splitlines()
+    nothing = await room.run_command("search", "quokka", "--agent", "hesitant")
+
+    assert line == f"{sent['execution_id']}    0  message    Where is the quokka?"
+    assert set(json.loads(found)) == documented_keys("search")
+    assert (nothing.exit_code, nothing.output) == (0, "Nothing matches.\n")
+    assert "names no word" in await room.error_of("search", "--", "-quokka")

@@ -146,7 +146,8 @@ async def all_responses(person: ApiCaller, session: str, execution: str) -> dict
 async def test_no_response_contains_the_text_of_an_exception(
     leaking: ApiSetup, doors: MakeCaller, agent: str
 ) -> None:
-    """5.4.4: for its owner, at every address, in every envelope and message, and in Temporal."""
+    """Follows rules 5.4.4 and 16.6.3: for its owner, at every address, in every envelope and message, and in
+    Temporal; searches do not find it either."""
     ann = await doors("ann")
     session, execution = await run_two_failures(ann, agent)
     said = await all_responses(ann, session, execution)
@@ -164,6 +165,8 @@ async def test_no_response_contains_the_text_of_an_exception(
     }
     assert not leaks, leaks
     assert LEAK not in str(told)
+    assert (await ann.get("/agent/search", q="mallory OR refused"))["items"] == []
+    assert (await ann.get("/agent/search", q="go"))["items"] != []
     assert re.search(r"[A-Z][a-zA-Z]+ \(ref [0-9a-f]{12}\)", str(said))
     handle = await leaking.sessions.client.execution(ref.execution_id).workflow.fetch_history()
     assert LEAK not in decode_payloads(handle.to_json_dict())

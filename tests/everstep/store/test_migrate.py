@@ -19,6 +19,7 @@ from everstep.store import migrate
 from everstep.store.engine import create_engine, create_upgrade_engine
 from everstep.store.errors import DatabaseUnreachable, SchemaTooNew, StoreError
 from everstep.store.migrate import OPTIONS, pending, upgrade
+from everstep.store.migrations.versions.search_words import CREATE_FUNCTION
 from everstep.store.tables import metadata
 
 
@@ -91,6 +92,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0021_session_usage",
         "0022_pruned_ledgers",
         "0023_sign_in_authorities",
+        "0024_search_words",
     ]
 
 
@@ -112,6 +114,11 @@ def catalog(connection: Connection) -> dict[str, str]:
     return {name: definition for name, definition in found if not name.startswith("agent_schema_version")}
 
 
+def create_search_function(connection: Connection) -> None:
+    """The index of the tables calls it."""
+    connection.execute(text(CREATE_FUNCTION))
+
+
 async def test_the_revisions_match_the_table_definitions(database: str, empty_database: str) -> None:
     """A change of `tables` needs a revision: the failure of this test lists the missing operations."""
 
@@ -119,6 +126,7 @@ async def test_the_revisions_match_the_table_definitions(database: str, empty_da
         return compare_metadata(MigrationContext.configure(connection, opts=OPTIONS), metadata)
 
     assert await run_in_database(database, differences) == []
+    await run_in_database(empty_database, create_search_function)
     await run_in_database(empty_database, metadata.create_all)
     assert await run_in_database(database, catalog) == await run_in_database(empty_database, catalog)
 
@@ -222,6 +230,7 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
 
 
 BEFORE_BUDGETS = """
+    DROP FUNCTION agent_search_vector CASCADE;
     ALTER TABLE agent_executions DROP COLUMN outcome;
     ALTER TABLE agent_steps DROP COLUMN boundary;
     ALTER TABLE agent_tool_calls DROP COLUMN digest;
