@@ -33,6 +33,9 @@ _MEDIA_TYPES: Final = {
 _COMPRESSED_FROM: Final = 1024
 """Bytes from which a file is compressed."""
 
+MAX_DEPTH: Final = 10
+"""Folders below `/console/`; each adds to every address in the page, so a long path would make it large."""
+
 _PAGE_HEADERS: Final = {
     "Cache-Control": "no-cache",
     "Referrer-Policy": "no-referrer",
@@ -57,7 +60,7 @@ def install(app: Starlette, gateway_url: GatewayUrl) -> None:
         return RedirectResponse("console/", 307)
 
     async def page(request: Request) -> Response:
-        return _page(request.path_params.get("place", ""), gateway_url())
+        return _page(_depth(request), gateway_url())
 
     app.add_route("/", to_console, include_in_schema=False)
     app.add_route("/console", to_console, include_in_schema=False)
@@ -108,9 +111,19 @@ def _read(path: Path, changed: int) -> _File:
     return _File(content, compressed, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-def _page(place: str, gateway_url: str | None) -> Response:
+def _depth(request: Request) -> int:
+    """How many folders the page's address is below `/console/`, as the browser counts them."""
+    # An encoded slash, as in the name of an agent, separates no folders, and is decoded in `path`.
+    path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    depth = path.partition(b"?")[0].partition(b"/console/")[2].count(b"/")
+    if depth > MAX_DEPTH:
+        raise HTTPException(404)
+    return depth
+
+
+def _page(depth: int, gateway_url: str | None) -> Response:
     # The way back to `/console/` from `/console/executions/{id}` is `../`.
-    root = "../" * place.count("/") or "./"
+    root = "../" * depth or "./"
     modules = json.dumps({"imports": {name: f"{root}{path}" for name, path in _imports()}})
     preloads = "".join(
         f'    <link rel="modulepreload" href="{root}static/{name}" />\n' for name in _first_modules()

@@ -68,6 +68,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     app = FastAPI(
         title="Everstep",
         version=version("everstep"),
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

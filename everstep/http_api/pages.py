@@ -1,7 +1,9 @@
 """Public pages: `/openapi.json`, `/docs`, which loads nothing from other hosts, and the browser client."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -40,6 +42,15 @@ def install(app: FastAPI) -> None:
     """Add the pages to the application."""
     app.openapi = _openapi_builder(app)
 
+    @cache
+    def document() -> bytes:
+        # Rendered once: it takes many milliseconds, and any client may ask.
+        return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
+
+    async def openapi(request: Request) -> Response:
+        del request
+        return Response(document(), media_type="application/json")
+
     async def docs(request: Request) -> Response:
         root = request.scope.get("root_path", "").rstrip("/")
         page = get_swagger_ui_html(
@@ -75,6 +86,7 @@ def install(app: FastAPI) -> None:
         return Response(script, headers=headers, media_type="text/javascript")
 
     app.add_route(f"/{CLIENT}", client, include_in_schema=False)
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
     app.add_route("/docs", docs, include_in_schema=False)
     app.add_route("/docs/{name}", asset, include_in_schema=False)
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from everstep.console.site import STATIC
+from everstep.console.site import MAX_DEPTH, STATIC
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
 
@@ -45,7 +45,13 @@ async def test_the_root_leads_to_the_console(http: httpx2.AsyncClient) -> None:
 
 @pytest.mark.parametrize(
     ("place", "root"),
-    [("", "./"), ("system", "./"), ("executions/31315973", "../"), ("compare/a/b", "../../")],
+    [
+        ("", "./"),
+        ("system", "./"),
+        ("executions/31315973", "../"),
+        ("compare/a/b", "../../"),
+        ("agents/a%2Fb%2Fc", "../"),
+    ],
 )
 async def test_every_place_is_answered_with_the_page(http: httpx2.AsyncClient, place: str, root: str) -> None:
     """16.1.1: all addresses in it are relative, and its modules are found from each place."""
@@ -59,6 +65,13 @@ async def test_every_place_is_answered_with_the_page(http: httpx2.AsyncClient, p
     for address in addresses:
         reached = httpx2.URL(f"http://api.test/console/{place}").join(address)
         assert (await http.get(str(reached))).status_code == 200, address
+
+
+async def test_a_deep_address_is_no_place(http: httpx2.AsyncClient) -> None:
+    """16.1.1: the page would be large, as all its addresses lead back."""
+    page = await http.get("/console/" + "a/" * MAX_DEPTH)
+    assert page.status_code == 200
+    assert (await http.get("/console/" + "a/" * (MAX_DEPTH + 1))).status_code == 404
 
 
 async def test_the_page_may_load_nothing_from_elsewhere(http: httpx2.AsyncClient) -> None:
