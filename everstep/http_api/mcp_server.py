@@ -26,6 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 from everstep.agent_domain.values import json_text, truncate
 from everstep.http_api.agent_tools import AgentTools
 from everstep.http_api.event_stream import SEND_SECONDS
+from everstep.http_api.mcp_tasks import TaskServer
 from everstep.http_api.problems import MAX_DETAIL, refusal_of_any
 from everstep.http_api.schemas.agent_tool_schemas import (
     MAX_WAIT,
@@ -165,8 +166,9 @@ def build_server(tools: AgentTools) -> Server[Any]:
             return error_result(error)
         return tool_result(run)
 
-    return Server(
+    return TaskServer(
         "everstep",
+        tools=tools,
         version=version("everstep"),
         title="Everstep",
         description="Durable AI agents as tools",
@@ -203,6 +205,7 @@ def _tool(name: str, tools: AgentTools) -> types.Tool:
         input_schema=schema,
         output_schema=AgentRun.model_json_schema(mode="serialization"),
         annotations=tool.annotations,
+        execution=types.ToolExecution(task_support="optional") if name == "start" else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Arguments and results of the tools by which clients of MCP use agents."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from everstep.agent_domain.storage.requests import RequestKind, RequestRow
 from everstep.agent_domain.values import EMPTY
 from everstep.http_api.schemas.execution_responses import ExecutionResponse, Request
 from everstep.http_api.schemas.request_bodies import Content, NewTotalSent
-from everstep.http_api.schemas.text import Json, Map, RequestModel, ResponseModel, Text, Usd
+from everstep.http_api.schemas.text import Json, Map, Moment, RequestModel, ResponseModel, Text, Usd
 
 MAX_WAIT = 45
 """The longest wait of one call in seconds: many hosts give up on a call after a minute."""
@@ -133,6 +134,10 @@ class AgentRunRequest(ResponseModel):
             **fields,
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """The document without what is absent."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
 
 class AgentRun(ResponseModel):
     """One run of an agent: how it is now, and what to do next."""
@@ -152,6 +157,8 @@ class AgentRun(ResponseModel):
     data: Any = Field(default=None, description="The structured result, if the agent has one.")
     error: str | None = Field(default=None, description="Why the run failed.")
     cost_usd: Usd | None = Field(default=None, description="What its model calls cost, in US dollars.")
+    created_at: Moment
+    updated_at: Moment = Field(description="When it ended, or else the time of this document.")
 
     @classmethod
     def from_row(
@@ -190,6 +197,8 @@ class AgentRun(ResponseModel):
             data=output.get("data"),
             error=shown.error_message if has_conversation else None,
             cost_usd=cost,
+            created_at=row.created_at,
+            updated_at=row.completed_at or datetime.now(UTC),
         )
 
     def to_json(self) -> dict[str, Any]:
