@@ -37,6 +37,7 @@ from everstep.activities.live_text import LiveTexts
 from everstep.activities.processors import ProcessorRunner
 from everstep.activities.status_writer import StatusWriter
 from everstep.activities.tool_runner import ToolRunner
+from everstep.activities.worker_places import Places
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.execution_store import ExecutionStore
@@ -58,7 +59,9 @@ class AgentActivities:
         start_delay: float = START_DELAY,
         disclosure: Disclosure = DEFAULT_DISCLOSURE,
         attachments: Attachments | None = None,
+        places: Places | None = None,
     ) -> None:
+        self.places = places or Places()
         texts = LiveTexts(bus)
         self.tool_runner = ToolRunner(
             store, agents, strike, start_delay, disclosure=disclosure, attachments=attachments
@@ -66,7 +69,7 @@ class AgentActivities:
         self.inference = InferenceRunner(
             store, agents, self.tool_runner, texts, strike, start_delay=start_delay, disclosure=disclosure
         )
-        self.brief_inference = BriefInference(self.inference.infer)
+        self.brief_inference = BriefInference(self._infer)
         self.processor_runner = ProcessorRunner(store, agents, strike, disclosure)
         self.store = store
         self.status_writer = StatusWriter(store, agents, strike, on_end, disclosure)
@@ -84,19 +87,25 @@ class AgentActivities:
         """Run one model call if it is short; None if it continues, and `infer` has to wait for it."""
         return await self.brief_inference.start(request)
 
+    async def _infer(self, request: InferInput) -> StepFacts:
+        async with self.places.place(request.ref.tenant_id):
+            return await self.inference.infer(request)
+
     @activity.defn(name=RUN_TOOL)
     @redact_errors
     async def run_tool(self, request: ToolInput) -> ToolOutput:
         """Run one tool call; its result is recorded once."""
         with heartbeat():
-            return await self.tool_runner.run_call(request)
+            async with self.places.place(request.ref.tenant_id):
+                return await self.tool_runner.run_call(request)
 
     @activity.defn(name=PROCESS)
     @redact_errors
     async def process(self, request: ProcessInput) -> ProcessOutput:
         """Run the processors on a step; their result is recorded once."""
         with heartbeat():
-            return await self.processor_runner.run(request)
+            async with self.places.place(request.ref.tenant_id):
+                return await self.processor_runner.run(request)
 
     @activity.defn(name=SETTLE)
     @redact_errors

@@ -8,6 +8,19 @@ from temporalio import activity
 
 HEARTBEAT_SECONDS = 0.25
 """A cancel reaches an activity with its next heartbeat."""
+SLOWEST_SECONDS = 3.0
+"""Well below the timeout after which Temporal takes a worker for lost."""
+HEARTBEATS_PER_SECOND = 200
+"""Each heartbeat is a write of the Temporal server: a thousand activities with the usual pause would keep it
+from dispatching tasks. So heartbeats become rarer if a process runs more activities than this in a second."""
+
+_beating = 0
+"""The activities of this process that send heartbeats."""
+
+
+def heartbeat_pause(activities: int) -> float:
+    """Return the seconds between two heartbeats of each of so many activities."""
+    return min(SLOWEST_SECONDS, max(HEARTBEAT_SECONDS, activities / HEARTBEATS_PER_SECOND))
 
 
 @contextmanager
@@ -24,11 +37,14 @@ def heartbeat() -> Generator[None]:
 
     def beat() -> None:
         nonlocal timer
-        timer = loop.call_later(HEARTBEAT_SECONDS, beat)
+        timer = loop.call_later(heartbeat_pause(_beating), beat)
         activity.heartbeat()
 
+    global _beating  # noqa: PLW0603 -- the load of this process
+    _beating += 1
     timer = loop.call_later(HEARTBEAT_SECONDS, beat)
     try:
         yield
     finally:
+        _beating -= 1
         timer.cancel()

@@ -73,6 +73,14 @@ def test_the_processes_accept_the_names_under_which_they_are_reached() -> None:
         assert environment(name)["EVERSTEP_ALLOWED_HOSTS"] == "${EVERSTEP_ALLOWED_HOSTS:-api,gateway}"
 
 
+def test_temporal_dispatches_fairly() -> None:
+    """18.2.1"""
+    [mounted] = services()["temporal"]["configs"]
+    assert environment("temporal")["DYNAMIC_CONFIG_FILE_PATH"] == mounted["target"]
+    content = yaml.safe_load(COMPOSE)["configs"][mounted["source"]]["content"]
+    assert yaml.safe_load(content) == {"matching.enableFairness": [{"value": True}]}
+
+
 def test_a_new_project_has_the_same_containers() -> None:
     """13.5.1, 13.5.2 and 13.5.3 hold for the file that `everstep init` writes, as it differs only in this."""
     example = cast("dict[str, Any]", yaml.safe_load(COMPOSE))

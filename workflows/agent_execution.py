@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import Priority
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -194,7 +195,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
                 return step
             self.brief_time = timedelta()
         return await workflow.execute_activity_method(
-            AgentActivities.infer, request, summary=summary, **MODEL
+            AgentActivities.infer, request, summary=summary, priority=self.priority, **MODEL
         )
 
     @property
@@ -242,15 +243,28 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
                 AgentActivities.run_tool, request, summary=summary, **QUICK_TOOL
             )
         return await workflow.execute_activity_method(
-            AgentActivities.run_tool, request, summary=summary, **TOOL
+            AgentActivities.run_tool, request, summary=summary, priority=self.priority, **TOOL
         )
+
+    @property
+    def priority(self) -> Priority:
+        """The tenant and the user, for the places of workers.
+
+        Activities inherit it in Temporal's queues, but the server does not name an inherited priority to a
+        worker that receives an activity with the answer to its workflow task. The weight is always inherited.
+        """
+        return Priority(fairness_key=workflow.info().priority.fairness_key)
 
     async def process(self, number: int) -> None:
         """Run the processors on the completed step."""
         request = ProcessInput(self.start.ref, self.plan.agent, number, self.facts.usage, self.facts.marks)
         self.describe(f"processing step {number}")
         output = await workflow.execute_activity_method(
-            AgentActivities.process, request, summary=f"step {number} · processors", **MODEL
+            AgentActivities.process,
+            request,
+            summary=f"step {number} · processors",
+            priority=self.priority,
+            **MODEL,
         )
         facts = self.facts.processed().spent(output.besides.usage).wished(output.besides.wishes)
         self.facts = (

@@ -49,6 +49,7 @@ from everstep.agent_domain.what_if.policy_change import PolicyChange
 from everstep.client.compared_executions import compare_executions
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
+from everstep.client.fair_dispatch import FairDispatch
 from everstep.client.ledgers import audit_execution, each_entry
 from everstep.client.structured_results import requested_output
 from everstep.client.what_if import WhatIf
@@ -111,6 +112,8 @@ class Client:
     """The attached files; None if there is no store for them."""
     public_url: str = ""
     """The URL of the installation for people, to which Temporal's pages link; without a slash at its end."""
+    dispatch: FairDispatch = field(default_factory=FairDispatch)
+    """Names the tenant and the user of an execution to Temporal, which dispatches tasks fairly."""
 
     def spec_of(
         self, definition: AgentDefinition, model: str | None, output: ResponseFormat | None = None
@@ -292,15 +295,18 @@ class Client:
         # The workflow may have ended already, if the message was accepted before.
         with suppress(WorkflowAlreadyStartedError):
             try:
-                await self._start_workflow(start, task_queue)
+                await self._start_workflow(start, task_queue, run.user_id)
             except RPCError as error:
                 if not (start.search_attributes and is_unknown_attribute(error)):
                     raise
                 log.warning("the execution starts without search attributes: %s", error)
-                await self._start_workflow(replace(start, search_attributes=False), task_queue)
+                start = replace(start, search_attributes=False)
+                await self._start_workflow(start, task_queue, run.user_id)
         return Execution(self, ref)
 
-    async def _start_workflow(self, start: ExecutionInput, task_queue: str | None) -> None:
+    async def _start_workflow(
+        self, start: ExecutionInput, task_queue: str | None, user_id: str | None
+    ) -> None:
         await self.temporal.start_workflow(
             AgentExecution.run,
             start,
@@ -312,6 +318,8 @@ class Client:
             search_attributes=initial_attributes(start),
             static_summary=summary_of(start),
             static_details=details_of(start),
+            # Its activities, subagents and later runs inherit it.
+            priority=self.dispatch.priority(start.ref.tenant_id, user_id),
         )
 
     def derived_id(self, key: str) -> UUID:

@@ -22,6 +22,7 @@ from everstep.capabilities.mcp import close_connections
 from everstep.client import titles
 from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
+from everstep.client.fair_dispatch import FairDispatch
 from everstep.client.reconciler import Reconciler
 from everstep.client.sessions import Sessions
 from everstep.client.temporal_entry import TemporalEntry
@@ -169,7 +170,13 @@ class Installation:
             window_of=partial(agent_window, self.models.presets),
             check_prices=partial(require_prices, self.models.presets),
             attachments=self.attachments,
+            dispatch=self.dispatch,
         )
+
+    @cached_property
+    def dispatch(self) -> FairDispatch:
+        """The priorities of executions that this process starts."""
+        return FairDispatch()
 
     @cached_property
     def attachments(self) -> Attachments:

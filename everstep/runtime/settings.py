@@ -22,6 +22,7 @@ from pydantic_settings import (
 
 from everstep.agent_domain.checks import StrictModel, faults
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.fairness.shares import DEFAULT_PLACES
 from everstep.agent_domain.media_types import UPLOAD_TYPES
 from everstep.agent_domain.nearest import nearest
 from everstep.agent_domain.stream.channels import derived_secret
@@ -226,6 +227,9 @@ class Settings(StrictModel, BaseSettings):
     None: the one that systemd delegates (`Delegate=yes`), if there is one."""
     failpoint: str | None = None
     """For crash tests only: the point at which a worker dies, or a frame is lost."""
+    worker_activities: int = Field(default=DEFAULT_PLACES, ge=1, le=100_000)
+    """How many model calls and tool calls a worker runs at once. Tenants and users share their places fairly:
+    one tenant takes eight of nine. Four times as many may wait in the worker for a place."""
     graceful_shutdown_seconds: float = 60.0
     """How long a stopping worker lets running model calls finish."""
 

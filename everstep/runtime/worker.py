@@ -17,6 +17,7 @@ from everstep.activities.agents import AgentProvider, OnEnd, ignore_end
 from everstep.activities.deferred_start import START_DELAY
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.activities.subagents import SubagentActivities
+from everstep.activities.worker_places import WAITING_PER_PLACE, Places
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.execution_store import ExecutionStore
@@ -44,6 +45,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
     bus: EnvelopeBus = NULL_BUS,
     moment: float = START_DELAY,
     attachments: Attachments | None = None,
+    places: Places | None = None,
 ) -> Worker:
     """Return a worker that detects crashes and cancels quickly, and lets running model calls finish.
 
@@ -51,6 +53,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
     a third of a worker's time; tests run them in the sandbox and under the replayer.
     """
     disclosure = disclosure_of(settings, os.environ)
+    places = places or Places(settings.worker_activities)
     own = AgentActivities(
         store,
         agents,
@@ -60,6 +63,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
         start_delay=moment,
         disclosure=disclosure,
         attachments=attachments,
+        places=places,
     )
     children = SubagentActivities(store, agents, strike, disclosure=disclosure)
     activities = [
@@ -91,6 +95,8 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
         workflow_runner=ClosingRunner(UnsandboxedWorkflowRunner()),
         interceptors=[WorkflowGuard()],
         **_version(settings),
+        # An activity waits for its tenant's place in a slot.
+        max_concurrent_activities=settings.worker_activities * (1 + WAITING_PER_PLACE),
         sticky_queue_schedule_to_start_timeout=STICKY,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

@@ -34,6 +34,8 @@ DYNAMIC_CONFIG: Final[dict[str, object]] = {
     # How often the server looks for tasks to dispatch. At the default of 20 times a second, an execution on
     # an idle server waits in every step, four times as long as the step takes.
     "history.transferProcessorMaxPollRPS": 1000,
+    # Tasks are dispatched fairly by tenant and user, instead of in the order in which they were scheduled.
+    "matching.enableFairness": True,
 }
 
 

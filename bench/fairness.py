@@ -1,0 +1,248 @@
+"""Measures how long a tenant waits for its first token while another one floods the workers.
+
+A worker runs in its own process, with the settings that it has by default. One tenant starts slow executions,
+whose model takes longer than the measurement. Then another tenant, and another user of the flooding tenant,
+run executions one after the other. Their time to the first token is measured from the request until the
+worker hands on the first piece of text, and compared with the same tenant's time alone. Prints the p50 and
+p95 of both; ratios are comparable across machines. Fails if the p95 misses its target.
+
+    python bench/fairness.py [--flood N] [--runs N] [--places N] [--no-fsync]
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from everstep.agent_domain.agents.builder import DefinitionBuilder
+from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
+from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.state.steps import InferenceResponse
+from everstep.client.client import Client
+from everstep.runtime.agents import AgentBook
+from everstep.runtime.embedded import EmbeddedConfig, open_services
+from everstep.runtime.installation import open_installation, upgrade
+from everstep.runtime.settings import Settings
+from everstep.runtime.worker import make_worker
+
+SLOW, QUICK = "slow", "quick"
+FLOODING, QUIET = "flooding", "quiet"
+SLOW_SECONDS: Final = 600.0
+TARGET: Final = 2.0
+AT_ONCE: Final = 20
+PAUSE: Final = 0.05
+WARM_UP: Final = 10
+
+
+class TimedModel:
+    """Answers at once or slowly; sends the time of each first piece to the measuring process."""
+
+    name = "timed"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.pipe: Connection | None = None
+
+    async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
+        """Send the first piece at once, and the answer after the pause."""
+        on_text("Well")
+        if self.pipe:
+            self.pipe.send((request.messages[-1].text, time.monotonic()))
+        await asyncio.sleep(self.seconds)
+        return InferenceResponse("Well.")
+
+
+MODELS: Final = {SLOW: TimedModel(SLOW_SECONDS), QUICK: TimedModel(0)}
+
+
+def timed_agent(name: str) -> AgentDefinition:
+    """An agent that answers in one step."""
+    return (
+        DefinitionBuilder.base()
+        .with_name(name, "Answers")
+        .with_driver(ToolCallingDriver(MODELS[name]))
+        .definition()
+    )
+
+
+AGENTS: Final = {name: timed_agent(name) for name in MODELS}
+
+
+async def serve(settings: Settings, pipe: Connection) -> None:
+    """Run a worker until the other process closes the pipe."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pipe.fileno(), over.set)
+    for model in MODELS.values():
+        model.pipe = pipe
+    async with open_installation(settings, "bench worker") as installation:
+        book = AgentBook(AGENTS.values(), installation.models)
+        pipe.send(("ready", 0.0))
+        async with make_worker(installation.temporal, installation.store, book, settings):
+            await over.wait()
+            # What it runs is never reported, and its servers end as well.
+            os._exit(0)
+
+
+def run_worker(settings: Settings, pipe: Connection) -> None:
+    """The worker process."""
+    asyncio.run(serve(settings, pipe))
+
+
+@dataclass
+class FirstTokens:
+    """The times of first tokens, as the worker sends them."""
+
+    pipe: Connection
+    waiting: dict[str, asyncio.Future[float]]
+
+    def read(self) -> None:
+        """Read what has arrived."""
+        while self.pipe.poll():
+            text, moment = self.pipe.recv()
+            if future := self.waiting.pop(text, None):
+                future.set_result(moment)
+
+    def after(self, text: str) -> asyncio.Future[float]:
+        """The time of the first token of the answer to this message."""
+        self.waiting[text] = asyncio.get_running_loop().create_future()
+        return self.waiting[text]
+
+
+@asynccontextmanager
+async def worker_process(settings: Settings) -> AsyncGenerator[FirstTokens]:
+    """Run a worker in its own process."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=run_worker, args=(settings, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    await asyncio.to_thread(ours.recv)
+    tokens, loop = FirstTokens(ours, {}), asyncio.get_running_loop()
+    loop.add_reader(ours.fileno(), tokens.read)
+    try:
+        yield tokens
+    finally:
+        loop.remove_reader(ours.fileno())
+        ours.close()
+        await asyncio.to_thread(process.join)
+
+
+@dataclass
+class Bench:
+    """The measurement, on running servers."""
+
+    client: Client
+    tokens: FirstTokens
+    count: int = 0
+
+    async def first_token(self, agent: str, tenant: str, user: str) -> float:
+        """Start an execution; return the seconds until its first token."""
+        self.count += 1
+        text = f"question {self.count}"
+        token = self.tokens.after(text)
+        began = time.monotonic()
+        client = replace(self.client, tenant_id=tenant)
+        await client.start(agent, text, user_id=user)
+        return await token - began
+
+    async def runs(self, number: int, tenant: str, user: str) -> list[float]:
+        """Run executions one after the other; return the seconds until each first token."""
+        seconds = list[float]()
+        for _ in range(number):
+            seconds.append(await self.first_token(QUICK, tenant, user))
+            await asyncio.sleep(PAUSE)
+        return seconds
+
+    async def flood(self, number: int) -> None:
+        """Start slow executions, some at a time."""
+        starting = asyncio.Semaphore(AT_ONCE)
+
+        async def start() -> None:
+            async with starting:
+                self.count += 1
+                client = replace(self.client, tenant_id=FLOODING)
+                await client.start(SLOW, f"question {self.count}", user_id="ann")
+
+        await asyncio.gather(*(start() for _ in range(number)))
+
+
+def p95(seconds: Sequence[float]) -> float:
+    """The 95th percentile."""
+    return statistics.quantiles(seconds, n=20)[-1]
+
+
+def report(alone: Sequence[float], named: dict[str, Sequence[float]]) -> bool:
+    """Print the table; return whether a target was missed."""
+    print(f"{'seconds until the first token':52}{'p50':>8}{'p95':>8}{'ratio':>8}{'target':>10}")
+    print(f"{'alone':52}{statistics.median(alone):>8.3f}{p95(alone):>8.3f}")
+    is_missed = False
+    for name, seconds in named.items():
+        ratio = p95(seconds) / p95(alone)
+        missed = "  MISSED" if ratio > TARGET else ""
+        is_missed = is_missed or ratio > TARGET
+        middle, target = statistics.median(seconds), f"<= {TARGET}"
+        print(f"{name:52}{middle:>8.3f}{p95(seconds):>8.3f}{ratio:>8.2f}{target:>10}{missed}")
+    return is_missed
+
+
+async def measure(bench: Bench, flood: int, runs: int) -> bool:
+    """Measure alone, while the flood arrives, and behind it."""
+    await bench.runs(WARM_UP, QUIET, "bob")
+    alone = await bench.runs(runs, QUIET, "bob")
+    began = time.monotonic()
+    await bench.flood(flood)
+    print(f"{flood} slow executions accepted in {time.monotonic() - began:.1f} s", flush=True)
+    # Until the worker has all of them: they would share its time with what is measured.
+    await asyncio.sleep(flood / 100)
+    return report(
+        alone,
+        {
+            f"another tenant, {flood} slow executions": await bench.runs(runs, QUIET, "bob"),
+            f"another user of the tenant, {flood} slow executions": await bench.runs(runs, FLOODING, "eve"),
+        },
+    )
+
+
+async def main(flood: int, runs: int, places: int | None, *, fsync: bool) -> bool:
+    """Start the servers and the worker, and measure."""
+    print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    with TemporaryDirectory(prefix="everstep-bench-") as folder:
+        careless = {} if fsync else {"fsync": "off", "full_page_writes": "off"}
+        pragmas = {} if fsync else {"journal_mode": "wal", "synchronous": "off"}
+        config = EmbeddedConfig(
+            Path(folder), temporal_port=0, ui_port=0, postgres_settings=careless, temporal_pragmas=pragmas
+        )
+        async with open_services(config) as services:
+            settings = Settings.read(
+                data_dir=Path(folder),
+                database_url=services.database_url,
+                temporal_address=services.temporal_address,
+                worker_activities=places,
+            )
+            await upgrade(settings)
+            async with worker_process(settings) as tokens, open_installation(settings, "bench") as here:
+                client = replace(here.client, agents=AGENTS)
+                return await measure(Bench(client, tokens), flood, runs)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--flood", type=int, default=1000, help="slow executions (1000)")
+    parser.add_argument("--runs", type=int, default=100, help="executions measured in each situation (100)")
+    parser.add_argument("--places", type=int, help="worker_activities of the worker; its default")
+    parser.add_argument("--no-fsync", action="store_true", help="do not wait for the disk")
+    given = parser.parse_args()
+    sys.exit(asyncio.run(main(given.flood, given.runs, given.places, fsync=not given.no_fsync)))
