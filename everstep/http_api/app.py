@@ -30,6 +30,7 @@ from everstep.http_api.routes import (
     sessions,
     signing_in,
     streams,
+    system,
     ui_message_streams,
     usage,
     what_if_route,
@@ -78,7 +79,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     problems.install(app)
     for module in (
         *(sessions, executions, execution_records, attachments, budgets, answer_feedback),
-        *(listings, message_search, usage, what_if_route, streams, broadcasting, signing_in),
+        *(listings, message_search, usage, what_if_route, streams, broadcasting, signing_in, system),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(signing_in.public_routes, responses={**_REFUSALS, 429: _TOO_MANY_ATTEMPTS})

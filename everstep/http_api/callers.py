@@ -7,6 +7,7 @@ A caller sees only data of its tenant, and within the tenant only its own, unles
 - `approve` opens the requests of all users of the tenant and decides about calls, `approve:edit` also with
   other arguments;
 - `answer`, `steer` and `cancel` do this for the executions of other users;
+- `admin` opens the state of the installation, which belongs to no tenant;
 - `read-only` forbids every change.
 """
 
@@ -49,6 +50,7 @@ class Grant(StrEnum):
     ANSWER = rights.ANSWER
     STEER = rights.STEER
     CANCEL = rights.CANCEL
+    ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,15 @@ class Caller:
     def sees_all(self) -> bool:
         """Whether the caller sees the data of all users of its tenant."""
         return Grant.ALL_SESSIONS in self.grants
+
+    @property
+    def sees_installation(self) -> bool:
+        """Whether the caller sees the state of the installation, over all tenants.
+
+        An installation with one tenant has the tenant `default`, whose operators also run the
+        installation.
+        """
+        return Grant.ADMIN in self.grants or (self.sees_all and self.tenant_id == DEFAULT_TENANT)
 
     @property
     def scope(self) -> Scope:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 from uuid import UUID
 
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from everstep.http_api.callers import Caller
 from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.identity_provider import IdentityProvider
 from everstep.http_api.metrics import Metrics
+from everstep.http_api.schemas.system_responses import ChecksResponse, SystemResponse
 from everstep.http_api.sign_ins import BrowserSessions, find_caller
 from everstep.http_api.waiting_calls import WaitingCalls
 
@@ -59,6 +61,18 @@ async def no_checks() -> Sequence[Check]:
     return ()
 
 
+class SystemReader(Protocol):
+    """Reads the state of an installation, over all tenants."""
+
+    async def read(self) -> SystemResponse:
+        """Return what its parts report now."""
+        ...
+
+    async def checks(self) -> ChecksResponse:
+        """Return what is wrong and how to fix it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Api:
     """The dependencies of the routes."""
@@ -89,6 +103,9 @@ class Api:
     """Whether requests have to be authenticated."""
     temporal_workflows_url: str | None = None
     """The list of workflows in Temporal's web UI, for links of the console."""
+
+    system: SystemReader | None = None
+    """The state of the installation."""
 
     async def caller_of(self, request: Request) -> Caller:
         """The caller of a request, by its header or its cookie.

@@ -31,6 +31,7 @@ from everstep.runtime.readiness import Readiness
 from everstep.runtime.secrets import secrets
 from everstep.runtime.serving import bind_socket, format_address, serve_app
 from everstep.runtime.settings import Settings
+from everstep.runtime.system_report import SystemReport
 from everstep.runtime.viewing import gateway_url
 from everstep.runtime.waiting import Port
 from everstep.store.accounts import PostgresAccounts
@@ -60,6 +61,7 @@ def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
         build_identity_provider(settings),
         settings.auth == "on",
         _workflows_url(settings),
+        system=SystemReport(installation),
         logs=feeds and Logs(feeds.open_lines, streams),
     )
 

@@ -96,18 +96,54 @@ async def run_checks(settings: Settings) -> AsyncGenerator[CheckResult]:
         return
     try:
         async with open_installation(settings, "everstep doctor") as installation:
-            async with asyncio.timeout(CHECK_SECONDS):
-                payloads = await _check_payloads(installation)
-                waiting = await _check_waiting(installation, has_worker=worker.is_good)
-                failing = await _check_failing(installation)
-            for finding in (payloads, *waiting, *failing):
+            async for finding in _check_executions(installation, has_worker=worker.is_good):
                 yield finding
+    except (EverstepError, RPCError) as error:
+        yield CheckResult(False, str(error))
+
+
+async def check_installation(installation: Installation) -> AsyncGenerator[CheckResult]:
+    """Check an open installation, but not whether commands of agents can run: a worker may be elsewhere."""
+    settings = installation.settings
+    checks = (
+        ("PostgreSQL", _check_database),
+        ("Temporal", _check_temporal),
+        ("The provider of models", _check_models),
+        ("A worker", _check_worker),
+    )
+    results = await asyncio.gather(*(_run_check(what, check, settings) for what, check in checks))
+    for result in results:
+        yield result
+    agents = installation.book.agents
+    keyless = [
+        finding
+        for name, agent in agents.items()
+        if (finding := _missing_key(name, agent, installation.models.presets))
+    ]
+    for finding in keyless or [CheckResult(True, f"agents: {', '.join(agents)}")]:
+        yield finding
+    if not (results[0].is_good and results[1].is_good):
+        return
+    async for finding in _check_executions(installation, has_worker=results[-1].is_good):
+        yield finding
+
+
+async def _check_executions(installation: Installation, *, has_worker: bool) -> AsyncGenerator[CheckResult]:
+    """Check the executions that have not ended."""
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            payloads = await _check_payloads(installation)
+            waiting = await _check_waiting(installation, has_worker=has_worker)
+            failing = await _check_failing(installation)
     except (EverstepError, RPCError) as error:
         yield CheckResult(False, str(error))
     except TimeoutError:
         yield CheckResult(
             False, f"the running executions cannot be checked within {CHECK_SECONDS:g} seconds; try again"
         )
+    else:
+        for finding in (payloads, *waiting, *failing):
+            yield finding
 
 
 async def _run_check(

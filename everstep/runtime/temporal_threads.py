@@ -14,10 +14,13 @@ import os
 import sys
 import threading
 import time
+from datetime import timedelta
 from typing import Final
 
 from temporalio.runtime import Runtime, TelemetryConfig
 
+HEARTBEAT_INTERVAL: Final = timedelta(seconds=10)
+"""How often a worker reports its slots to Temporal, where operators read them."""
 EXIT_SECONDS: Final = 1.0
 """How long foreign threads may take to leave the interpreter at exit."""
 
@@ -36,7 +39,10 @@ class _SharedRuntime:
             self._inherited.append(self._runtime)
             self._runtime = None
         if self._runtime is None:
-            self._runtime, self._pid = Runtime(telemetry=TelemetryConfig()), os.getpid()
+            self._runtime, self._pid = (
+                Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=HEARTBEAT_INTERVAL),
+                os.getpid(),
+            )
             atexit.register(self.end)
         return self._runtime
 

@@ -308,3 +308,24 @@ def test_two_executions_are_compared_and_an_agent_is_tried(people: People) -> No
     expect(thread(page).get_by_role("article", name="assistant")).to_contain_text("You said: hello")
     page.get_by_role("link", name="Usage").click()
     expect(page.get_by_role("region", name="Usage by agent")).to_contain_text("clerk")
+
+
+def test_the_state_of_the_installation_is_shown_to_its_operators(people: People) -> None:
+    """16.5.6"""
+    page = people.signed_in("system")
+    worker = page.get_by_role("region", name="Workers").locator("tbody tr")
+    expect(worker).to_contain_text("works")
+    expect(worker).to_contain_text("of 100")
+    expect(page.get_by_role("region", name="Gateways").locator("tbody tr").first).to_contain_text("ws://")
+    expect(page.get_by_role("region", name="Queues")).to_contain_text("model and tool calls")
+    expect(page.get_by_role("region", name="Retention")).to_contain_text("keep_answers_days")
+    expect(page.get_by_text("a worker answers on 'everstep'")).to_be_visible()
+    assert axe_findings(page) == []
+
+    ann = people.signed_in("system", "ann")
+    expect(ann.get_by_text("shown to people with the scope admin")).to_be_visible()
+    expect(ann.get_by_role("region", name="Parts")).to_contain_text("database")
+    with people.installation.api("ann") as api, people.installation.api("eve", "admin") as admin:
+        for path in ("/agent/system", "/agent/system/checks"):
+            assert api.get(path).status_code == 403
+            assert admin.get(path).status_code == 200
