@@ -69,6 +69,8 @@ class Caller:
     """The id of the API key, if one was sent."""
     signing_key: str | None = field(default=None, compare=False)
     """The id of the identity provider's key that signed the token, if one did."""
+    is_session: bool = field(default=False, compare=False)
+    """Whether the caller is a person with a session in a browser, which can end at any time."""
 
     @classmethod
     def from_claims(

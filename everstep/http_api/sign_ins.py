@@ -67,7 +67,7 @@ def caller_of(sign_in: SignIn) -> Caller:
     caller = Caller.from_claims(
         sign_in.user_id, sign_in.tenant_id, list(sign_in.scopes), expires_at, list(sign_in.roles)
     )
-    return replace(caller, key_id=sign_in.key_id, signing_key=sign_in.signing_key)
+    return replace(caller, key_id=sign_in.key_id, signing_key=sign_in.signing_key, is_session=True)
 
 
 @dataclass(frozen=True, slots=True)

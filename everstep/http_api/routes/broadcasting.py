@@ -1,7 +1,8 @@
 """Routes about the gateway: its URL, and authorisation for its channels."""
 
+import math
 from time import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl
 
 from fastapi import Depends
@@ -19,6 +20,9 @@ from everstep.http_api.schemas.request_bodies import ChannelSent
 from everstep.http_api.schemas.responses import ChannelAuth, Gateway
 
 routes = router("broadcasting")
+
+SESSION_SECONDS: Final = 60.0
+"""How long a person with a session in a browser may watch until the page asks again."""
 
 _SCHEMA = ChannelSent.model_json_schema()
 _FORMS = {
@@ -68,7 +72,12 @@ async def authorise_channel(
     if api.signer is None:
         raise no_gateway()
     channel = private_channel(body.channel_name)
-    data = channel_data(body.since, caller.may_watch_until(time()), caller.key_id)
+    now = time()
+    until = caller.may_watch_until(now)
+    if caller.is_session:
+        # The gateway cannot see that a session has ended, so the signature is for a short time.
+        until = min(until or math.inf, now + SESSION_SECONDS)
+    data = channel_data(body.since, until, caller.key_id)
     signature = api.signer.signature(body.socket_id, body.channel_name, data)
     if await api.streams.stream(channel, caller.scope) is None:
         kind = "session" if channel.is_session else "execution"

@@ -215,3 +215,18 @@ async def test_a_session_ends_when_the_provider_withdraws_the_key(api_setup: Api
         assert not await is_signed_in(http)
         assert await sessions.take_ticket(ticket) is None
         assert await is_signed_in(other)
+
+
+async def test_a_session_authorises_channels_for_a_minute(api_setup: ApiSetup) -> None:
+    """8.10.2: after it has ended, its signature is soon useless."""
+    token = api_setup.token("ann")
+    async with signed_in(api_setup.api, token) as http:
+        session = (await http.post("/agent/sessions", json={})).json()["id"]
+        body = {"socket_id": "1.2", "channel_name": f"private-agent.session.{session}"}
+        by_session = (await http.post("/broadcasting/auth", json=body)).json()
+        authorization = {"Authorization": f"Bearer {token}"}
+        by_token = (await http.post("/broadcasting/auth", json=body, headers=authorization)).json()
+    now = datetime.now(UTC).timestamp()
+    limits = [json.loads(each["channel_data"])["exp"] - now for each in (by_session, by_token)]
+    assert 50 < limits[0] <= 60
+    assert limits[1] > 3600
