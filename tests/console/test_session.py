@@ -189,6 +189,23 @@ def test_text_that_wants_to_run_is_only_text(people: People) -> None:
     assert len(PAYLOADS) >= 30
 
 
+def test_markup_that_would_hold_up_the_page_is_shown_as_text(people: People) -> None:
+    """16.4.7: quotes and lists of thousands of levels, and emphasis that takes the parser seconds."""
+    page = people.signed_in("sessions")
+    texts = ["> " * 6000 + "one", "1. " * 4000 + "two", "_a__" * 10_000 + "three"]
+    session = begin(people.installation, f"say {texts[0]}", agent="writer")["session_id"]
+    with people.installation.api() as api:
+        for text in texts[1:]:
+            api.post(
+                f"/agent/sessions/{session}/messages", json={"content": f"say {text}"}
+            ).raise_for_status()
+    page.goto(f"{people.installation.console}sessions/{session}")
+    replies = thread(page).get_by_role("article", name="assistant")
+    for number, text in enumerate(texts):
+        expect(replies.nth(number)).to_contain_text(text[-20:])
+    assert page.locator("blockquote, li li li").count() == 0
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1440, "light")])
 def test_a_session_fits_each_width_and_theme(people: People, width: int, scheme: str) -> None:
     """16.1.5, 16.1.7"""

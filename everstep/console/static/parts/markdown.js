@@ -10,12 +10,35 @@ import { html, useMemo } from "../lib.js";
 
 /** Characters after which a message is shown as plain text at first: parsing more would hold up the page. */
 const MOST = 60_000;
+/** Marks of emphasis, after which a message is shown as plain text: the parser's time grows with their square. */
+const MOST_MARKS = 5_000;
+/** Levels of quotes and lists, after which a message is shown as plain text: each is a level of calls. */
+const DEEPEST = 40;
+
+const DEEP_LINE = new RegExp(`^(?:[ \\t]*(?:>|[-*+](?=[ \\t])|\\d{1,9}[.)](?=[ \\t]))){${DEEPEST + 1}}`, "m");
 
 /** @param {{text: string}} props */
 export function Markdown({ text }) {
-  const tokens = useMemo(() => (text.length > MOST ? null : new Lexer({ gfm: true }).lex(text)), [text]);
+  const tokens = useMemo(() => parse(text), [text]);
   if (!tokens) return html`<div class="markdown"><p class="value-text" dir="auto">${text}</p></div>`;
   return html`<div class="markdown">${blocks(tokens)}</div>`;
+}
+
+/** The tokens of a text, or null if it would hold up the page. @param {string} text @returns {Token[] | null} */
+export function parse(text) {
+  if (text.length > MOST || (text.match(/[_*]/g)?.length ?? 0) > MOST_MARKS || DEEP_LINE.test(text)) return null;
+  const tokens = new Lexer({ gfm: true }).lex(text);
+  return isDeep(tokens) ? null : tokens;
+}
+
+/** @param {Token[]} tokens */
+function isDeep(tokens) {
+  let level = tokens;
+  for (let depth = 0; level.length > 0; depth += 1) {
+    if (depth > 2 * DEEPEST) return true;
+    level = level.flatMap((each) => [each.tokens, each.items, each.header, ...(each.rows ?? [])].flatMap((some) => some ?? []));
+  }
+  return false;
 }
 
 /** @param {Token[]} tokens */
