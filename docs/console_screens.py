@@ -49,6 +49,7 @@ def fill(installation: Installation) -> dict[str, str]:
         "inbox": f"requests/{asked['id']}",
         "session": f"sessions/{session}",
         "executions": "executions",
+        "search": "executions?q=bergen+OR+euros",
         "execution": f"executions/{first['execution_id']}?step=1",
         "what-if": "what-if?max_steps=1",
         "compare": f"compare/{first['execution_id']}/{other['execution_id']}",

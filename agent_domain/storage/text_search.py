@@ -31,6 +31,9 @@ _EXCERPT = 240
 """The length of an excerpt, in characters."""
 _BEFORE_MATCH = 60
 """How much of an excerpt precedes the first match, if it is not the beginning of the text."""
+_WORD = 20
+"""How much shorter an excerpt may be, to end after a word."""
+_CUT = "…"
 
 
 class HitKind(StrEnum):
@@ -68,6 +71,11 @@ class SearchedCall:
     def text(self) -> str:
         """The text in which words are looked for."""
         return f"{self.tool}\n{_unescaped(self.arguments)}"
+
+    def excerpt(self, query: TextQuery) -> Excerpt:
+        """Return an excerpt of the arguments, or of the name as well if it matches."""
+        own, whole = excerpt(_unescaped(self.arguments), query), excerpt(self.text, query)
+        return own if len(own.marks) == len(whole.marks) else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +118,7 @@ class SearchedMessage:
         own = HitKind.MESSAGE if self.role is Role.USER else HitKind.REPLY
         found = [HitLocation(own, excerpt(self.said, query))]
         found += [
-            HitLocation(HitKind.ARGUMENTS, excerpt(call.text, query), call.tool, call.id)
-            for call in self.calls
+            HitLocation(HitKind.ARGUMENTS, call.excerpt(query), call.tool, call.id) for call in self.calls
         ]
         return max(found, key=lambda each: len(each.excerpt.marks))
 
@@ -178,11 +185,16 @@ def excerpt(text: str, query: TextQuery) -> Excerpt:
     start = max(0, found[0][0] - _BEFORE_MATCH) if found and found[0][1] > _EXCERPT else 0
     if start:
         # Begin at a word, if there is one before the match.
-        space = text.find(" ", start, found[0][0])
-        start = space + 1 if space >= 0 else start
-    end = start + _EXCERPT
-    marks = ((first - start, min(last, end) - start) for first, last in found if first < end)
-    return Excerpt(text[start:end], tuple(marks))
+        start = text.find(" ", start, found[0][0]) + 1 or start
+    end = min(start + _EXCERPT, len(text))
+    if end < len(text):
+        # End after a word, if one ends soon before.
+        space = text.rfind(" ", end - _WORD, end)
+        end = space if space >= 0 else end
+    before, after = _CUT if start else "", _CUT if end < len(text) else ""
+    moved = len(before) - start
+    marks = ((first + moved, min(last, end) + moved) for first, last in found if first < end)
+    return Excerpt(before + text[start:end] + after, tuple(marks))
 
 
 def _merged(marks: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -44,7 +44,7 @@ SEARCH_HIT: Final[Mapping[str, Any]] = {
     "kind": "arguments",
     "tool": "find_train",
     "call_id": "c-1",
-    "snippet": {"text": 'find_train\n{"to":"Bergen"}', "marks": [[18, 24]]},
+    "snippet": {"text": '{"to":"Bergen"}', "marks": [[7, 13]]},
     "created_at": AT,
 }
 

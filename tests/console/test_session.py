@@ -3,6 +3,7 @@
 import json
 import re
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -263,6 +264,38 @@ def test_executions_are_filtered_by_the_address_and_cancelled_together(people: P
         assert [api.get(f"/agent/executions/{each}").json()["status"] for each in waiting] == [
             "cancelled"
         ] * 2
+
+
+def test_what_was_said_is_found_and_opened_at_its_place(people: People) -> None:
+    """16.6.12"""
+    for number in range(3):
+        begin(people.installation, f"say quokka number {number} 🦘 <b>quokka</b>", "fay")
+    sent = begin(people.installation, "refund", "fay")
+    page = people.signed_in("sessions")
+    page.get_by_role("link", name="Search messages").click()
+    expect(page.get_by_role("heading", name="Executions")).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type('quokka "number 2"')
+    hits = page.get_by_role("list", name="Matches").get_by_role("listitem")
+    expect(hits).to_have_count(2)
+    assert parse_qs(urlsplit(page.url).query)["q"] == ['quokka "number 2"']
+    assert hits.nth(1).locator("mark").all_inner_texts() == ["quokka", "number 2", "quokka"]
+    assert axe_findings(page) == []
+    page.get_by_role("button", name="Executions", exact=True).click()
+    expect(page.get_by_role("region", name="Executions").locator("tbody tr")).to_have_count(1)
+
+    page.goto(f"{people.installation.console}executions?user_id=fay&q=refund+80")
+    hit = hits.filter(has_text="euros")
+    expect(hit).to_have_count(1)
+    page.get_by_label("Search messages, calls and results").press("Escape")
+    hit.get_by_role("link").click()
+    expect(page.locator(".row.request.selected")).to_contain_text("refund")
+    assert urlsplit(page.url).path.endswith(f"/sessions/{sent['session_id']}")
+    page.go_back()
+    page.get_by_label("Search messages, calls and results").fill("-refund")
+    expect(page.get_by_role("alert")).to_contain_text("names no word")
+    page.get_by_label("Search messages, calls and results").fill("wallaby")
+    expect(page.get_by_text("Nothing matches")).to_be_visible()
 
 
 def test_a_slider_shows_what_another_limit_would_have_changed(people: People) -> None:

@@ -19,7 +19,7 @@ export function useListKeys(items, open) {
     } },
   ]);
   useEffect(() => {
-    document.querySelector("tr.current")?.scrollIntoView({ block: "nearest" });
+    document.querySelector("tr.current, li.current")?.scrollIntoView({ block: "nearest" });
   }, [current]);
   return Math.min(current, items.length - 1);
 }

@@ -9,6 +9,8 @@ import { done, failed } from "../notices.js";
 import { Status } from "../parts/badge.js";
 import { useListKeys } from "../parts/list_keys.js";
 import { Empty, Failure, Loading, Page } from "../parts/page.js";
+import { SearchField } from "../parts/search_field.js";
+import { SearchHits } from "../parts/search_hits.js";
 import { Table } from "../parts/table.js";
 import { Ago } from "../parts/time.js";
 import { go, href, query, setQuery } from "../router.js";
@@ -43,10 +45,26 @@ function sinceOf(hours) {
   return new Date(Math.floor((Date.now() - Number(hours) * 3_600_000) / 60_000) * 60_000).toISOString();
 }
 
+/** What is shown of a search, in the address as `show`. */
+const VIEWS = { messages: "Messages", executions: "Executions" };
+
 export default function Executions() {
+  const named = Object.fromEntries(["q", "status", "agent", "user_id"].map((name) => [name, query.value.get(name)]));
+  const wanted = { ...named, since: sinceOf(query.value.get("hours")) };
+  const hasHits = Boolean(named.q) && query.value.get("show") !== "executions";
+  return html`<${Page} title="Executions" wide>
+    <${SearchField} />
+    <${Filters} />
+    ${named.q && html`<div class="tabs" role="group" aria-label="Matches">${Object.entries(VIEWS).map(
+      ([view, label]) => html`<button aria-pressed=${hasHits === (view === "messages")} onClick=${() => setQuery({ show: view === "messages" ? null : view })}>${label}</button>`)}</div>`}
+    ${hasHits ? html`<${SearchHits} wanted=${wanted} />` : html`<${List} wanted=${wanted} />`}
+  <//>`;
+}
+
+/** @param {{wanted: import("../api.js").Query}} props */
+function List({ wanted }) {
   const [chosen, setChosen] = useState(/** @type {ReadonlySet<string>} */ (new Set()));
-  const wanted = Object.fromEntries(["status", "agent", "user_id"].map((name) => [name, query.value.get(name)]));
-  const list = usePages("agent/executions", { ...wanted, since: sinceOf(query.value.get("hours")) }, { every: 4000 });
+  const list = usePages("agent/executions", wanted, { every: wanted.q ? undefined : 4000 });
   const current = useListKeys(list.items, (/** @type {Execution} */ each) => go(`executions/${each.id}`));
   const columns = COLUMNS.filter((each) => !hiddenColumns.value.includes(each.id));
   const toggle = (/** @type {string} */ id) => {
@@ -57,8 +75,7 @@ export default function Executions() {
   const mayCancel = (/** @type {Execution} */ each) => UNDER_WAY.has(each.status) && rights.value.mayCommand(each.user_id, "cancel");
   const batch = /** @type {Execution[]} */ (list.items).filter((each) => chosen.has(each.id) && mayCancel(each));
   useKeys([{ keys: "x", label: "Select for a batch", run: () => list.items[current] && toggle(/** @type {Execution} */ (list.items[current]).id) }]);
-  return html`<${Page} title="Executions" wide>
-    <${Filters} />
+  return html`
     ${batch.length > 0 && html`<${Batch} executions=${batch} finish=${() => (setChosen(new Set()), list.reload())} />`}
     ${list.error && html`<${Failure} error=${list.error} retry=${list.reload} />`}
     ${list.isLoading && html`<${Loading} />`}
@@ -80,8 +97,7 @@ export default function Executions() {
         )}
       </tbody>
     <//>`}
-    ${list.hasMore && html`<div class="more"><button onClick=${list.more}>Show more</button></div>`}
-  <//>`;
+    ${list.hasMore && html`<div class="more"><button onClick=${list.more}>Show more</button></div>`}`;
 }
 
 function Filters() {

@@ -18,6 +18,7 @@ import { BLOCK, Thread } from "../parts/thread.js";
 import { query, setQuery } from "../router.js";
 import { rights } from "../sign_in.js";
 import { useChanges, useStreamLog } from "../use_log.js";
+import { usePlace } from "../use_place.js";
 
 /** @typedef {import("../rows.js").Row} Row */
 
@@ -46,6 +47,7 @@ export default function Session({ params: { id } }) {
   const [isFull, setFull] = useState(false);
   const [forking, fork] = useState(/** @type {Row | null} */ (null));
   const handle = useRef(/** @type {import("../parts/block_list.js").BlockListHandle | null} */ (null));
+  usePlace(log, handle, select);
   const hasInspector = query.value.get("inspect") !== "off" && (query.value.has("inspect") || innerWidth > 1100);
   const show = (/** @type {boolean} */ isShown) => setQuery({ inspect: isShown ? "on" : "off" });
   const all = executions.data?.items ?? [];

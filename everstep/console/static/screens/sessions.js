@@ -40,6 +40,7 @@ export default function Sessions() {
         <option value="archived">Archived</option>
         <option value="closed">Closed</option>
       </select>
+      <a href=${href(`executions${search ? `?${new URLSearchParams({ q: search })}` : ""}`)}>${search ? `Search messages for “${search}”` : "Search messages"}</a>
     </div>
     ${list.error && html`<${Failure} error=${list.error} retry=${list.reload} />`}
     ${list.isLoading && html`<${Loading} />`}
