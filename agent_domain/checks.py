@@ -42,6 +42,10 @@ MAX_LISTED = 40
 """A model with more keys does not list them when it refuses an unknown one."""
 
 
+MAX_SUGGESTED = 20
+"""So many faults have a suggestion: each takes some time, and a body can have thousands of unknown keys."""
+
+
 class StrictModel(BaseModel):
     """The base of models that people write; the refusal of an unknown key names the known keys."""
 
@@ -56,13 +60,16 @@ class StrictModel(BaseModel):
             details = error.errors(include_url=False)
             if not any(detail["type"] == _UNKNOWN_KEY and len(detail["loc"]) == 1 for detail in details):
                 raise
-            lines = [cls._with_suggestion(cast("dict[str, Any]", detail)) for detail in details]
+            lines = [
+                cls._with_suggestion(cast("dict[str, Any]", detail), is_listed=place < MAX_SUGGESTED)
+                for place, detail in enumerate(details)
+            ]
             raise ValidationError.from_exception_data(error.title, lines) from None
 
     @classmethod
-    def _with_suggestion(cls, detail: dict[str, Any]) -> InitErrorDetails:
+    def _with_suggestion(cls, detail: dict[str, Any], *, is_listed: bool) -> InitErrorDetails:
         text = str(detail["msg"])
-        if detail["type"] == _UNKNOWN_KEY and len(detail["loc"]) == 1:
+        if is_listed and detail["type"] == _UNKNOWN_KEY and len(detail["loc"]) == 1:
             keys = [field.alias or name for name, field in cls.model_fields.items()]
             listed = f"; choose from: {', '.join(keys)}" if 0 < len(keys) <= MAX_LISTED else ""
             text = f"there is no such key{listed}{did_you_mean(str(detail['loc'][0]), keys)}"

@@ -27,6 +27,10 @@ class FormFile:
     data: bytes
 
 
+MAX_PARTS = 20
+"""Parts of a form that are read, to name those that are too many: parsing each takes some time."""
+
+
 def is_form(content_type: str | None) -> bool:
     """Whether a body of this type has parts."""
     return (content_type or "").lower().startswith("multipart/")
@@ -113,6 +117,8 @@ class _Parts:
         }
 
     def _begin_part(self) -> None:
+        if len(self.found) == MAX_PARTS:
+            raise _refusal(f"The form has more than {MAX_PARTS} parts")
         self.found.append(_Part())
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:

@@ -1,6 +1,15 @@
-import pytest
+from time import process_time
 
-from everstep.agent_domain.checks import require_finite, require_integer, require_integer_at_least
+import pytest
+from pydantic import ValidationError
+
+from everstep.agent_domain.checks import (
+    StrictModel,
+    faults,
+    require_finite,
+    require_integer,
+    require_integer_at_least,
+)
 from everstep.agent_domain.errors import InvalidInput
 
 
@@ -29,3 +38,18 @@ def test_a_number_that_is_not_finite_is_refused(value: object) -> None:
 
 def test_a_finite_number_is_allowed() -> None:
     require_finite("timeout", 0.5)
+
+
+class Sent(StrictModel):
+    """A model that people write."""
+
+    content: str = ""
+
+
+def test_thousands_of_unknown_keys_are_refused_at_once() -> None:
+    """A suggestion for each would take seconds."""
+    before = process_time()
+    with pytest.raises(ValidationError) as refused:
+        Sent.model_validate({"contents": 1} | {f"k{number}": number for number in range(20_000)})
+    assert process_time() - before < 1
+    assert "there is no such key; choose from: content" in faults(refused.value)

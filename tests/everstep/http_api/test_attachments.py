@@ -407,6 +407,7 @@ BAD_FORMS: Sequence[tuple[dict[str, Any], int, str]] = [
     ({"files": {"file": ("a.txt", b"x" * 10_000)}}, 413, "bytes"),
     ({"files": {"file": ("a.txt", b"x" * 1_001)}}, 413, "1000 bytes"),
     ({"files": {"file": ("../a.txt", b"x")}}, 422, "is no file name"),
+    ({"files": [("file", ("a.txt", b"")) for _ in range(21)]}, 422, "more than 20 parts"),
 ]
 
 
