@@ -1,6 +1,7 @@
 """The agents of these tests: those of the HTTP API's tests, and one that writes slowly."""
 
 import asyncio
+from pathlib import Path
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.drivers import OnText, ToolCallingDriver
@@ -11,19 +12,26 @@ from tests.everstep.http_api.clerk import CHIEF, CLERK, OTHER
 
 WORDS = 40
 SECONDS = 4.0
+MEGABYTE = 1_000_000
 
 
 class WriterModel:
-    """Repeats what it is asked, or writes numbered words for some seconds."""
+    """Repeats what it is asked, or writes numbered words: for some seconds, or until a file exists."""
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         last = request.messages[-1].text
         if last.startswith("say "):
             on_text(last.removeprefix("say "))
             return says(last.removeprefix("say "))
-        words = [f"word{number} " for number in range(WORDS)]
-        for word in words:
-            on_text(word)
+        if last == "a megabyte":
+            long = "paragraph\n\n" * (MEGABYTE // 11) + "the end"
+            on_text(long)
+            return says(long)
+        flag = Path(last.removeprefix("until ")) if last.startswith("until ") else None
+        words = list[str]()
+        while not flag.exists() if flag else len(words) < WORDS:
+            words.append(f"word{len(words)} ")
+            on_text(words[-1])
             await asyncio.sleep(SECONDS / WORDS)
         return says("".join(words))
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -82,6 +83,56 @@ def open_installation() -> Generator[Installation]:
             up.wait(DEADLINE)
             if up.stdout:
                 up.stdout.close()
+
+
+@dataclass
+class Processes:
+    """An API, a gateway and a worker of their own, on the servers of an installation, which can be killed."""
+
+    installation: Installation
+    ports: Mapping[str, int]
+    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, subprocess.Popen[bytes]])
+
+    def __post_init__(self) -> None:
+        for name in ("worker", "gateway", "api"):
+            self.start(name)
+
+    @property
+    def served(self) -> Installation:
+        """The installation as this API serves it."""
+        url = f"http://127.0.0.1:{self.ports['api']}"
+        return Installation(self.installation.data, {**self.installation.addresses, "api_url": url})
+
+    def start(self, name: str) -> None:
+        """Start a process; an API and a gateway answer when this returns."""
+        given = environment(
+            EVERSTEP_TASK_QUEUE="losses", EVERSTEP_GATEWAY_URL=f"ws://127.0.0.1:{self.ports['gateway']}"
+        )
+        port = [f"--port={self.ports[name]}"] if name in self.ports else []
+        command = [str(EVERSTEP), f"--data={self.installation.data}", f"--agents={AGENTS}", name, *port]
+        self._running[name] = subprocess.Popen(  # noqa: S603 -- fixed command
+            command, cwd=ROOT, env=given, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        )
+        if name in self.ports:
+            until(partial(_is_ready, self.ports[name]))
+
+    def kill(self, name: str) -> None:
+        """Kill a process, which has no time to say anything."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait(DEADLINE)
+
+    def close(self) -> None:
+        """Kill all."""
+        for name in tuple(self._running):
+            self.kill(name)
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/healthz").is_success
+    except httpx2.TransportError:
+        return False
 
 
 @dataclass

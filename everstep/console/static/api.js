@@ -9,13 +9,17 @@ import { sessionExpired, sessionHeaders } from "./sign_in.js";
 /** The URL of the API on this server, which may be below another path. */
 const API = new URL("../../", import.meta.url).href;
 
-/** Whether the API answered the last request; pages say so if it did not. */
-export const isAway = signal(false);
+/** Why the last request was not answered: the server is away, or it, its proxy or its database is overloaded or starting.
+ * Empty if it was. */
+export const away = signal("");
 
 /** @typedef {{[name: string]: string | number | boolean | null | undefined}} Query */
 /** @typedef {{at: string, message: string}} Fault */
 /** @typedef {{query?: Query, body?: unknown, key?: string, signal?: AbortSignal, isFile?: boolean}} Sent */
 /** @template T @typedef {{items: T[], next_cursor: string | null}} Page */
+
+/** No answer; too slow; a proxy without a server; a server without its database. */
+const TEMPORARY = new Set([0, 408, 502, 503, 504]);
 
 /** Why a request failed, and what to do. */
 export class Problem extends Error {
@@ -32,7 +36,7 @@ export class Problem extends Error {
 
   /** Whether the same request may succeed later. */
   get isTemporary() {
-    return this.status === 0 || this.status === 503 || this.status === 408;
+    return TEMPORARY.has(this.status);
   }
 }
 
@@ -115,11 +119,15 @@ async function sendOnce(method, path, { query, body, key, signal, isFile }) {
     response = await fetch(apiUrl(path, query), { method, headers, body: content, signal, cache: "no-store" });
   } catch (error) {
     if (signal?.aborted) throw error;
-    isAway.value = true;
+    away.value = "The API does not answer";
     throw new Problem(0, "The API does not answer", "check the connection; what you typed is kept");
   }
-  isAway.value = false;
-  if (!response.ok) throw await problemOf(response);
+  if (!response.ok) {
+    const problem = await problemOf(response);
+    away.value = problem.isTemporary ? "The API is not available at the moment" : "";
+    throw problem;
+  }
+  away.value = "";
   if (isFile) return await response.blob();
   return response.status === 204 ? null : await response.json();
 }

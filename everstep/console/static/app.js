@@ -1,6 +1,6 @@
 /** The program: who is signed in, the navigation, and the screen that the address names. */
 
-import { isAway } from "./api.js";
+import { away } from "./api.js";
 import { openRequests, readInbox } from "./inbox.js";
 import { startKeys, useKeys } from "./keys.js";
 import { html, render, useEffect, useState } from "./lib.js";
@@ -101,8 +101,8 @@ function Console() {
     <a class="skip" href="#main" onClick=${focusMain}>Skip to content</a>
     <${Navigation} showKeys=${() => setKeys(true)} showSignIns=${() => setSignIns(true)} />
     <main id="main" tabindex="-1">
-      ${isAway.value &&
-      html`<p class="away" role="alert">The API does not answer. This page shows the last data that it received, and keeps trying.</p>`}
+      ${away.value &&
+      html`<p class="away" role="alert">${away.value}. This page shows the last data that it received, and keeps trying.</p>`}
       <${Screen} />
     </main>
     <${NoticeList} />

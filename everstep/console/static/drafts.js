@@ -3,7 +3,8 @@
 import { useState } from "./lib.js";
 
 const PREFIX = "everstep.draft.";
-const MAX = 200_000;
+/** Browsers store about five million characters in all. */
+const MAX = 2_000_000;
 
 /** @template T @param {string} name @param {T} initial @returns {T} */
 function stored(name, initial) {

@@ -1,6 +1,6 @@
 /** Reading for screens: what is loaded, whether it is still loading, and why it failed. */
 
-import { get, sentence } from "./api.js";
+import { away, get, Problem, sentence } from "./api.js";
 import { useCallback, useEffect, useRef, useState } from "./lib.js";
 
 /** @template T @typedef {{data: T | undefined, error: string | null, isLoading: boolean, reload: () => void}} Loaded */
@@ -27,7 +27,7 @@ export function useLoad(read, inputs, { every, fresh } = {}) {
       const data = await latest.current(mine.signal);
       if (!mine.signal.aborted) setState({ data, error: null, isLoading: false });
     } catch (error) {
-      if (!mine.signal.aborted) setState(({ data }) => ({ data, error: sentence(error), isLoading: false }));
+      if (!mine.signal.aborted) setState(({ data }) => ({ data, error: errorBeside(data !== undefined, error), isLoading: false }));
     }
   }, []);
   useEffect(() => {
@@ -41,7 +41,24 @@ export function useLoad(read, inputs, { every, fresh } = {}) {
     isFirst.current = false;
   }, [fresh]);
   usePoll(load, every);
+  useReturn(load);
   return { ...state, reload: load };
+}
+
+/** The sentence of an error; null if what was loaded can be shown, as the page says that the API is away.
+ * @param {boolean} hasData @param {unknown} error */
+function errorBeside(hasData, error) {
+  return hasData && error instanceof Problem && error.isTemporary ? null : sentence(error);
+}
+
+/** Call a function when the API answers again. @param {() => unknown} call */
+function useReturn(call) {
+  const isAway = away.value !== "";
+  const wasAway = useRef(false);
+  useEffect(() => {
+    if (wasAway.current && !isAway) call();
+    wasAway.current = isAway;
+  }, [isAway]);
 }
 
 /** Call a function every so often while the page is visible, and when it becomes visible again.
@@ -89,7 +106,7 @@ export function usePages(path, query, { every, size = 50 } = {}) {
       } while (cursor && items.length < wanted);
       if (current.current === name) setState({ items, cursor, error: null, isLoading: false });
     } catch (error) {
-      if (current.current === name) setState((before) => ({ ...before, error: sentence(error), isLoading: false }));
+      if (current.current === name) setState((before) => ({ ...before, error: errorBeside(before.items.length > 0, error), isLoading: false }));
     } finally {
       isBusy.current = false;
     }

@@ -2,18 +2,22 @@
 
 import { apiUrl, newKey, post, Problem, sentence } from "../api.js";
 import { useDraft } from "../drafts.js";
+import { count } from "../format.js";
 import { useKeys } from "../keys.js";
 import { html, useRef, useState } from "../lib.js";
 import { done, failed } from "../notices.js";
 import { Icon } from "./icons.js";
 
-/** @typedef {{id: string, name: string}} File */
-/** @typedef {{text: string, files: File[], key: string}} Draft */
+/** @typedef {{id: string, name: string}} Stored */
+/** @typedef {{text: string, files: Stored[], key: string}} Draft */
+
+/** The API accepts messages up to this length. */
+const MOST = 200_000;
 
 const WAYS = {
-  enqueue: ["Queue", "The message starts the next execution."],
-  steer: ["Steer", "The agent reads it before its next step."],
-  interrupt: ["Interrupt", "The running execution is cancelled, and this message starts the next one."],
+  enqueue: ["Queue", "The message starts the next execution, after this one has ended."],
+  steer: ["Tell the agent now", "The agent reads it before its next step, and continues."],
+  interrupt: ["Cancel and start again", "The running execution is cancelled, and this message starts the next one."],
 };
 
 /** @param {{session: {[name: string]: any}, running: {[name: string]: any} | undefined, mayCancel: boolean, sent: () => void}} props */
@@ -27,7 +31,7 @@ export function Composer({ session, running, mayCancel, sent }) {
   useKeys([{ keys: "i", label: "Write a message", run: () => field.current?.focus() }]);
 
   const send = async () => {
-    if (isBusy || (!draft.text.trim() && draft.files.length === 0)) return;
+    if (isBusy || isTooLong || isEmpty) return;
     setBusy(true);
     try {
       const body = {
@@ -69,6 +73,17 @@ export function Composer({ session, running, mayCancel, sent }) {
       }
     }
   };
+  const attachText = async () => {
+    const file = new File([draft.text], "message.txt", { type: "text/plain" });
+    try {
+      const stored = await post(`agent/attachments?name=${file.name}`, file);
+      setDraft({ text: "", files: [...draft.files, { id: stored.id, name: stored.name }], key: newKey() });
+    } catch (error) {
+      failed(sentence(error));
+    }
+  };
+  const isTooLong = draft.text.length > MOST;
+  const isEmpty = !draft.text.trim() && draft.files.length === 0;
   const onKeyDown = (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
@@ -86,6 +101,9 @@ export function Composer({ session, running, mayCancel, sent }) {
       placeholder=${session.status === "active" ? "Write a message. Enter sends it, Shift+Enter starts a new line." : `The session is ${session.status}.`}
       disabled=${session.status !== "active"} value=${draft.text} onKeyDown=${onKeyDown}
       onInput=${(/** @type {any} */ event) => change({ text: event.currentTarget.value })}></textarea>
+    ${isTooLong &&
+    html`<p class="error" role="alert">The message has ${count(draft.text.length)} characters, and at most ${count(MOST)} can be sent.
+      <button type="button" class="link" onClick=${attachText}>Attach it as a file</button></p>`}
     <div class="composer-foot">
       <input ref=${picker} type="file" multiple hidden onChange=${(/** @type {any} */ event) => void upload(event.currentTarget.files)} />
       <button type="button" class="ghost" title="Attach files" aria-label="Attach files" onClick=${() => picker.current?.click()}><${Icon} name="clip" /></button>
@@ -96,7 +114,7 @@ export function Composer({ session, running, mayCancel, sent }) {
         </select></label>`}
       <span class="fill"></span>
       ${running && mayCancel && html`<button type="button" class="danger" onClick=${cancel}>Cancel the run</button>`}
-      <button class="primary" disabled=${isBusy || (!draft.text.trim() && draft.files.length === 0)}>
+      <button class="primary" disabled=${isBusy || isTooLong || isEmpty}>
         ${running ? WAYS[way][0] : "Send"}<${Icon} name="send" size=${14} />
       </button>
     </div>
