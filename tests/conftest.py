@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from everstep.runtime.signals import restore_for_children
 from tests.bytecode import compile_tests
+from tests.certificates import share_certificates
 from tests.services import ServerHost, databases, programs, services
 
 # Only here: imported into several conftests, each would start servers of its own.
@@ -18,6 +19,8 @@ __all__ = ["databases", "programs", "services"]
 # A background job of a script ignores SIGINT. Its children would inherit that and never end when a test sends
 # SIGINT.
 restore_for_children()
+
+share_certificates()
 
 # An example's duration depends on the machine more than on the code. The other settings stay hypothesis's
 # defaults, which differ where the variable CI is set.

@@ -21,6 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import httpx2
+
+from tests.certificates import share_certificates
+
 ROOT: Final = Path(__file__).parents[1]
 SOCKET: Final = "socket"
 NAME: Final = "everstep"
@@ -90,6 +94,9 @@ def serve(folder: Path) -> None:
     from everstep.cli.main import main  # noqa: PLC0415
 
     assert http, command
+    share_certificates()
+    # Before the first fork, so that all have them.
+    httpx2.create_ssl_context()
     # A child's garbage collector would read, and thereby copy, all that was imported.
     gc.freeze()
     folder.mkdir(exist_ok=True)
