@@ -1,6 +1,6 @@
 """Loads what the envelopes of a run leave out: texts, arguments, results, and the conversation before it."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import itemgetter
@@ -15,7 +15,7 @@ from everstep.agent_domain.storage.metadata_changes import NO_METADATA_CHANGES, 
 from everstep.agent_domain.storage.sessions import ExecutionFilter, SessionMessageRow
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.stream.session_messages import MessageRole
-from everstep.agent_domain.values import EMPTY
+from everstep.agent_domain.values import EMPTY, json_text
 from everstep.client.execution import Execution
 from everstep.client.sessions import Sessions
 from everstep.http_api.callers import Caller
@@ -37,6 +37,13 @@ from everstep.wires.thread_messages import CLIENT_MESSAGE_ID, step_messages
 STEPS_AT_ONCE = 20
 """How many steps are read for an envelope: a reader of an old run needs those that follow as well."""
 PAGE = 200
+
+MAX_HISTORY = 1000
+"""The limit of messages in the conversation before an execution."""
+MAX_HISTORY_CHARS = 2 * 1024 * 1024
+"""The limit of its texts and arguments, in characters."""
+MAX_HISTORY_EXECUTIONS = 500
+"""The limit of its executions."""
 
 _NO_CHANGES = MetadataHistory(EMPTY, {})
 
@@ -153,62 +160,99 @@ def _call_body(row: CallRow, number: int, history: MetadataHistory, *, in_full: 
 
 
 async def load_history(sessions: Sessions, caller: Caller, session_id: UUID, before: UUID) -> Thread:
-    """The conversation of a session before an execution, oldest first."""
-    executions = await _executions(sessions, caller.scope, session_id)
-    starts = {row.ref.execution_id: row.created_at for row in executions}
-    end = starts.get(before)
-    entries: list[tuple[datetime, ExecutionRow | SessionMessageRow]] = [
+    """The conversation of a session before an execution, oldest first: its last messages, within limits."""
+    units = await _units_before(sessions, caller.scope, session_id, before)
+    thread, size = list[ThreadMessage](), 0
+    for unit in reversed(units):
+        async for messages in _newest_first(sessions, caller, unit):
+            size += sum(map(_size, messages))
+            if size > MAX_HISTORY_CHARS or len(thread) + len(messages) > MAX_HISTORY:
+                return tuple(thread[::-1])
+            thread += reversed(messages)
+    return tuple(thread[::-1])
+
+
+_Unit = ExecutionRow | SessionMessageRow
+
+
+async def _units_before(sessions: Sessions, scope: Scope, session_id: UUID, before: UUID) -> list[_Unit]:
+    """The last messages of people and executions before an execution, in the order of the conversation."""
+    executions, end = await _executions_before(sessions, scope, session_id, before)
+    begin = executions[-1].created_at if len(executions) == MAX_HISTORY_EXECUTIONS else None
+    entries: list[tuple[datetime, _Unit]] = [
         *((row.created_at, row) for row in executions),
         # A message is stored right after the execution that it begins.
-        *((row.created_at, row) for row in await _user_messages(sessions, caller.scope, session_id)),
+        *((row.created_at, row) for row in await _user_messages(sessions, scope, session_id, begin)),
     ]
-    thread: list[ThreadMessage] = []
-    pending: list[ExecutionRow] = []
+    units: list[_Unit] = []
+    pending: list[_Unit] = []
     for at, row in sorted(entries, key=itemgetter(0)):
         if end is not None and at >= end:
             break
         if isinstance(row, SessionMessageRow):
-            thread.append(_thread_message(row))
-        if pending or isinstance(row, ExecutionRow):
-            thread += [message for each in pending for message in await _messages_of(sessions, caller, each)]
-            pending = [row] if isinstance(row, ExecutionRow) else []
-    thread += [message for each in pending for message in await _messages_of(sessions, caller, each)]
-    return tuple(thread)
+            units.append(row)
+        units += pending
+        pending = [row] if isinstance(row, ExecutionRow) else []
+    return [*units, *pending]
 
 
-async def _messages_of(sessions: Sessions, caller: Caller, row: ExecutionRow) -> list[ThreadMessage]:
-    own = str(row.ref.execution_id)
-    subagent = None if row.parent_execution_id is None else own
-    thread: list[ThreadMessage] = []
-    async for step in Execution(sessions.client, row.ref).each_step():
-        if body := step_body(step, _NO_CHANGES, in_full=caller.sees_all):
-            thread += step_messages(own, body, subagent)
-    return thread
+async def _newest_first(
+    sessions: Sessions, caller: Caller, unit: _Unit
+) -> AsyncGenerator[Sequence[ThreadMessage]]:
+    """The messages of a unit: those of its last step first."""
+    if isinstance(unit, SessionMessageRow):
+        yield [_thread_message(unit)]
+        return
+    own = str(unit.ref.execution_id)
+    subagent = None if unit.parent_execution_id is None else own
+    end = unit.step_count + 1
+    while end > 0:
+        first = max(0, end - STEPS_AT_ONCE)
+        page = await sessions.client.store.steps_after(unit.ref, first, end - first)
+        for step in reversed(page.rows):
+            if body := step_body(step, _NO_CHANGES, in_full=caller.sees_all):
+                yield [*step_messages(own, body, subagent)]
+        end = first
 
 
-async def _executions(sessions: Sessions, scope: Scope, session_id: UUID) -> list[ExecutionRow]:
-    """All executions of a session."""
+def _size(message: ThreadMessage) -> int:
+    return len(message.text) + sum(len(json_text(call.args)) for call in message.calls)
+
+
+async def _executions_before(
+    sessions: Sessions, scope: Scope, session_id: UUID, before: UUID
+) -> tuple[list[ExecutionRow], datetime | None]:
+    """The last executions of a session before this one, newest first, and when this one began."""
     found: list[ExecutionRow] = []
-    cursor = None
-    while True:
+    cursor, end = None, None
+    while len(found) < MAX_HISTORY_EXECUTIONS:
         wanted = ExecutionFilter(session_id)
         page = await sessions.store.executions_of(scope, wanted, cursor=cursor, limit=PAGE)
-        found += page.rows
+        for row in page.rows:
+            if end is not None and row.created_at < end:
+                found.append(row)
+            if row.ref.execution_id == before:
+                end = row.created_at
         if (cursor := page.cursor) is None:
-            return found
+            break
+    return found[:MAX_HISTORY_EXECUTIONS], end
 
 
-async def _user_messages(sessions: Sessions, scope: Scope, session_id: UUID) -> list[SessionMessageRow]:
-    """What people have said in a session, oldest first; answers are results of calls."""
+async def _user_messages(
+    sessions: Sessions, scope: Scope, session_id: UUID, begin: datetime | None
+) -> list[SessionMessageRow]:
+    """What people have said in a session since then, newest first; answers are results of calls."""
     found: list[SessionMessageRow] = []
     cursor = None
-    while True:
+    while len(found) < MAX_HISTORY:
         page = await sessions.store.messages(scope, session_id, cursor=cursor, limit=PAGE)
         found += [
             row for row in page.rows if row.role is MessageRole.USER and "request_id" not in row.metadata
         ]
-        if (cursor := page.cursor) is None:
-            return found[::-1]
+        is_past = begin is not None and bool(page.rows) and page.rows[-1].created_at < begin
+        if is_past or (cursor := page.cursor) is None:
+            break
+    return [row for row in found if begin is None or row.created_at >= begin]
 
 
 def _thread_message(row: SessionMessageRow) -> ThreadMessage:

@@ -15,9 +15,10 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.storage.executions import ExecutionRow
-from everstep.agent_domain.storage.requests import RequestRow, RequestState
+from everstep.agent_domain.storage.requests import RequestKind, RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import ExecutionFilter, NewSession, OnBusy, Route, SessionRow
 from everstep.agent_domain.values import frozen_map, json_text
+from everstep.client.budget_raising import budget_decider
 from everstep.client.execution import Execution, now
 from everstep.client.user_messages import UserMessage
 from everstep.http_api.auth import usable_model
@@ -25,6 +26,7 @@ from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api, Logs
 from everstep.http_api.idempotency import RequestKey, key_conflict
 from everstep.http_api.problems import Refusal, forbidden, no_gateway, not_found
+from everstep.http_api.schemas.request_bodies import NewTotalSent
 from everstep.wires.run_log import FromAnswers, FromSeq, Start
 from everstep.wires.thread_messages import CLIENT_MESSAGE_ID
 
@@ -262,7 +264,7 @@ class Threads:
             if skips_resolved and request.state is not RequestState.OPEN:
                 continue
             key = str(RequestKey(self.caller, f"{given_key}/{request.id}").id("decision"))
-            if answer.is_cancelled and request.kind is CallNeed.INPUT:
+            if answer.is_cancelled and request.kind is not CallNeed.APPROVAL:
                 is_cancelled = True
             else:
                 await self._resolve(request, answer, key)
@@ -292,6 +294,9 @@ class Threads:
         """Refuse an answer of the wrong kind before any is stored."""
         if answer.is_cancelled:
             return
+        if request.kind is RequestKind.BUDGET:
+            budget_decider(self.caller.actor, now())
+            _new_total(request, answer)
         if request.kind is CallNeed.APPROVAL and answer.approved is None:
             raise InvalidInput(f"the decision about the call {request.id} needs `approved`: true or false")
         if request.kind is CallNeed.INPUT and answer.value is None:
@@ -299,6 +304,10 @@ class Threads:
 
     async def _resolve(self, request: RequestRow, answer: GivenAnswer, key: str) -> None:
         execution = Execution(self.api.client_for(self.caller), request.ref)
+        if request.kind is RequestKind.BUDGET:
+            total, scope = _new_total(request, answer), request.request.get("scope")
+            await execution.raise_budget(**total, scope=scope, key=key, by=self.caller.actor)
+            return
         if request.kind is CallNeed.INPUT:
             value = answer.value
             text, data = (value, None) if isinstance(value, str) else ("", value)
@@ -324,3 +333,16 @@ class Threads:
         sent_by = command_decider(self.caller.actor, CANCEL, root.user_id, now())
         key = str(RequestKey(self.caller, given_key).id("cancel"))
         await self.api.sessions_for(self.caller).cancel(root.ref, key, is_pending=False, sent_by=sent_by)
+
+
+def _new_total(request: RequestRow, answer: GivenAnswer) -> dict[str, Any]:
+    """The new total of the budget for which an execution waits.
+
+    Raises:
+        InvalidInput: It is no larger total of that budget.
+    """
+    total = NewTotalSent.model_validate(answer.value).model_dump(exclude_none=True, exclude={"scope"})
+    unit, limit = str(request.request["unit"]), request.request["limit"]
+    if list(total) != [unit] or total[unit] <= limit:
+        raise InvalidInput(f"the budget is {limit} {unit}; pass a larger total as {{{unit!r}: ...}}")
+    return total

@@ -144,11 +144,12 @@ class AgUi:
 
     def _interrupt(self, request: RequestView) -> WireEvent:
         subagent = None if request.execution_id == self.root_id else request.execution_id
+        reason = "input_required" if request.is_question else "tool_call"
         return _fields(
             id=request.id,
-            reason="input_required" if request.is_question else "tool_call",
+            reason="confirmation" if request.is_budget else reason,
             message=request.prompt or f"{request.call.name} waits for approval",
-            toolCallId=request.call.id,
+            toolCallId=request.call.id or None,
             responseSchema=answer_schema(request),
             expiresAt=request.expires_at,
             subagentRunId=subagent,
@@ -321,6 +322,14 @@ def _file_part(file: Mapping[str, Any]) -> WireEvent:
 
 def answer_schema(request: RequestView) -> dict[str, Any]:
     """The JSON schema of the payload that answers a request."""
+    if request.budget is not None:
+        unit = str(request.budget.get("unit", "usd"))
+        total = {
+            "type": "number" if unit == "usd" else "integer",
+            "exclusiveMinimum": request.budget.get("limit", 0),
+            "description": f"The new total of the budget, in {unit}.",
+        }
+        return {"type": "object", "properties": {unit: total}, "required": [unit]}
     if not request.is_question:
         return {
             "type": "object",
@@ -342,6 +351,8 @@ def answer_schema(request: RequestView) -> dict[str, Any]:
 def _interrupt_metadata(request: RequestView) -> WireEvent:
     if request.is_question:
         return {"kind": "question", "executionId": request.execution_id}
+    if request.budget is not None:
+        return {"kind": "budget", "executionId": request.execution_id, "budget": thaw(request.budget)}
     return {
         "kind": "approval",
         "executionId": request.execution_id,

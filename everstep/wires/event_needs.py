@@ -17,6 +17,14 @@ AFTER_REPLY = (
 """Envelopes about a call: the reply that requested it is recorded."""
 
 
+def is_budget_request(envelope: Mapping[str, Any]) -> bool:
+    """Whether an envelope announces that an execution waits for a person to raise a budget."""
+    if envelope["type"] != "execution.paused":
+        return False
+    metadata: Mapping[str, Any] = envelope["payload"].get("metadata") or {}
+    return metadata.get("kind") == "budget" and "request_id" in metadata
+
+
 def find_needs(
     envelope: Mapping[str, Any], root: Lane, lanes: Mapping[str, Lane], bodies: Bodies
 ) -> Sequence[Need]:
@@ -53,6 +61,8 @@ def _needs_of_event(envelope: Mapping[str, Any], root: Lane, lanes: Mapping[str,
         case EnvelopeType.AGENT_STATUS if lane is root and "detail" not in payload:
             if payload["status"] in {WireStatus.PAUSED, *TERMINAL_WIRE_STATUSES}:
                 yield NeedsOutcome(lane.execution_id)
+        case _ if is_budget_request(envelope):
+            yield NeedsOutcome(root.execution_id)
         case _:
             return
 

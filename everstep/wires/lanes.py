@@ -64,6 +64,10 @@ class OpenText:
         return added
 
 
+BUDGET_FIELDS = ("unit", "scope", "limit", "spent", "reserved", "needed")
+"""What a reader learns about an exhausted budget."""
+
+
 class Lane:
     """One execution of a run."""
 
@@ -140,6 +144,19 @@ class Lane:
     def fence(self, step_number: int, attempt: int) -> None:
         """Read no text of attempts before this one."""
         self._draft.fence((step_number, attempt))
+
+    def budget_request(self, payload: Mapping[str, Any]) -> RequestView:
+        """The exhausted budget that a message announces."""
+        metadata: Mapping[str, Any] = payload["metadata"]
+        amounts = {name: metadata[name] for name in BUDGET_FIELDS if name in metadata}
+        return RequestView(
+            metadata["request_id"],
+            self.execution_id,
+            CallView("", "", EMPTY),
+            is_question=False,
+            prompt=payload.get("content") or "a budget is exhausted",
+            budget=amounts,
+        )
 
     def request(self, payload: Mapping[str, Any]) -> RequestView:
         """The question or approval that an envelope opens."""

@@ -24,7 +24,7 @@ class CallView:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """An open question or approval."""
+    """An open question, approval or exhausted budget."""
 
     id: str
     execution_id: str
@@ -36,6 +36,13 @@ class RequestView:
     """The JSON schema of the form that answers a question."""
     args_digest: str = ""
     expires_at: str | None = None
+    budget: Mapping[str, Any] | None = None
+    """The amounts of an exhausted budget, which has no call."""
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether it waits until a person raises a budget."""
+        return self.budget is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +230,7 @@ class RequestResolved(_Event):
 
     request: RequestView
     decision: str
-    """`answer`, `default`, `approve`, `deny` or `edit`."""
+    """`answer`, `default`, `approve`, `deny`, `edit` or `raise`."""
     reason: str | None = None
 
 

@@ -24,7 +24,7 @@ from everstep.wires.event_bodies import (
     Need,
     StepBody,
 )
-from everstep.wires.event_needs import AFTER_REPLY, find_needs
+from everstep.wires.event_needs import AFTER_REPLY, find_needs, is_budget_request
 from everstep.wires.lanes import Lane, OpenText
 from everstep.wires.run_events import (
     CallEnded,
@@ -121,6 +121,11 @@ class RunFold:
         return self.is_running or self._segment > 0 or self.root.has_ended
 
     @property
+    def open_budgets(self) -> Set[str]:
+        """Those of them that wait until a budget is raised."""
+        return {id_ for id_, request in self._requests.items() if request.is_budget}
+
+    @property
     def open_requests(self) -> Set[str]:
         """The requests that wait for people."""
         return self._requests.keys()
@@ -211,6 +216,10 @@ class RunFold:
                 lane.asked.add(payload["tool_call_id"])
                 self._requests[request.id] = request
                 yield RequestOpened(**self._at(lane), request=request)
+            case _ if is_budget_request(envelope):
+                request = lane.budget_request(payload)
+                self._requests[request.id] = request
+                yield RequestOpened(**self._at(lane), request=request)
             case EnvelopeType.AGENT_APPROVAL_RESOLVED | EnvelopeType.AGENT_INPUT_RECEIVED:
                 if request := self._requests.pop(payload["request_id"], None):
                     decision = payload.get("decision") or _answered_by(payload)
@@ -271,11 +280,20 @@ class RunFold:
             )
             return
         lane.status = payload["status"]
+        if lane.status != WireStatus.PAUSED:
+            yield from self._resolve_budgets(lane)
         if lane.status in TERMINAL_WIRE_STATUSES:
             yield from self._end(lane, payload, bodies)
         elif lane.status == WireStatus.PAUSED and lane is self.root and not self._requests:
             body = bodies.outcomes.get(lane.execution_id)
             yield Progressed(**self._at(lane), detail=(body.because if body else None) or "paused")
+
+    def _resolve_budgets(self, lane: Lane) -> Events:
+        """An execution that goes on waits for no budget any more."""
+        for request in [*self._requests.values()]:
+            if request.is_budget and request.execution_id == lane.execution_id:
+                del self._requests[request.id]
+                yield RequestResolved(**self._at(lane), request=request, decision="raise")
 
     def _end(self, lane: Lane, payload: JsonMap, bodies: Bodies) -> Events:
         if lane is self.root:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from everstep.agent_domain.loop.status import TERMINAL_WIRE_STATUSES
+from everstep.agent_domain.loop.status import TERMINAL_WIRE_STATUSES, WireStatus
 from everstep.agent_domain.stream.envelopes import EnvelopeType
 from everstep.wires.event_bodies import Bodies, Need
 from everstep.wires.lanes import OpenText
@@ -94,16 +94,23 @@ class RunLog:
 
     def _follows_answers(self, envelope: Mapping[str, Any], start: FromAnswers) -> bool:
         payload = envelope["payload"]
+        is_status = envelope["type"] == EnvelopeType.AGENT_STATUS and payload.get("detail") is None
         is_end = (
-            envelope["type"] == EnvelopeType.AGENT_STATUS
+            is_status
             and envelope["execution_id"] == self._fold.root.execution_id
             and payload["status"] in TERMINAL_WIRE_STATUSES
+        )
+        # A raised budget has no envelope of its own: the execution goes on.
+        is_raise = (
+            is_status
+            and payload["status"] != WireStatus.PAUSED
+            and bool(self._fold.open_budgets & start.request_ids)
         )
         is_answer = envelope["type"] in {
             EnvelopeType.AGENT_APPROVAL_RESOLVED,
             EnvelopeType.AGENT_INPUT_RECEIVED,
         }
-        return is_end or (is_answer and payload["request_id"] in start.request_ids)
+        return is_end or is_raise or (is_answer and payload["request_id"] in start.request_ids)
 
     def _join(self) -> Generator["LoggedEvent"]:
         """Begin here; an open run is announced as it is now, by events that the log does not have."""

@@ -139,7 +139,8 @@ def _subagent_chunks(event: RunEvent) -> list[Chunk]:
             data = {"name": event.name, "status": event.status, "text": event.text, "error": event.error}
             return [part | {"data": data}]
         case RequestOpened(request=request):
-            return [_input_chunk(request.call, is_question=request.is_question), _request_chunk(request)]
+            call = [] if request.is_budget else [_input_chunk(request.call, is_question=request.is_question)]
+            return [*call, _request_chunk(request)]
         case RequestResolved():
             return _call_chunks(event)
         case CallEnded() if event.has_request:
@@ -203,7 +204,7 @@ def _call_chunks(event: CallRequested | CallEnded | RequestOpened | RequestResol
         case RequestOpened():
             return [_request_chunk(event.request)]
         case RequestResolved(request=request):
-            if request.is_question:
+            if request.is_question or request.is_budget:
                 return []
             response: Chunk = {"approvalId": request.id, "approved": event.decision != "deny"}
             reason = {"reason": event.reason} if event.reason else {}
@@ -232,6 +233,9 @@ def _result_chunk(event: CallEnded) -> Chunk:
 
 
 def _request_chunk(request: RequestView) -> Chunk:
+    if request.budget is not None:
+        data = {"executionId": request.execution_id, "prompt": request.prompt, **thaw(request.budget)}
+        return {"type": "data-budget", "id": request.id, "data": data}
     if not request.is_question:
         return {"type": "tool-approval-request", "approvalId": request.id, "toolCallId": request.call.id}
     data = {

@@ -3,12 +3,16 @@
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from everstep.agent_domain.loop.budget import BudgetUnit, OnExhausted
+from everstep.agent_domain.storage.budget_ledger import OperatorBudget
 from tests.browsers.scripted_gateway import DEADLINE
 from tests.browsers.viewer import Viewer, in_node
+from tests.everstep.http_api.house import ApiCaller
 from tests.node import installed_modules
 
 HERE = Path(__file__).parent
@@ -107,3 +111,10 @@ async def chat_viewer() -> AsyncGenerator[Viewer]:
     sdk = modules / "ai" / "dist" / "index.js"
     async with in_node(HERE / "chat.mjs", chat, sdk) as viewer:
         yield viewer
+
+
+async def exhaust_budget(person: ApiCaller) -> None:
+    """Every execution of the tenant waits until a person raises its budget of no steps."""
+    setup = person.api_setup
+    budget = OperatorBudget(setup.tenant, BudgetUnit.STEPS, Decimal(0), on_exhausted=OnExhausted.ASK)
+    await setup.sessions.client.store.set_operator_budget(budget)

@@ -1,6 +1,7 @@
 """AG-UI over a socket: the unmodified client verifies every stream."""
 
 import asyncio
+import base64
 import json
 import os
 import random
@@ -15,12 +16,13 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
+from everstep.http_api import run_bodies
 from everstep.http_api.event_stream import EventStream
 from everstep.wires.ag_ui import AgUi
 from tests.browsers.viewer import Viewer
 from tests.everstep.http_api.house import ApiCaller, MakeCaller
 from tests.wires.ag_ui_reader import AgUiReader
-from tests.wires.clients import AgUiClient, ag_ui_viewer
+from tests.wires.clients import AgUiClient, ag_ui_viewer, exhaust_budget
 from tests.wires.random_logs import RandomLog
 from tests.wires.readers import uncut, with_cuts
 
@@ -170,6 +172,42 @@ async def test_a_question_is_an_interrupt_with_the_schema_of_its_answer(make_age
     assert done["messages"][-1]["content"] == 'So be it: {"seats":3}'
 
 
+async def test_an_exhausted_budget_is_an_interrupt(
+    make_agent: MakeAgent, ann: ApiCaller, sign_in: MakeCaller
+) -> None:
+    """17.1.3, 17.1.7"""
+    await exhaust_budget(ann)
+    agent = make_agent()
+    interrupt = await interrupt_of(agent, "hello")
+    assert (interrupt["reason"], "toolCallId" in interrupt) == ("confirmation", False)
+    assert interrupt["message"].startswith("The tenant's budget of 0 steps is exhausted")
+    schema = interrupt["responseSchema"]
+    assert (schema["required"], schema["properties"]["steps"]["exclusiveMinimum"]) == (["steps"], 0)
+    assert interrupt["metadata"]["budget"]["needed"] == 1
+    raising = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"steps": 1}}]
+    # Owning the execution is not enough.
+    assert "scope 'approve'" in (await agent.run(resume=raising))["error"]
+
+    (session,) = (await ann.get("/agent/sessions"))["items"]
+    approver = make_agent(caller=await sign_in("ann", "approve"), threadId=session["id"])
+    await approver.connect()
+    for payload, words in (
+        ({"steps": 0}, "pass a larger total"),
+        ({"usd": 1}, "pass a larger total"),
+        ({"stepps": 1}, "stepps"),
+        ("much", "dictionary"),
+    ):
+        refused = [{"interruptId": interrupt["id"], "status": "resolved", "payload": payload}]
+        assert words in (await approver.run(resume=refused))["error"]
+    done = await approver.run(resume=raising)
+    assert (done["error"], done["messages"][-1]["content"]) == (None, "You said: hello")
+
+    # The next run waits again, and is given up.
+    interrupt = await interrupt_of(approver, "more")
+    await approver.run(resume=[{"interruptId": interrupt["id"], "status": "cancelled"}])
+    assert approver.events[-1]["outcome"] == {"type": "cancelled"}
+
+
 async def test_a_cancelled_question_cancels_its_execution(make_agent: MakeAgent) -> None:
     """17.1.4"""
     agent = make_agent()
@@ -267,6 +305,64 @@ async def test_a_message_steers_the_running_execution(make_agent: MakeAgent) -> 
     ]
 
 
+async def test_files_of_a_message_are_attached(make_agent: MakeAgent, ann: ApiCaller, url: str) -> None:
+    """17.1.8"""
+    uploaded = await ann.upload(b"one", "one.txt")
+    hello = base64.b64encode(b"two").decode()
+    parts = [
+        {"type": "text", "text": "look"},
+        {"type": "document", "source": {"type": "url", "value": f"/agent/attachments/{uploaded['id']}"}},
+        {
+            "type": "document",
+            "source": {"type": "data", "value": hello, "mimeType": "text/plain"},
+            "metadata": {"filename": "two.txt"},
+        },
+        {"type": "image", "source": {"type": "url", "value": "data:text/plain,three"}},
+        {"type": "document", "source": {"type": "file", "value": uploaded["id"], "provider": "everstep"}},
+    ]
+    agent = make_agent()
+    agent.viewer.command("add", name=agent.name, message={"id": "m", "role": "user", "content": parts})
+    done = await agent.run()
+    assert done["error"] is None
+    said = done["messages"][-1]["content"]
+    assert [words in said for words in ("one.txt b'one'", "two.txt b'two'", "b'three'")] == [True] * 3
+    # The parts of versions before 1.0.
+    binary = [{"type": "text", "text": "look"}, {"type": "binary", "mimeType": "text/plain", "data": hello}]
+    message = {"id": "n", "role": "user", "content": binary}
+    body = {"threadId": "b", "runId": "r", "messages": [message]}
+    headers = {"Authorization": ann.http.headers["authorization"]}
+    async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+        assert "b'two'" in (await http.post(f"{url}/agui/clerk", json=body)).text
+
+
+async def test_a_long_conversation_is_restated_from_its_last_messages(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """17.2.7"""
+    agent = make_agent(threadId="long")
+    for text in ("one", "two", "three", "four"):
+        await agent.run(text)
+
+    async def restated() -> list[str]:
+        return [
+            message["content"]
+            for message in (await make_agent(threadId="long", resumes=True).connect())["messages"]
+        ]
+
+    whole = [text for word in ("one", "two", "three", "four") for text in (word, f"You said: {word}")]
+    assert await restated() == whole
+    monkeypatch.setattr(run_bodies, "MAX_HISTORY", 3)
+    assert await restated() == whole[3:]
+    monkeypatch.setattr(run_bodies, "MAX_HISTORY_CHARS", len("three" + "You said: three"))
+    assert await restated() == whole[4:]
+    monkeypatch.setattr(run_bodies, "MAX_HISTORY_EXECUTIONS", 1)
+    assert await restated() == whole[4:]
+
+
+def file_message(source: dict[str, str]) -> dict[str, Any]:
+    return {"id": "1", "role": "user", "content": [{"type": "image", "source": source}]}
+
+
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "version": ({"protocolVersion": "2.0"}, 422, "this server speaks 1.0"),
     "no message": ({"messages": []}, 422, "ends with no message of the user"),
@@ -274,7 +370,37 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "image": (
         {"messages": [{"id": "1", "role": "user", "content": [{"type": "image"}]}]},
         422,
-        "upload files",
+        "POST /agent/attachments",
+    ),
+    "part": (
+        {"messages": [{"id": "1", "role": "user", "content": [{"type": "hologram"}]}]},
+        422,
+        "'hologram'; send audio, binary",
+    ),
+    "source": (
+        {"messages": [file_message({"type": "url", "value": "https://elsewhere.example/a.png"})]},
+        422,
+        "neither uploaded nor contained",
+    ),
+    "provider": (
+        {"messages": [file_message({"type": "file", "value": "file-7", "provider": "openai"})]},
+        422,
+        "neither uploaded nor contained",
+    ),
+    "base64": (
+        {"messages": [file_message({"type": "data", "value": "%%%", "mimeType": "image/png"})]},
+        422,
+        "not base64",
+    ),
+    "content": (
+        {"messages": [file_message({"type": "data", "value": "aGVsbG8=", "mimeType": "image/png"})]},
+        422,
+        "image/png",
+    ),
+    "foreign file": (
+        {"messages": [file_message({"type": "url", "value": f"/agent/attachments/{uuid4()}"})]},
+        404,
+        "attachment",
     ),
     "option": ({"forwardedProps": {"everstep": {"on_bussy": "steer"}}}, 422, "on_bussy"),
     "request": ({"resume": [{"interruptId": str(uuid4()), "status": "resolved"}]}, 404, "no thread"),

@@ -16,7 +16,7 @@ import pytest_asyncio
 from everstep.wires.ui_messages import DONE, UiMessages
 from tests.browsers.viewer import Viewer
 from tests.everstep.http_api.house import ApiCaller, MakeCaller
-from tests.wires.clients import ChatClient, chat_viewer
+from tests.wires.clients import ChatClient, chat_viewer, exhaust_budget
 from tests.wires.random_logs import RandomLog
 from tests.wires.readers import uncut, with_cuts
 
@@ -108,6 +108,43 @@ async def test_a_question_is_answered_with_the_output_of_its_call(make_chat: Mak
     # A message answers as well.
     await chat.send("wonder")
     assert texts((await chat.send("Because."))["messages"][-1]) == ["So be it: Because."]
+
+
+async def test_files_of_a_message_are_attached(make_chat: MakeChat, ann: ApiCaller) -> None:
+    """17.3.7"""
+    uploaded = await ann.upload(b"one", "one.txt")
+    parts: list[dict[str, str]] = [
+        {"type": "text", "text": "look"},
+        {"type": "file", "mediaType": "text/plain", "url": f"/agent/attachments/{uploaded['id']}"},
+        {
+            "type": "file",
+            "mediaType": "text/plain",
+            "filename": "two.txt",
+            "url": "data:text/plain;base64,dHdv",
+        },
+    ]
+    done = await make_chat().do("send", message={"parts": parts}, body={})
+    assert texts(done["messages"][-1]) == ["You sent: one.txt b'one', two.txt b'two'"]
+    refused = await make_chat("b").do(
+        "send", message={"parts": [{**parts[1], "url": "https://elsewhere.example/a.txt"}]}, body={}
+    )
+    assert "neither uploaded nor contained" in refused["error"]
+
+
+async def test_an_exhausted_budget_is_a_part_of_the_message(
+    make_chat: MakeChat, ann: ApiCaller, sign_in: MakeCaller
+) -> None:
+    """17.3.6"""
+    await exhaust_budget(ann)
+    chat = make_chat()
+    asked = (await chat.send("hello"))["messages"][-1]
+    (budget,) = (part for part in asked["parts"] if part["type"] == "data-budget")
+    assert (budget["data"]["unit"], budget["data"]["limit"], budget["data"]["needed"]) == ("steps", 0, 1)
+    assert asked["metadata"]["because"].startswith("waits: ")
+    approver = await sign_in("boss", "approve")
+    await approver.post(f"/agent/executions/{budget['data']['executionId']}/budget", {"steps": 1})
+    done = await chat.do("resume")
+    assert texts(done["messages"][-1]) == ["You said: hello"]
 
 
 async def test_failures_and_refusals_are_errors_of_the_chat(make_chat: MakeChat) -> None:

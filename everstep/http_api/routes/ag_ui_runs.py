@@ -1,6 +1,6 @@
 """AG-UI 1.0: run an agent, and follow a thread."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, cast
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from everstep.http_api.auth import CallerDep
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
 from everstep.http_api.event_stream import EventStream
+from everstep.http_api.message_files import MEDIA_PARTS, file_of_part
 from everstep.http_api.problems import Refusal, invalid_request
 from everstep.http_api.routes.router import ApiDep
 from everstep.http_api.run_streams import RunReader
@@ -143,29 +144,36 @@ async def _send(threads: Threads, body: RunAgentInput, given_key: str | None) ->
         unknown = await threads.filter_new_ids(body.threadId, [message.id for message in new])
         new = [message for message in new if message.id in unknown] or new[-1:]
     text = "\n\n".join(filter(None, (_text(message) for message in new)))
+    files = [file_of_part(threads, part) for message in new for part in _parts(message, MEDIA_PARTS)]
     sent = ThreadMessageSent(
-        new[-1].id, text, run_id=body.runId, on_busy=options.on_busy, model=options.model
+        new[-1].id, text, files, run_id=body.runId, on_busy=options.on_busy, model=options.model
     )
     return await threads.send(body.threadId, sent, given_key)
 
 
 def _text(message: AgUiMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    texts = [part.get("text") for part in _parts(message, {"text"})]
+    if not all(isinstance(text, str) for text in texts):
+        raise invalid_request(f"a text of the message {message.id} is no text")
+    return "\n".join(map(str, texts))
+
+
+def _parts(message: AgUiMessage, types: Collection[str]) -> Sequence[Mapping[str, Any]]:
+    """The parts of a message of these types."""
     content: Any = message.content
     if isinstance(content, str):
-        return content
+        return ()
     if not isinstance(content, list | tuple):
         raise invalid_request(f"the content of the message {message.id} is neither text nor a list of parts")
-    parts = cast("Sequence[object]", content)
-    texts: list[str] = []
-    for part in parts:
-        entry = json_map(part)
-        if entry.get("type") != "text" or not isinstance(entry.get("text"), str):
-            raise invalid_request(
-                f"the message {message.id} has a part of the type {entry.get('type')!r}; send text, "
-                "and upload files with POST /agent/attachments"
-            )
-        texts.append(entry["text"])
-    return "\n".join(texts)
+    parts = [json_map(part) for part in cast("Sequence[object]", content)]
+    known = {"text", *MEDIA_PARTS}
+    if unknown := [part.get("type") for part in parts if part.get("type") not in known]:
+        raise invalid_request(
+            f"the message {message.id} has a part of the type {unknown[0]!r}; send {', '.join(sorted(known))}"
+        )
+    return [part for part in parts if part["type"] in types]
 
 
 async def _resume(threads: Threads, body: RunAgentInput, given_key: str | None) -> RunToFollow:

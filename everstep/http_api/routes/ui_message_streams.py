@@ -13,8 +13,9 @@ from everstep.agent_domain.values import parse_uuid
 from everstep.http_api.admissions import admission_of
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.event_stream import EventStream
+from everstep.http_api.message_files import file_at_url
 from everstep.http_api.problems import Refusal, invalid_request
-from everstep.http_api.routes.router import ApiDep, load_files
+from everstep.http_api.routes.router import ApiDep
 from everstep.http_api.run_streams import RunReader
 from everstep.http_api.schemas.ui_message_requests import ChatRequest, UiMessage
 from everstep.http_api.threads import GivenAnswer, RunToFollow, ThreadMessageSent, Threads
@@ -26,8 +27,6 @@ from everstep.wires.ui_messages import UiMessages
 
 MARKS = [(b"x-vercel-ai-ui-message-stream", b"v1")]
 """The header by which clients know the protocol and its version."""
-
-FILES = "/agent/attachments/"
 
 
 def _render(refusal: Refusal) -> PlainTextResponse:
@@ -137,21 +136,20 @@ async def _send(threads: Threads, body: ChatRequest, given_key: str | None) -> R
         new = [message for message in new if message.id in unknown] or new[-1:]
     parts = [part for message in new for part in message.parts]
     text = "\n\n".join(str(part.get("text")) for part in parts if part.get("type") == "text")
-    ids = [_file_id(part) for part in parts if part.get("type") == "file"]
-    files = await load_files(threads.api, threads.caller.scope, ids)
+    files = [
+        file_at_url(threads, part.get("url"), part.get("mediaType"), _name_of(part))
+        for part in parts
+        if part.get("type") == "file"
+    ]
     sent = ThreadMessageSent(
         new[-1].id, text, files, on_busy=body.everstep.on_busy, model=body.everstep.model
     )
     return await threads.send(body.id, sent, given_key)
 
 
-def _file_id(part: Mapping[str, Any]) -> UUID:
-    url = part.get("url")
-    if not isinstance(url, str) or FILES not in url:
-        raise invalid_request(
-            "upload a file first, with POST /agent/attachments, and send its path as the url of its part"
-        )
-    return parse_uuid(url.partition(FILES)[2], "the id of the file")
+def _name_of(part: Mapping[str, Any]) -> str | None:
+    name = part.get("filename")
+    return name if isinstance(name, str) and name else None
 
 
 def _answers(message: UiMessage) -> Sequence[GivenAnswer]:
