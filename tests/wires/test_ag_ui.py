@@ -343,20 +343,20 @@ async def test_a_long_conversation_is_restated_from_its_last_messages(
     for text in ("one", "two", "three", "four"):
         await agent.run(text)
 
-    async def restated() -> list[str]:
+    async def connect_again() -> list[str]:
         return [
             message["content"]
             for message in (await make_agent(threadId="long", resumes=True).connect())["messages"]
         ]
 
     whole = [text for word in ("one", "two", "three", "four") for text in (word, f"You said: {word}")]
-    assert await restated() == whole
+    assert await connect_again() == whole
     monkeypatch.setattr(run_bodies, "MAX_HISTORY", 3)
-    assert await restated() == whole[3:]
+    assert await connect_again() == whole[3:]
     monkeypatch.setattr(run_bodies, "MAX_HISTORY_CHARS", len("three" + "You said: three"))
-    assert await restated() == whole[4:]
+    assert await connect_again() == whole[4:]
     monkeypatch.setattr(run_bodies, "MAX_HISTORY_EXECUTIONS", 1)
-    assert await restated() == whole[4:]
+    assert await connect_again() == whole[4:]
 
 
 def file_message(source: dict[str, str]) -> dict[str, Any]:

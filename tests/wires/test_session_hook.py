@@ -1,6 +1,7 @@
 """The npm package: what it contains, its types, and the React hook, which a component renders in node."""
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
@@ -84,17 +85,30 @@ def test_programs_with_types_use_the_package(package: Path) -> None:
         texts.push(seen.texts["x"] ?? "");
         """
     )
+    assert type_errors(package, "program.ts") == ""
+
+
+def test_the_samples_of_its_page_are_right(package: Path) -> None:
+    """17.4.3: the README that npm shows; each sample names what the package exports."""
+    page = (package / "node_modules" / "everstep-client" / "README.md").read_text()
+    samples = re.findall(r"```ts\n(.*?)```", page, re.DOTALL)
+    assert len(samples) == 3
+    for number, sample in enumerate(samples):
+        (package / f"sample{number}.mts").write_text(sample)
+    assert type_errors(package, *(f"sample{number}.mts" for number in range(len(samples)))) == ""
+    (package / "sample0.mts").write_text(samples[0].replace("ontext:", "ontexts:"))
+    assert "ontexts" in type_errors(package, "sample0.mts")
+
+
+def type_errors(folder: Path, *programs: str) -> str:
+    """What the compiler of TypeScript says about programs."""
     compiler = installed_modules(BROWSERS) / "typescript" / "bin" / "tsc"
     options = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--skipLibCheck"]
     checked = subprocess.run(  # noqa: S603 -- fixed command
-        [node(), str(compiler), *options, "program.ts"],
-        cwd=package,
-        capture_output=True,
-        text=True,
-        check=False,
+        [node(), str(compiler), *options, *programs], cwd=folder, capture_output=True, text=True, check=False
     )
-    assert checked.stdout == ""
-    assert checked.returncode == 0
+    assert (checked.returncode == 0) == (not checked.stdout), checked.stderr
+    return checked.stdout
 
 
 def message(seq: int, kind: str, content: str, **metadata: Any) -> dict[str, Any]:
