@@ -22,7 +22,8 @@ def code_of(command: Sequence[str | Path]) -> int:
 
 
 def pytest_run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = (*IN_BACKGROUND, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments)
+    without = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
+    command = (*IN_BACKGROUND, sys.executable, "-m", "pytest", *without, *arguments)
     return subprocess.run(  # noqa: S603 -- fixed command
         command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment(), timeout=120
     )
