@@ -58,12 +58,14 @@ class OwnObjects:
             for method, operation in operations.items():
                 if path in {*EVERYBODYS, *PUBLIC_ROUTES, TICKET} or (method, path) in MAKES:
                     continue
-                yield method, self._address(path), self._body(path, operation)
+                yield method, self._address(path, operation), self._body(path, operation)
 
-    def _address(self, path: str) -> str:
+    def _address(self, path: str, operation: Mapping[str, Any]) -> str:
+        queries = (each for each in operation.get("parameters", ()) if each["in"] == "query")
+        required = "&".join(f"{each['name']}=treasure" for each in queries if each.get("required"))
         names = re.findall(r"{(\w+)}", path)
         assert set(names) <= set(self.ids), f"{path}: say in this test which id it takes"
-        return path.format(**self.ids)
+        return path.format(**self.ids) + (f"?{required}" if required else "")
 
     def _body(self, path: str, operation: Mapping[str, Any]) -> Any:
         if path == "/agui/{agent}":
