@@ -49,6 +49,11 @@ class AttemptLimit:
     _together: _Allowance = field(default_factory=lambda: _Allowance(TOGETHER))
     _addresses: dict[str, _Allowance] = field(default_factory=dict[str, _Allowance])
 
+    @property
+    def address_count(self) -> int:
+        """How many addresses it remembers."""
+        return len(self._addresses)
+
     @contextmanager
     def attempt(self, address: str) -> Generator[None]:
         """Count an attempt of this address, unless the block ends without an exception.
