@@ -208,6 +208,13 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
     "retention": ("everstep/runtime", "everstep/store"),
     "run_exports": ("everstep/cli", "everstep/client"),
     "search_attributes": ("everstep/runtime/embedded", "workflows"),
+    "schedules": (
+        "agent_domain/storage",
+        "everstep/cli",
+        "everstep/client",
+        "everstep/http_api/routes",
+        "everstep/store",
+    ),
     "sign_ins": ("agent_domain/storage", "everstep/http_api", "everstep/store"),
     "session_charges": ("agent_domain/storage", "everstep/store"),
     "sessions": (

@@ -1,4 +1,4 @@
-"""Fails workflows of type `AgentExecution` that Everstep did not start.
+"""Fails workflows of Everstep's types that Everstep did not start.
 
 A Temporal namespace is shared, and any client can start any workflow type. Without this check Temporal would
 retry such a workflow forever, with a stack trace for every attempt.
@@ -14,6 +14,9 @@ with workflow.unsafe.imports_passed_through():
 
 FOREIGN_WORKFLOW = "ForeignWorkflow"
 """The failure type, by which operators can find these workflows."""
+
+
+NO_ARGUMENTS = "its arguments are not those of an execution"
 
 
 def foreign_workflow_error(reason: str) -> ApplicationError:
@@ -42,7 +45,7 @@ def find_foreign_workflow(arguments: Sequence[object]) -> ForeignWorkflow | None
         case [ExecutionInput() as start]:
             expected = workflow_id(start.ref)
         case _:
-            return ForeignWorkflow("its arguments are not those of an execution")
+            return ForeignWorkflow(NO_ARGUMENTS)
     if not workflow.unsafe.is_replaying() and workflow.info().workflow_id != expected:
         return ForeignWorkflow(f"the workflow of the execution it names is {expected}")
     return None

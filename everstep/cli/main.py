@@ -86,6 +86,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "keys": ("http:keys", "Manage the keys that services send to the HTTP API."),
         "sign-ins": ("sign_in_commands:sign_ins", "List and end the sessions of people in browsers."),
         "budgets": ("budget_commands:budgets", "Manage the budgets of tenants and users."),
+        "schedules": ("schedules:schedules", "Send messages to agents at times."),
         "prune": ("processes:prune", "Remove rows that are older than the retention settings."),
     },
 }
@@ -170,10 +171,12 @@ def commands(
 ) -> None:
     """Durable AI agents: start a local installation, run agents, inspect executions."""
     # Imported here because help and version need no settings.
+    from everstep.runtime.secret_files import read_secret_files  # noqa: PLC0415
     from everstep.runtime.settings import Settings, misspelled_variables  # noqa: PLC0415
 
     del traceback, color
     try:
+        read_secret_files(os.environ)
         context.obj = Settings.read(data_dir=data, agents=agents or None)
     except EverstepError as error:
         raise click.ClickException(visible(str(error))) from error

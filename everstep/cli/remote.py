@@ -101,6 +101,16 @@ class Remote:
         headers = {"Idempotency-Key": str(uuid4())}
         return _parse_response(kind, await self._request("POST", path, json=body, headers=headers))
 
+    async def patch(self, kind: type[ModelT], path: str, body: Mapping[str, Any]) -> ModelT:
+        """Send a PATCH request; raises like `get`."""
+        return _parse_response(kind, await self._request("PATCH", path, json=body))
+
+    async def delete(self, path: str) -> None:
+        """Send a DELETE request; raises like `get`."""
+        response = await self._request("DELETE", path)
+        if not response.is_success:
+            _parse_response(BaseModel, response)
+
     async def upload(self, kind: type[ModelT], path: str, file: Attachment) -> ModelT:
         """Send a file as the body of a POST request; raises like `get`."""
         headers = {"Idempotency-Key": str(uuid4()), "Content-Type": file.media_type}

@@ -29,6 +29,7 @@ from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.storage.sessions import ExecutionLaunch
 from everstep.client.errors import Ending, Refused
 from everstep.client.execution import Execution
+from everstep.client.schedules import Schedules
 from everstep.client.sessions import DELIVERY_SECONDS, TIMEOUTS, Sessions
 from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
 
@@ -72,6 +73,8 @@ class Repairs:
     """Ended executions with messages that were not delivered."""
     charged: int = 0
     """Model calls for titles, in budgets, whose process was lost."""
+    scheduled: int = 0
+    """Changes of schedules that Temporal did not have."""
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -91,6 +94,7 @@ class Reconciler:
 
     sessions: Sessions
     grace: float = GRACE_SECONDS
+    schedules: Schedules | None = None
     total: Repairs = field(default_factory=Repairs)
     """All repairs of this process."""
     last_pass_at: datetime | None = None
@@ -134,6 +138,8 @@ class Reconciler:
             with _isolation(ref):
                 await self._close_orphan(ref, repairs)
         repairs.charged += await self.sessions.store.charge_lost_holds()
+        if self.schedules:
+            repairs.scheduled += await self.schedules.reconcile()
         if repairs:
             log.warning("reconciled: %s", repairs)
         self.total.add(repairs)

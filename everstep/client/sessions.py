@@ -481,12 +481,16 @@ class Sessions:
         self.client.require_fit(definition, user_message.model, content, files)
 
     def _derive_id(self, scope: Scope, user_message: UserMessage, what: str) -> UUID:
-        """An id that derives from the message's idempotency key."""
-        owner = f"{scope.tenant_id}/{user_message.user_id}"
-        if owner.count("/") > 1:
-            # Names with a slash would be ambiguous.
-            owner = json_text([scope.tenant_id, user_message.user_id])
-        return uuid5(NAMESPACE, f"{owner}/{user_message.key}/{what}")
+        return message_id(scope.tenant_id, user_message.user_id, user_message.key, what)
+
+
+def message_id(tenant_id: str, user_id: str, key: str, what: str) -> UUID:
+    """Return the id of what a message creates, which derives from the message's idempotency key."""
+    owner = f"{tenant_id}/{user_id}"
+    if owner.count("/") > 1:
+        # Names with a slash would be ambiguous.
+        owner = json_text([tenant_id, user_id])
+    return uuid5(NAMESPACE, f"{owner}/{key}/{what}")
 
 
 def _session_context(context: Context, initial_url: str | None) -> Context:

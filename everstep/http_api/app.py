@@ -27,6 +27,7 @@ from everstep.http_api.routes import (
     listings,
     mcp_route,
     message_search,
+    schedules,
     sessions,
     signing_in,
     streams,
@@ -79,7 +80,17 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     problems.install(app)
     for module in (
         *(sessions, executions, execution_records, attachments, budgets, answer_feedback),
-        *(listings, message_search, usage, what_if_route, streams, broadcasting, signing_in, system),
+        *(
+            listings,
+            message_search,
+            usage,
+            what_if_route,
+            streams,
+            broadcasting,
+            signing_in,
+            system,
+            schedules,
+        ),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})
     app.include_router(signing_in.public_routes, responses={**_REFUSALS, 429: _TOO_MANY_ATTEMPTS})

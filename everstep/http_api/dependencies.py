@@ -10,6 +10,7 @@ from starlette.requests import Request
 from everstep.agent_domain.hosts import AllowedHosts
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.storage.keys import KeyStore
+from everstep.agent_domain.storage.schedules import ScheduleStore
 from everstep.agent_domain.storage.usage_report import UsageReportStore
 from everstep.agent_domain.stream.channels import Admission, StreamIndex, StreamStore
 from everstep.agent_domain.stream.reader import Position
@@ -80,6 +81,7 @@ class Api:
     sessions: Sessions
     keys: KeyStore
     accounts: UsageReportStore
+    schedules: ScheduleStore
     streams: StreamStore
     authenticate: Authenticate
     signer: Signer | None = None

@@ -47,6 +47,7 @@ def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
         installation.sessions,
         keys,
         PostgresAccounts(installation.store.engine),
+        installation.schedules.store,
         streams,
         authenticate,
         channel_signer(settings),

@@ -24,6 +24,8 @@ from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
 from everstep.client.fair_dispatch import FairDispatch
 from everstep.client.reconciler import Reconciler
+from everstep.client.schedule_entry import ScheduleEntry
+from everstep.client.schedules import Schedules
 from everstep.client.sessions import Sessions
 from everstep.client.temporal_entry import TemporalEntry
 from everstep.client.titles import Titles
@@ -53,6 +55,7 @@ from everstep.store.epochs import renew_epoch
 from everstep.store.gateways import PostgresGateways
 from everstep.store.keys import PostgresKeys
 from everstep.store.overview import PostgresOverview
+from everstep.store.schedules import PostgresSchedules
 from everstep.store.sessions import PostgresSessions
 from everstep.store.sign_ins import PostgresSignIns
 from everstep.streams.ordering import OrderedBus
@@ -213,10 +216,15 @@ class Installation:
         if isinstance(used := vars(self).get("titles"), Titles):
             await used.aclose()
 
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules."""
+        return Schedules(self.client, PostgresSchedules(self.store.engine))
+
     @cached_property
     def reconciler(self) -> Reconciler:
         """The reconciler, which recovers what lost processes left behind."""
-        return Reconciler(self.sessions)
+        return Reconciler(self.sessions, schedules=self.schedules)
 
     @property
     def default_agent(self) -> str:
@@ -267,6 +275,7 @@ class Installation:
             self.settings,
             strike,
             front_door=TemporalEntry(self.client, may_approve=self.settings.approve_by_signal == "on"),
+            schedules=ScheduleEntry(self.sessions, self.schedules),
             ended=self.sessions.on_end,
             bus=self.bus,
             attachments=self.attachments,

@@ -26,6 +26,7 @@ from everstep.agent_domain.fairness.shares import DEFAULT_PLACES
 from everstep.agent_domain.media_types import UPLOAD_TYPES
 from everstep.agent_domain.nearest import nearest
 from everstep.agent_domain.stream.channels import derived_secret
+from everstep.runtime.secret_files import is_secret_file
 
 
 def _split_words(value: object) -> object:
@@ -296,7 +297,7 @@ def misspelled_variables(environ: Mapping[str, str]) -> Iterator[str]:
     """
     known = Settings.variables()
     for name in sorted(environ):
-        is_other = not name.startswith(_PREFIX) or name in known
+        is_other = not name.startswith(_PREFIX) or name in known or is_secret_file(name)
         # Kubernetes describes a service with a name like `everstep-gateway` to each container.
         if is_other or _OF_KUBERNETES.search(name) or environ[name].startswith("tcp://"):
             continue

@@ -22,6 +22,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
+from everstep.client.schedule_entry import ScheduleEntry
 from everstep.client.signal_entry import SignalEntry
 from everstep.client.temporal_entry import TemporalEntry
 from everstep.runtime.secrets import disclosure_of
@@ -30,6 +31,7 @@ from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
 from everstep.runtime.workflow_guard import WorkflowGuard
 from everstep.steps.attachments import Attachments
 from everstep.workflows.agent_execution import AgentExecution
+from everstep.workflows.scheduled_message import ScheduledMessage
 from everstep.workflows.workflow_closing import ClosingRunner
 
 
@@ -41,6 +43,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
     strike: Strike = inert,
     *,
     front_door: TemporalEntry | None = None,
+    schedules: ScheduleEntry | None = None,
     ended: OnEnd = ignore_end,
     bus: EnvelopeBus = NULL_BUS,
     moment: float = START_DELAY,
@@ -87,11 +90,12 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
         if front_door
         else []
     )
+    scheduled = [schedules.send, schedules.has_ended, schedules.cancel] if schedules else []
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentExecution],
-        activities=[*activities, *answered],
+        workflows=[AgentExecution, ScheduledMessage],
+        activities=[*activities, *answered, *scheduled],
         workflow_runner=ClosingRunner(UnsandboxedWorkflowRunner()),
         interceptors=[WorkflowGuard()],
         **_version(settings),

@@ -11,6 +11,7 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError
 
 from everstep.workflows.contracts import ID_PREFIX, WORKFLOW
+from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE
 from tests.acceptance.front import AGENTS
 from tests.acceptance.harness import Nursery, environment, until
 from tests.services import data_directory
@@ -25,7 +26,7 @@ MOST_LINES = 40
 async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
     nursery: Nursery, tmp_path: Path
 ) -> None:
-    """1.3.3 and 1.3.4: one was ended by its owner, and nine are of our type with other input."""
+    """1.3.3 and 1.3.4: one was ended by its owner, and nine are of each of our types with other input."""
     with data_directory() as data:
         log = tmp_path / "log"
         log.touch()
@@ -45,8 +46,9 @@ async def test_workflows_of_others_neither_end_an_installation_nor_fill_its_log(
             )
             await ended.terminate()
         handles = [
-            await temporal.start_workflow(WORKFLOW, args=args, id=f"other-{n}", task_queue="everstep")
+            await temporal.start_workflow(kind, args=args, id=f"other-{kind}-{n}", task_queue="everstep")
             for n, args in enumerate(GIVEN)
+            for kind in (WORKFLOW, SCHEDULED_MESSAGE)
         ]
         for handle in handles:
             with pytest.raises(WorkflowFailureError):

@@ -18,6 +18,8 @@ from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
 from everstep.client.reconciler import Reconciler
+from everstep.client.schedule_entry import ScheduleEntry
+from everstep.client.schedules import Schedules
 from everstep.client.sessions import Sessions
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import Authenticator
@@ -33,6 +35,7 @@ from everstep.runtime.worker import make_worker
 from everstep.store.accounts import PostgresAccounts
 from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
+from everstep.store.schedules import PostgresSchedules
 from everstep.store.sessions import PostgresSessions
 from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
@@ -75,6 +78,7 @@ class ApiSetup:
             self.sessions,
             self.keys,
             PostgresAccounts(self.keys.engine),
+            PostgresSchedules(self.keys.engine),
             PostgresStreams(self.keys.engine),
             Authenticator(Tokens(SECRET), self.keys),
             Signer("everstep", "hush"),
@@ -111,6 +115,7 @@ class ApiSetup:
             client.store,
             book,
             self.settings,
+            schedules=ScheduleEntry(self.sessions, Schedules(client, PostgresSchedules(self.keys.engine))),
             ended=self.sessions.on_end,
             attachments=client.attachments,
         ):

@@ -25,6 +25,7 @@ MAKES = {
     ("post", "/agent/executions"),
     ("post", "/agent/attachments"),
     ("post", "/agent/attachments/url"),
+    ("post", "/agent/schedules"),
 }
 """Addresses where every caller creates an object."""
 
@@ -41,6 +42,8 @@ BODIES: Mapping[str, Any] = {
     "WhatIfSent": {"max_steps": 1},
     "FeedbackSent": {"rating": "down", "text": "Mine"},
     "ApprovalDecision": {"decision": "approve", "args_digest": "{digest}"},
+    "ScheduleChangesSent": {"content": "Mine"},
+    "BackfillSent": {"start_at": "2026-01-12T00:00:00Z", "end_at": "2026-01-13T00:00:00Z"},
 }
 """A valid body, by the name of its schema; a new schema needs an entry here."""
 
@@ -109,7 +112,9 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
     booking = await person.create_session()
     booked = (await person.post_message(booking, "book My treasure"))["execution_id"]
     request = await person.wait_for_request(booked)
+    schedule = {"agent": "clerk", "content": "Look for My treasure", "interval_seconds": 3600, "paused": True}
     ids = {
+        "schedule_id": (await person.post("/agent/schedules", schedule))["id"],
         "session_id": session,
         "stream_id": session,
         "execution_id": booked,

@@ -6,6 +6,7 @@ The cases below are compared with the API's own list of addresses: a new POST ne
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -175,6 +176,34 @@ async def _what_if(ann: ApiCaller) -> Case:
     return Case("/agent/what-if", {"max_steps": 1}, other_body={"max_steps": 2})
 
 
+PAUSED_SCHEDULE = {"agent": "clerk", "content": "Hello", "interval_seconds": 3600, "paused": True}
+
+
+async def _schedule(ann: ApiCaller) -> Case:
+    del ann
+    return Case("/agent/schedules", PAUSED_SCHEDULE, other_body={**PAUSED_SCHEDULE, "content": "Other"})
+
+
+async def _two_schedules(ann: ApiCaller, act: str, body: Any = None) -> Case:
+    """The same request for two schedules, whose messages are refused, so that no run adds rows later."""
+    session = await ann.create_session()
+    refused = {**PAUSED_SCHEDULE, "session_id": session}
+    one, two = [(await ann.post("/agent/schedules", refused))["id"] for _ in range(2)]
+    assert (await ann.http.delete(f"/agent/sessions/{session}")).status_code == 204
+    path = "/agent/schedules/{}/" + act
+    return Case(path.format(one), body, other_path=path.format(two), other_body=body)
+
+
+PERIOD = {"start_at": "2026-01-12T00:00:00Z", "end_at": "2026-01-12T00:00:01Z"}
+
+SCHEDULE_CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
+    "/agent/schedules": _schedule,
+    "/agent/schedules/{schedule_id}/pause": partial(_two_schedules, act="pause"),
+    "/agent/schedules/{schedule_id}/resume": partial(_two_schedules, act="resume"),
+    "/agent/schedules/{schedule_id}/trigger": partial(_two_schedules, act="trigger"),
+    "/agent/schedules/{schedule_id}/backfill": partial(_two_schedules, act="backfill", body=PERIOD),
+}
+
 CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
     "/agent/sessions": _session,
     "/agent/messages": _first_message,
@@ -194,6 +223,7 @@ CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
     "/agent/attachments/url": _url,
     "/agent/what-if": _what_if,
     "/broadcasting/auth": _channel,
+    **SCHEDULE_CASES,
 }
 
 MAKES_NOTHING = frozenset(
@@ -204,9 +234,10 @@ MAKES_NOTHING = frozenset(
         "/agent/attachments/url",
         "/agent/what-if",
         "/broadcasting/auth",
+        *SCHEDULE_CASES,
     }
 )
-"""These requests do not call Temporal."""
+"""These requests start and notify no workflow of an execution."""
 
 every_post = pytest.mark.parametrize("post", CASES, ids=lambda path: path.strip("/").replace("/", "."))
 
@@ -236,6 +267,7 @@ class TwoProcesses:
                 ("agent_commands", "true"),
                 ("agent_feedback", "true"),
                 ("agent_attachments", "true"),
+                ("agent_schedules", "true"),
             ):
                 counted = f"SELECT count(*) FROM {table} WHERE tenant_id = :tenant AND {condition}"  # noqa: S608
                 counts.append(

@@ -93,6 +93,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0022_pruned_ledgers",
         "0023_sign_in_authorities",
         "0024_search_words",
+        "0025_schedules",
     ]
 
 

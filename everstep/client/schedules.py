@@ -1,0 +1,360 @@
+"""Schedules, for services, the HTTP API and the command line.
+
+A schedule is stored first. Then Temporal's schedule is made to be like it; if the process is lost or Temporal
+is away, the reconciler does it later. Each run starts the workflow `ScheduledMessage`, whose id contains the
+time of the run: the ids of the message and of the execution derive from it, so a run that is repeated, also
+by a backfill, sends its message once.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from temporalio.client import (
+    Client as TemporalClient,
+    Schedule,
+    ScheduleActionExecutionStartWorkflow,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleBackfill,
+    ScheduleDescription,
+    ScheduleHandle,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleState,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from everstep.agent_domain.errors import InvalidInput, NotFound, UnknownName
+from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.storage.executions import Page
+from everstep.agent_domain.storage.schedules import (
+    CATCH_UP,
+    Cadence,
+    Overlap,
+    ScheduleRow,
+    ScheduleSettings,
+    ScheduleStore,
+)
+from everstep.client.client import Client
+from everstep.client.errors import Refused
+from everstep.client.sessions import message_id
+from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE, ScheduledRun
+
+log = logging.getLogger(__name__)
+
+ID_PREFIX: Final = "everstep-schedule/"
+"""The prefix of the ids of Temporal's schedules, and of the workflows that they start."""
+
+MAX_BACKFILL: Final = 1000
+"""The limit of runs in one backfill."""
+
+GRACE_SECONDS: Final = 10.0
+"""Seconds for which a change is left to the process that stored it."""
+
+_POLICIES: Final = {
+    Overlap.SKIP: ScheduleOverlapPolicy.SKIP,
+    Overlap.QUEUE: ScheduleOverlapPolicy.BUFFER_ONE,
+    Overlap.ALLOW: ScheduleOverlapPolicy.ALLOW_ALL,
+    Overlap.CANCEL: ScheduleOverlapPolicy.CANCEL_OTHER,
+}
+
+
+def schedule_name(schedule_id: UUID) -> str:
+    """Return the id of Temporal's schedule."""
+    return f"{ID_PREFIX}{schedule_id}"
+
+
+def run_execution_id(row: ScheduleRow, workflow_id: str) -> UUID:
+    """Return the id of the execution that the run with this workflow id starts."""
+    return message_id(row.tenant_id, row.user_id, workflow_id, "execution")
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRun:
+    """A run of a schedule."""
+
+    scheduled_at: datetime
+    started_at: datetime
+    execution_id: UUID
+    """The execution, if the message could be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleView:
+    """A schedule with its runs, as far as Temporal could be reached."""
+
+    row: ScheduleRow
+    next_runs: tuple[datetime, ...] = ()
+    recent_runs: tuple[RecentRun, ...] = ()
+    """The last ten, newest first."""
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """Creates, changes and runs schedules."""
+
+    client: Client
+    store: ScheduleStore
+
+    @property
+    def temporal(self) -> TemporalClient:
+        """The client of Temporal."""
+        return self.client.temporal
+
+    async def create(
+        self, schedule_id: UUID, scope: Scope, user_id: str, settings: ScheduleSettings, now: datetime
+    ) -> ScheduleView:
+        """Store a schedule and start it; repeating the call with the same id changes nothing.
+
+        Raises:
+            InvalidInput: The schedule would never run, or a name is unknown.
+            TooManySchedules: The user has as many as are allowed.
+        """
+        self._check(settings, now)
+        row = ScheduleRow(
+            schedule_id, scope.tenant_id, user_id, settings, now, now, task_queue=self.client.task_queue
+        )
+        return await self._apply_and_view(await self.store.add_schedule(row))
+
+    async def get(self, scope: Scope, schedule_id: UUID) -> ScheduleView:
+        """Return a schedule with its runs.
+
+        Raises:
+            NotFound: There is none.
+        """
+        return await self._view(await self._require(scope, schedule_id))
+
+    async def list(self, scope: Scope, *, cursor: str | None = None, limit: int = 50) -> Page[ScheduleRow]:
+        """Return schedules, newest first."""
+        return await self.store.schedules(scope, cursor=cursor, limit=limit)
+
+    async def change(
+        self, scope: Scope, schedule_id: UUID, changes: dict[str, Any], now: datetime
+    ) -> ScheduleView:
+        """Change a schedule; settings of the cadence may be among the changes.
+
+        Raises:
+            NotFound: There is none.
+            InvalidInput: It would never run, or a name is unknown.
+            Refused: It was changed by another process at the same moment.
+        """
+        row = await self._require(scope, schedule_id)
+        settings = changed_settings(row.settings, changes)
+        if settings == row.settings:
+            return await self._view(row)
+        self._check(settings, now)
+        stored = await self.store.change_schedule(row, settings)
+        if stored is None:
+            raise Refused("The schedule was changed at the same moment; read it and try again")
+        return await self._apply_and_view(stored)
+
+    async def delete(self, scope: Scope, schedule_id: UUID) -> None:
+        """Delete a schedule; executions that it started stay.
+
+        Raises:
+            NotFound: There is none.
+        """
+        row = await self.store.delete_schedule(scope, schedule_id)
+        if row is None:
+            raise NotFound("schedule", schedule_id)
+        await self._try_to_apply(row)
+
+    async def trigger(self, scope: Scope, schedule_id: UUID) -> ScheduleRow:
+        """Run a schedule now, also if it is paused; return it.
+
+        Raises:
+            NotFound: There is none.
+            Refused: It has not started yet.
+        """
+        row = await self._require(scope, schedule_id)
+        await self._handle_of(row).trigger(overlap=_POLICIES[row.settings.overlap])
+        return row
+
+    async def backfill(self, scope: Scope, schedule_id: UUID, begin: datetime, end: datetime) -> int:
+        """Run a schedule for each of its times in a period, one after the other; return how many there are.
+
+        A time at which it ran already is not run again.
+
+        Raises:
+            NotFound: There is none.
+            InvalidInput: The period is empty, in the future or has too many times.
+            Refused: It has not started yet.
+        """
+        if not begin < end <= datetime.now(UTC):
+            raise InvalidInput("a backfill needs a period that begins before it ends, in the past")
+        row = await self._require(scope, schedule_id)
+        # Temporal leaves out a time that is the begin of the period.
+        begin -= timedelta(microseconds=1)
+        times = await self._matching_times(row, begin, end)
+        if len(times) > MAX_BACKFILL:
+            raise InvalidInput(
+                f"the period has more than {MAX_BACKFILL} times; choose a shorter one, several times"
+            )
+        if times:
+            period = ScheduleBackfill(begin, end, ScheduleOverlapPolicy.BUFFER_ALL)
+            await self._handle_of(row).backfill(period)
+        return len(times)
+
+    async def apply(self, row: ScheduleRow) -> None:
+        """Make Temporal's schedule like the stored one; repeating it changes nothing.
+
+        Raises:
+            RPCError: Temporal could not do it.
+        """
+        handle = self._handle(row)
+        if row.is_deleted:
+            try:
+                await handle.delete()
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+            await self.store.forget_schedule(row.id)
+            return
+        wanted = self._schedule(row)
+        try:
+            await self.temporal.create_schedule(handle.id, wanted)
+        except ScheduleAlreadyRunningError:
+
+            def replace_schedule(_found: ScheduleUpdateInput) -> ScheduleUpdate:
+                return ScheduleUpdate(wanted)
+
+            await handle.update(replace_schedule)
+        await self.store.acknowledge_revision(row.id, row.revision)
+
+    async def reconcile(self) -> int:
+        """Apply the changes that lost processes left behind; return how many there were."""
+        rows = await self.store.unapplied_schedules(self.client.task_queue, GRACE_SECONDS)
+        for row in rows:
+            await self.apply(row)
+        return len(rows)
+
+    async def _require(self, scope: Scope, schedule_id: UUID) -> ScheduleRow:
+        row = await self.store.schedule(scope, schedule_id)
+        if row is None:
+            raise NotFound("schedule", schedule_id)
+        return row
+
+    def _check(self, settings: ScheduleSettings, now: datetime) -> None:
+        settings.cadence.require_future(now)
+        require_timezone(settings.cadence.timezone)
+        if settings.agent not in self.client.agents:
+            raise UnknownName("agent", settings.agent, self.client.agents)
+
+    async def _apply_and_view(self, row: ScheduleRow) -> ScheduleView:
+        """Apply a row, unless Temporal is away; return it as it is then."""
+        if not row.is_applied and await self._try_to_apply(row):
+            row = replace(row, applied_revision=row.revision)
+        return await self._view(row)
+
+    async def _try_to_apply(self, row: ScheduleRow) -> bool:
+        try:
+            await self.apply(row)
+        except RPCError as error:
+            log.warning("the schedule %s is applied later: %s", row.id, error)
+            return False
+        return True
+
+    async def _view(self, row: ScheduleRow) -> ScheduleView:
+        """Return a schedule with its runs; without them if Temporal is away."""
+        if not row.applied_revision:
+            return ScheduleView(row)
+        try:
+            description = await self._handle(row).describe()
+        except RPCError as error:
+            log.warning("the runs of the schedule %s are not known: %s", row.id, error)
+            return ScheduleView(row)
+        return ScheduleView(row, *_runs_of(row, description))
+
+    async def _matching_times(self, row: ScheduleRow, begin: datetime, end: datetime) -> Sequence[datetime]:
+        from temporalio.api.workflowservice.v1 import (  # noqa: PLC0415 -- only a backfill needs it
+            ListScheduleMatchingTimesRequest,
+        )
+
+        request = ListScheduleMatchingTimesRequest(
+            namespace=self.temporal.namespace, schedule_id=self._handle_of(row).id
+        )
+        request.start_time.FromDatetime(begin)
+        request.end_time.FromDatetime(end)
+        found = await self.temporal.workflow_service.list_schedule_matching_times(request)
+        return [each.ToDatetime(UTC) for each in found.start_time]
+
+    def _handle(self, row: ScheduleRow) -> ScheduleHandle:
+        return self.temporal.get_schedule_handle(schedule_name(row.id))
+
+    def _handle_of(self, row: ScheduleRow) -> ScheduleHandle:
+        if not row.applied_revision:
+            raise Refused("The schedule has not started yet, as Temporal was away; try again in a moment")
+        return self._handle(row)
+
+    def _schedule(self, row: ScheduleRow) -> Schedule:
+        settings, cadence = row.settings, row.settings.cadence
+        every = cadence.interval_seconds
+        name = schedule_name(row.id)
+        return Schedule(
+            ScheduleActionStartWorkflow(
+                SCHEDULED_MESSAGE,
+                ScheduledRun(row.id),
+                id=name,
+                task_queue=row.task_queue or self.client.task_queue,
+                static_summary=settings.agent,
+            ),
+            ScheduleSpec(
+                intervals=[] if every is None else [ScheduleIntervalSpec(timedelta(seconds=every))],
+                cron_expressions=[] if cadence.cron is None else [cadence.cron],
+                time_zone_name=cadence.timezone,
+                jitter=timedelta(seconds=cadence.jitter_seconds) if cadence.jitter_seconds else None,
+                start_at=cadence.start_at,
+                end_at=cadence.end_at,
+            ),
+            SchedulePolicy(overlap=_POLICIES[settings.overlap], catchup_window=CATCH_UP),
+            ScheduleState(paused=settings.is_paused),
+        )
+
+
+def require_timezone(name: str) -> None:
+    """Check that there is a time zone with this name.
+
+    Raises:
+        InvalidInput: There is none.
+    """
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise InvalidInput(
+            f"timezone '{name[:100]}' is unknown; send a name such as UTC or Europe/Berlin"
+        ) from None
+
+
+def changed_settings(settings: ScheduleSettings, changes: dict[str, Any]) -> ScheduleSettings:
+    """Return the settings with these changes.
+
+    An interval replaces a cron expression, and the other way round.
+    """
+    names = set(Cadence.__dataclass_fields__)
+    timing = {name: value for name, value in changes.items() if name in names}
+    others = {name: value for name, value in changes.items() if name not in names}
+    for given, replaced in (("interval_seconds", "cron"), ("cron", "interval_seconds")):
+        if timing.get(given) is not None:
+            timing.setdefault(replaced, None)
+    return replace(settings, cadence=replace(settings.cadence, **timing), **others)
+
+
+def _runs_of(
+    row: ScheduleRow, description: ScheduleDescription
+) -> tuple[tuple[datetime, ...], tuple[RecentRun, ...]]:
+    actions = [(each, each.action) for each in reversed(description.info.recent_actions)]
+    recent = tuple(
+        RecentRun(each.scheduled_at, each.started_at, run_execution_id(row, action.workflow_id))
+        for each, action in actions
+        if isinstance(action, ScheduleActionExecutionStartWorkflow)
+    )
+    return tuple(description.info.next_action_times), recent

@@ -1,0 +1,243 @@
+"""Schedules over HTTP, on a Temporal server and PostgreSQL."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from temporalio.service import RPCError, RPCStatusCode
+
+from everstep.client.schedules import Schedules, schedule_name
+from everstep.store.schedules import PostgresSchedules
+from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, assert_problem
+from tests.workflows.harness import eventually
+
+HOURLY = {"agent": "clerk", "content": "Look around", "interval_seconds": 3600}
+PATH = "/agent/schedules"
+
+
+def in_future(**given: float) -> str:
+    return (datetime.now(UTC) + timedelta(**given)).isoformat()
+
+
+async def first_run(person: ApiCaller, schedule_id: str) -> Any:
+    """The execution of the first run, once it has one."""
+    found: dict[str, Any] = {}
+
+    async def has_run() -> bool:
+        runs = (await person.get(f"{PATH}/{schedule_id}"))["recent_runs"]
+        if not runs:
+            return False
+        answer = await person.http.get(f"/agent/executions/{runs[-1]['execution_id']}")
+        found["execution"] = answer.json()
+        return answer.status_code == 200
+
+    await eventually(has_run)
+    return found["execution"]
+
+
+async def test_a_schedule_sends_its_message_as_its_user(sign_in: MakeCaller, work: None) -> None:
+    """18.7.1, 18.7.2: at its times, in a new session for each run."""
+    ann, ben, boss = await sign_in("ann"), await sign_in("ben"), await sign_in("boss", "sessions:all")
+    schedule = await ann.post(PATH, {**HOURLY, "interval_seconds": 1, "end_at": in_future(seconds=4)})
+    run = await first_run(ann, schedule["id"])
+
+    assert (schedule["user_id"], schedule["overlap"], schedule["is_applied"]) == ("ann", "skip", True)
+    assert run["user_id"] == "ann"
+    ended = await ann.wait_for_status(run["id"], "completed")
+    assert ended["output"]["response"] == "You said: Look around"
+    session = await ann.get(f"/agent/sessions/{run['session_id']}")
+    assert session["title"] == "Look around"
+    # Others neither see it nor change it.
+    assert [each["id"] for each in (await boss.get(PATH))["items"]] == [schedule["id"]]
+    assert (await ben.get(PATH))["items"] == []
+    assert_problem(await ben.http.get(f"{PATH}/{schedule['id']}"), 404)
+    assert_problem(await ben.send_post(f"{PATH}/{schedule['id']}/trigger"), 404)
+    assert (await ben.http.delete(f"{PATH}/{schedule['id']}")).status_code == 404
+    await ann.http.delete(f"{PATH}/{schedule['id']}")
+
+
+async def test_a_schedule_is_changed_paused_triggered_and_deleted(ann: ApiCaller, work: None) -> None:
+    """18.7.3, 18.7.5: Temporal's schedule follows the stored one, and is gone with it."""
+    session = await ann.create_session(title="Reports")
+    created = await ann.post(PATH, {**HOURLY, "session_id": session, "paused": True})
+    path = f"{PATH}/{created['id']}"
+    assert (created["paused"], created["session_id"]) == (True, session)
+
+    changed = (
+        await ann.http.patch(path, json={"cron": "30 8 * * mon-fri", "timezone": "Europe/Berlin"})
+    ).json()
+    assert (changed["cron"], changed["interval_seconds"]) == ("30 8 * * mon-fri", None)
+    assert len(changed["next_runs"]) > 0
+    assert (await ann.post(f"{path}/resume"))["paused"] is False
+    assert (await ann.post(f"{path}/pause"))["paused"] is True
+
+    await ann.post(f"{path}/trigger")
+    run = await first_run(ann, created["id"])
+    assert run["session_id"] == session
+    messages = (await ann.get(f"/agent/sessions/{session}/messages"))["items"]
+    assert messages[-1]["metadata"] == {"schedule_id": created["id"]}
+
+    assert (await ann.http.delete(path)).status_code == 204
+    assert_problem(await ann.http.get(path), 404)
+    temporal = ann.api_setup.sessions.client.temporal
+    with pytest.raises(RPCError) as raised:
+        await temporal.get_schedule_handle(schedule_name(UUID(created["id"]))).describe()
+    assert raised.value.status is RPCStatusCode.NOT_FOUND
+
+
+async def test_a_backfill_runs_each_time_once(ann: ApiCaller, work: None) -> None:
+    """18.7.4: also if it is repeated."""
+    schedule = await ann.post(PATH, {**HOURLY, "paused": True})
+    begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+    period = {"start_at": begin.isoformat(), "end_at": (begin + timedelta(minutes=90)).isoformat()}
+    path = f"{PATH}/{schedule['id']}"
+
+    for _ in range(2):
+        assert await ann.post(f"{path}/backfill", period) == {"runs": 2}
+
+    async def is_done() -> bool:
+        runs = (await ann.get(path))["recent_runs"]
+        ids = {run["execution_id"] for run in runs}
+        found = [(await ann.http.get(f"/agent/executions/{each}")).status_code for each in ids]
+        return len(runs) >= 2 and found == [200, 200]
+
+    await eventually(is_done)
+    executions = (await ann.get("/agent/executions"))["items"]
+    assert len(executions) == 2
+    await ann.http.delete(path)
+
+
+async def test_a_time_that_the_clocks_skip_is_left_out_and_one_that_they_repeat_is_run_once(
+    ann: ApiCaller,
+) -> None:
+    """18.7.9: in Berlin, 2:30 does not exist on 29 March 2026, and exists twice on 25 October 2026."""
+    half_past_two = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "interval_seconds": None}
+    schedule = await ann.post(PATH, {**HOURLY, **half_past_two, "paused": True})
+    path = f"{PATH}/{schedule['id']}"
+
+    async def runs_on(day: str) -> Any:
+        period = {"start_at": f"{day}T00:00:00+01:00", "end_at": f"{day}T12:00:00+01:00"}
+        return (await ann.post(f"{path}/backfill", period))["runs"]
+
+    assert [await runs_on(day) for day in ("2026-03-28", "2026-03-29", "2026-10-25")] == [1, 0, 1]
+    await ann.http.delete(path)
+
+
+async def test_a_run_that_is_refused_says_why(ann: ApiCaller, work: None) -> None:
+    """18.7.6: the session waits for an answer, which the message must not be; then it is deleted."""
+    session = await ann.create_session()
+    asked = await ann.post_message(session, "ask", agent="clerk")
+    request = await ann.wait_for_request(asked["execution_id"])
+    schedule = await ann.post(PATH, {**HOURLY, "session_id": session, "paused": True})
+    path = f"{PATH}/{schedule['id']}"
+
+    async def says(words: str) -> None:
+        async def has_error() -> bool:
+            return words in ((await ann.get(path))["last_error"] or "")
+
+        await eventually(has_error)
+
+    await ann.post(f"{path}/trigger")
+    await says("waits for the answer to a question")
+    assert (await ann.get(f"/agent/executions/{asked['execution_id']}/requests"))["items"][0][
+        "id"
+    ] == request["id"]
+
+    await ann.post(f"/agent/executions/{asked['execution_id']}/cancel")
+    await ann.wait_for_status(asked["execution_id"], "cancelled")
+    assert (await ann.http.delete(f"/agent/sessions/{session}")).status_code == 204
+    await ann.post(f"{path}/trigger")
+    await says("no session")
+    await ann.http.delete(path)
+
+
+async def test_the_next_run_cancels_the_previous_one_if_asked_to(ann: ApiCaller, work: None) -> None:
+    """18.7.7"""
+    schedule = await ann.post(PATH, {**HOURLY, "content": "wonder", "overlap": "cancel", "paused": True})
+    path = f"{PATH}/{schedule['id']}"
+    await ann.post(f"{path}/trigger")
+    first = await first_run(ann, schedule["id"])
+    await ann.wait_for_status(first["id"], "paused")
+    await ann.post(f"{path}/trigger")
+
+    cancelled = await ann.wait_for_status(first["id"], "cancelled")
+    assert cancelled["id"] == first["id"]
+    await ann.http.delete(path)
+
+
+async def test_a_schedule_that_temporal_does_not_have_is_repaired(
+    api_setup: ApiSetup, ann: ApiCaller
+) -> None:
+    """18.7.5: as after the loss of the process that stored it."""
+    schedule = await ann.post(PATH, {**HOURLY, "paused": True})
+    store, client = PostgresSchedules(api_setup.keys.engine), api_setup.sessions.client
+    temporal = client.temporal.get_schedule_handle(schedule_name(UUID(schedule["id"])))
+    await temporal.delete()
+    row = await store.schedule_to_run(UUID(schedule["id"]))
+    assert row is not None
+    assert await store.change_schedule(row, row.settings)
+
+    assert not (await ann.get(f"{PATH}/{schedule['id']}"))["is_applied"]
+    unapplied = [each.id for each in await store.unapplied_schedules(client.task_queue, 0)]
+    assert unapplied == [row.id]
+    (changed,) = await store.unapplied_schedules(client.task_queue, 0)
+    await Schedules(client, store).apply(changed)
+
+    assert (await temporal.describe()).schedule.state.paused
+    assert (await ann.get(f"{PATH}/{schedule['id']}"))["is_applied"]
+    await ann.http.delete(f"{PATH}/{schedule['id']}")
+
+
+INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "no time": ({"interval_seconds": None}, "either interval_seconds or cron"),
+    "two kinds of times": ({"cron": "* * * * *"}, "either interval_seconds or cron"),
+    "an interval of zero": ({"interval_seconds": 0}, "interval_seconds"),
+    "an interval of ages": ({"interval_seconds": 10**9}, "interval_seconds"),
+    "four fields": ({"interval_seconds": None, "cron": "* * * *"}, "five fields"),
+    "an hour that does not exist": ({"interval_seconds": None, "cron": "0 25 * * *"}, "'25' is no hour"),
+    "a word": ({"interval_seconds": None, "cron": "0 9 * * someday"}, "'someday' is no day of the week"),
+    "a range backwards": ({"interval_seconds": None, "cron": "0 9-5 * * *"}, "ends before it begins"),
+    "a step of zero": ({"interval_seconds": None, "cron": "*/0 * * * *"}, "the step"),
+    "an unknown zone": ({"timezone": "Mars/Olympus"}, "timezone 'Mars/Olympus' is unknown"),
+    "a zone that is a path": ({"timezone": "../../etc/passwd"}, "is unknown"),
+    "an unknown agent": ({"agent": "nobody"}, "No agent named 'nobody'"),
+    "an end in the past": ({"end_at": "2020-01-01T00:00:00Z"}, "end_at is in the past"),
+    "an end before the start": (
+        {"start_at": "2999-01-02T00:00:00Z", "end_at": "2999-01-01T00:00:00Z"},
+        "end_at is not after start_at",
+    ),
+    "no content": ({"content": "  "}, "content is empty"),
+    "a negative jitter": ({"jitter_seconds": -1}, "jitter_seconds"),
+    "an unknown overlap": ({"overlap": "explode"}, "overlap"),
+    "an unknown field": ({"every": 5}, "every"),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+async def test_an_invalid_schedule_is_refused(ann: ApiCaller, name: str) -> None:
+    """18.7.8: in one sentence, and nothing is stored."""
+    changes, words = INVALID[name]
+    assert_problem(await ann.send_post(PATH, {**HOURLY, **changes}), 422, words)
+    assert (await ann.get(PATH))["items"] == []
+
+
+async def test_a_schedule_is_for_the_users_own_sessions(sign_in: MakeCaller) -> None:
+    """18.7.2"""
+    ann, ben = await sign_in("ann"), await sign_in("ben")
+    session = await ann.create_session()
+    assert_problem(await ben.send_post(PATH, {**HOURLY, "session_id": session}), 404)
+    assert_problem(await ben.send_post(PATH, {**HOURLY, "user_id": "ann"}), 403)
+    assert_problem(await ann.http.get(f"{PATH}/{uuid4()}"), 404)
+    key = str(uuid4())
+    first, again = [(await ann.post(PATH, {**HOURLY, "paused": True}, key=key))["id"] for _ in range(2)]
+    assert first == again
+    assert_problem(
+        await ann.send_post(
+            f"{PATH}/{first}/backfill", {"start_at": in_future(days=1), "end_at": in_future(days=2)}
+        ),
+        422,
+        "in the past",
+    )
+    await ann.http.delete(f"{PATH}/{first}")
