@@ -58,9 +58,9 @@ model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB
 chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py tests/acceptance/test_storm.py
 
-frontends: $(READY)  ## Let clients of AG-UI and of the AI SDK read random runs, while processes are killed and connections are cut
+frontends: $(READY)  ## Let clients of AG-UI, of the AI SDK and of OpenAI read random runs, while processes are killed and connections are cut
 	@EVERSTEP_RANDOM_RUNS=2000 $(BIN)/python -m pytest -q tests/wires -k random
-	@$(BIN)/python -m pytest -s -m slow tests/acceptance/test_front_ends_survive.py
+	@$(BIN)/python -m pytest -s -m slow tests/acceptance/test_front_ends_survive.py tests/acceptance/test_responses_survive.py
 
 check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose, rules, documentation
 	@$(BIN)/ruff format --check .

@@ -20,7 +20,7 @@ from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.run_context import NO_RUN_CONTEXT, RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus
-from everstep.agent_domain.messages.messages import Message
+from everstep.agent_domain.messages.messages import Message, Messages
 from everstep.agent_domain.storage.executions import ExecutionSpec
 from everstep.agent_domain.storage.feedback import Feedback
 from everstep.agent_domain.storage.text_query import TextQuery
@@ -256,6 +256,8 @@ class NewMessage:
     sent_by: Decider | None = None
     """Who sends it, to record if it cancels an execution."""
     attachments: tuple[Attachment, ...] = ()
+    history: Messages = ()
+    """An earlier conversation, which the execution reads before the message."""
 
     def __post_init__(self) -> None:
         limited_text("content", self.content, MAX_CONTENT)
@@ -266,6 +268,11 @@ class NewMessage:
     def as_message(self) -> Message:
         """The message as the model reads it."""
         return Message.user(self.content, attachments=self.attachments)
+
+    @property
+    def first_messages(self) -> Messages:
+        """The messages with which its execution begins."""
+        return (*self.history, self.as_message)
 
     @property
     def title(self) -> str:

@@ -136,6 +136,10 @@ class Sessions:
             self._request_title(message, sent)
         return sent
 
+    def new_execution_id(self, scope: Scope, user_message: UserMessage) -> UUID:
+        """The id of the execution that a message begins, if it begins one."""
+        return self._derive_id(scope, user_message, "execution")
+
     async def begin(self, scope: Scope, user_message: UserMessage, title: str | None = None) -> SendResult:
         """Create a session and send its first message."""
         user_message = replace(user_message, output=requested_output(user_message.output))
@@ -453,6 +457,7 @@ class Sessions:
             request_id=user_message.request_id,
             sent_by=by and command_decider(by, CANCEL, user_message.user_id, now()),
             attachments=cast("tuple[Attachment, ...]", user_message.attachments),
+            history=user_message.history,
         )
 
     def _plan_data(self, definition: AgentDefinition, given: UserMessage) -> FrozenDict:

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 from everstep.agent_domain.attachments import Attachable
 from everstep.agent_domain.capabilities.rights import Actor
 from everstep.agent_domain.loop.budget import Budget
+from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.contexts import ContextCaller
 from everstep.agent_domain.storage.sessions import OnBusy, Route, SessionMessageRow
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
@@ -48,6 +49,8 @@ class UserMessage:
     """More budgets for the new execution; they may lower those of the agent, but not raise them."""
     attachments: Sequence[Attachable | UUID] = ()
     """Files: uploaded ones by their ids, and others, which are uploaded."""
+    history: Messages = ()
+    """An earlier conversation from elsewhere, which the new execution reads before the message."""
 
 
 @dataclass(frozen=True, slots=True)

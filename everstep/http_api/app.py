@@ -21,12 +21,15 @@ from everstep.http_api.routes import (
     attachments,
     broadcasting,
     budgets,
+    chat_completions,
     execution_records,
     executions,
     health,
     listings,
     mcp_route,
     message_search,
+    openai_models,
+    response_routes,
     schedules,
     sessions,
     signing_in,
@@ -38,6 +41,7 @@ from everstep.http_api.routes import (
 )
 from everstep.http_api.schemas.ag_ui_requests import RunErrorEvent
 from everstep.http_api.schemas.agent_tool_schemas import JsonRpcRefusal
+from everstep.http_api.schemas.openai_requests import OpenAiErrorBody
 
 _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     400: {"model": ProblemDocument, "description": "The body cannot be read."},
@@ -101,6 +105,9 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     app.include_router(ui_message_streams.routes, responses={**told})
     refused = {status: {**each, "model": JsonRpcRefusal} for status, each in _REFUSALS.items()}
     app.include_router(mcp_route.routes, responses={**refused})
+    failed = {status: {**each, "model": OpenAiErrorBody} for status, each in _REFUSALS.items()}
+    for module in (openai_models, chat_completions, response_routes):
+        app.include_router(module.routes, responses=failed)
     app.include_router(health.routes)
     pages.install(app)
     site.install(app, partial(_gateway_url, api))

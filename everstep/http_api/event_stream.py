@@ -1,7 +1,7 @@
-"""A streaming response of server-sent events."""
+"""Responses that take long: server-sent events, and a response that waits for an execution."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from starlette.responses import Response
@@ -41,7 +41,7 @@ class EventStream(Response):
         ]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_wait_for_disconnect(receive))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -59,6 +59,36 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         continue
+
+
+class LateResponse(Response):
+    """A response that is made after its request was handled, for as long as the client waits for it.
+
+    The time limit of requests does not count for it. If the client disconnects, it is not made.
+
+    Args:
+        make: Makes the response; it raises nothing.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[Response]]) -> None:
+        super().__init__()
+        self._make = make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Make the response and send it."""
+        making = asyncio.ensure_future(self._make())
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+        try:
+            await asyncio.wait((making, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (making, leaving):
+                task.cancel()
+            made, _ = await asyncio.gather(making, leaving, return_exceptions=True)
+        if isinstance(made, Response):
+            await made(scope, receive, send)
+        elif isinstance(made, Exception):
+            raise made

@@ -31,7 +31,7 @@ MAX_BODY = 256 * 1024
 
 MAX_CONVERSATION = 4 * 1024 * 1024
 """The limit of a request body of the wires: their clients send the whole conversation each time."""
-CONVERSATION_PATHS = ("/agui/", "/ai/")
+CONVERSATION_PATHS = ("/agui/", "/ai/", "/v1/")
 """The prefixes of the paths of the wires."""
 
 SIGN_IN_PATHS = frozenset({"/sign-in", "/sign-out"})

@@ -17,7 +17,6 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.sessions import ExecutionFilter
 from everstep.agent_domain.stream.channels import Admission
 from everstep.agent_domain.stream.reader import Position
-from everstep.agent_domain.values import json_text
 from everstep.client.sessions import Sessions
 from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Logs
@@ -60,6 +59,7 @@ class RunReader:
         *,
         answered: frozenset[str] = frozenset(),
         follow_on: Callable[[UUID], Projection] | None = None,
+        until_head: bool = False,
     ) -> AsyncGenerator[bytes]:
         """Open the stream of an execution.
 
@@ -70,12 +70,15 @@ class RunReader:
             answered: Requests that the reader has just answered: a pause for them does not end the stream.
             follow_on: Makes the projection of the next execution of the session, to follow that one as well.
                 Then the stream ends with the last one, and else with this one, or when people are needed.
+            until_head: Whether the stream ends with what is stored now.
 
         Raises:
             StoreUnavailable: There are too many readers, or the table cannot be read.
         """
         feed, head = await self._feed(execution_id, start)
-        encoder = _Encoder(self, execution_id, start, projection, head=head, answered=answered)
+        encoder = _Encoder(
+            self, execution_id, start, projection, head=head, answered=answered, until_head=until_head
+        )
         return self._frames(feed, encoder, projection, follow_on)
 
     async def _feed(self, execution_id: UUID, start: Start) -> tuple[AsyncGenerator[bytes], int]:
@@ -136,6 +139,7 @@ class _Encoder:
         *,
         head: int,
         answered: frozenset[str] = frozenset(),
+        until_head: bool = False,
     ) -> None:
         self.is_over = False
         """Whether nothing follows."""
@@ -146,6 +150,7 @@ class _Encoder:
         self._start = start
         self._projection = projection
         self._head = head
+        self._until_head = until_head
         self._answered = answered
         self._bodies = BodyLoader(reader.sessions, reader.caller, reader.session_id)
         self._log: RunLog | None = None
@@ -188,8 +193,10 @@ class _Encoder:
         frames: list[bytes] = []
         for taken in self._log.take(envelope, bodies):
             await self._load_history(taken.event)
-            frames += [frame(event, id_) for event, id_ in self._numbering.encode(taken)]
-        if self._log.is_at_rest(self._head, self._answered):
+            encoded = self._numbering.encode(taken)
+            frames += [self._projection.frame(event, id_) for event, id_ in encoded]
+        is_read = self._projection.is_complete or self._log.is_at_rest(self._head, self._answered)
+        if is_read or (self._until_head and self._log.seq >= self._head):
             self.is_over = self.is_complete = True
         return frames
 
@@ -203,10 +210,4 @@ class _Encoder:
 
     def _fail(self, message: str, code: str) -> list[bytes]:
         self.is_over = True
-        return [frame(event) for event in self._projection.fail(message, code)]
-
-
-def frame(event: WireEvent, cursor: RunCursor | None = None) -> bytes:
-    """A server-sent event."""
-    at = "" if cursor is None else f"id: {cursor}\n"
-    return f"{at}data: {json_text(event)}\n\n".encode()
+        return [self._projection.frame(event) for event in self._projection.fail(message, code)]

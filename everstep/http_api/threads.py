@@ -5,7 +5,7 @@ derive from those names and from the caller, so a repeated request finds what th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -14,10 +14,11 @@ from everstep.agent_domain.errors import InvalidInput, UnknownName
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestKind, RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import ExecutionFilter, NewSession, OnBusy, Route, SessionRow
-from everstep.agent_domain.values import frozen_map, json_text
+from everstep.agent_domain.values import EMPTY, frozen_map, json_text
 from everstep.client.budget_raising import budget_decider
 from everstep.client.execution import Execution, now
 from everstep.client.user_messages import UserMessage
@@ -37,6 +38,8 @@ MAX_NAME = 500
 """The maximum length of the client's names of threads, runs and messages, in characters."""
 CLIENT_RUN_ID = "client_run_id"
 """The key in the metadata of a message for the client's name of the run that it began."""
+BEGUN_EXECUTION = "begun_execution_id"
+"""The key in the metadata of a message with notes for the execution that it begins, if it begins one."""
 MAX_ROOTS = 20
 """How many of a session's latest executions are searched for the requests that are answered."""
 
@@ -51,6 +54,14 @@ class ThreadMessageSent:
     run_id: str | None = None
     on_busy: OnBusy = OnBusy.ENQUEUE
     model: str | None = None
+    output: Any = None
+    """The JSON schema of the result, instead of the agent's."""
+    history: Messages = ()
+    """The conversation before the message, for a new thread."""
+    title: str | None = None
+    """The title of a new thread; by default a model writes one, or the message has it."""
+    notes: Mapping[str, Any] = EMPTY
+    """More metadata of the message. A message that is sent again has to have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,8 @@ class RunToFollow:
     execution_id: UUID
     start: Start = None
     answered: frozenset[str] = field(default_factory=frozenset[str])
+    question_id: str | None = None
+    """The question that a message has answered."""
 
 
 def require_agent(api: Api, name: str) -> None:
@@ -144,13 +157,15 @@ class Threads:
         key = RequestKey(self.caller, given_key or json_text(["thread", str(session_id), sent.id]))
         sessions, caller = self.api.sessions_for(self.caller), self.caller
         if row is None:
+            metadata = frozen_map({"agent": self.agent})
             new = NewSession(
-                session_id, caller.tenant_id, caller.user_id, metadata=frozen_map({"agent": self.agent})
+                session_id, caller.tenant_id, caller.user_id, title=sent.title, metadata=metadata
             )
             row = await sessions.create(caller.scope, new, None, caller.in_context(caller.user_id))
         head, _ = await self.logs.index.place(session_id, session_id)
         user_id = caller.scope.user_id or row.user_id
-        metadata = {CLIENT_MESSAGE_ID: sent.id} | ({CLIENT_RUN_ID: sent.run_id} if sent.run_id else {})
+        metadata = {CLIENT_MESSAGE_ID: sent.id, **sent.notes}
+        metadata |= {CLIENT_RUN_ID: sent.run_id} if sent.run_id else {}
         message = UserMessage(
             sent.text,
             user_id,
@@ -162,20 +177,35 @@ class Threads:
             model=usable_model(caller, sent.model),
             by=caller.actor,
             attachments=sent.attachments,
+            output=sent.output,
+            history=sent.history,
         )
+        if sent.notes:
+            begun = str(sessions.new_execution_id(caller.scope, message))
+            message = replace(message, metadata={**metadata, BEGUN_EXECUTION: begun})
         result = await sessions.send(caller.scope, session_id, message)
-        if result.message.content != sent.text:
+        stored = result.message
+        if stored.content != sent.text or any(
+            stored.metadata.get(each) != sent.notes[each] for each in sent.notes
+        ):
             raise key_conflict()
         self.api.metrics.count_message(result.route)
         execution_id = result.execution_id
         if result.route in {Route.STEER, Route.ANSWER}:
-            return RunToFollow(session_id, execution_id, FromSeq(head))
-        is_repeated = result.message.metadata.get(CLIENT_RUN_ID) != sent.run_id
+            question_id = stored.metadata.get("request_id") if result.route is Route.ANSWER else None
+            return RunToFollow(session_id, execution_id, FromSeq(head), question_id=question_id)
+        is_repeated = stored.metadata.get(CLIENT_RUN_ID) != sent.run_id
         if is_repeated and await self._has_failed(session_id, execution_id):
             # The client tries again in a new run: the execution goes on where it failed.
             ref = ExecutionRef(execution_id, caller.tenant_id, session_id)
             execution_id = (await sessions.retry(ref)).id
         return RunToFollow(session_id, execution_id)
+
+    async def created_at(self, execution_id: UUID) -> float:
+        """When an execution was accepted, in seconds since 1970; 0 if it was deleted."""
+        ref = ExecutionRef(execution_id, self.caller.tenant_id)
+        row = await self.api.sessions.client.store.execution(ref)
+        return row.created_at.timestamp() if row else 0
 
     async def _has_failed(self, session_id: UUID, execution_id: UUID) -> bool:
         ref = ExecutionRef(execution_id, self.caller.tenant_id, session_id)

@@ -47,16 +47,20 @@ def wire_route(render: RenderRefusal) -> type[APIRoute]:
                 except ClientDisconnect:
                     raise
                 except Exception as error:  # noqa: BLE001 -- rendered, and logged where it is unexpected
-                    return _rendered(render, refusal_of_any(error))
+                    return render_refusal(render, error)
 
             return handler
 
     return WireRoute
 
 
-def _rendered(render: RenderRefusal, refusal: Refusal) -> Response:
+def render_refusal(render: RenderRefusal, error: Exception) -> Response:
+    """The response for an error, in the form of a protocol."""
+    refusal = refusal_of_any(error)
     detail = truncate(escape_unstorable(refusal.detail), MAX_DETAIL)
-    shown = Refusal(refusal.status, refusal.slug, refusal.title, detail, headers=refusal.headers)
+    shown = Refusal(
+        refusal.status, refusal.slug, refusal.title, detail, headers=refusal.headers, errors=refusal.errors
+    )
     response = render(shown)
     response.headers.update(shown.headers)
     return response

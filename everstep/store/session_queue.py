@@ -291,7 +291,7 @@ class SessionQueue(PostgresStore):
         titled = new if new.title is not None else replace(new, title=message.title)
         new_execution = _execution_from(message, new.context)
         values = execution_key(ref) | parameters.execution_values(new_execution, None, None)
-        messages = (message.as_message,)
+        messages = message.first_messages
         async with self._transaction() as connection:
             created, accepted, owned, _, *used = await connection.together(
                 (session_statements.CREATE_SESSION, session_values(titled)),
@@ -367,7 +367,7 @@ def _execution_from(message: NewMessage, context: Context, **queued: Any) -> New
     return NewExecution(
         _ref(message, message.execution_id),
         message.spec,
-        (message.as_message,),
+        message.first_messages,
         user_id=message.user_id,
         plan=message.plan,
         task_queue=message.task_queue,

@@ -5,10 +5,12 @@ What the protocol has no field for is in the `metadata` of an event: `seq`, `att
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from everstep.agent_domain.values import json_text, thaw
+from everstep.wires.projections import Projection, WireEvent
 from everstep.wires.run_events import (
+    AttemptSuperseded,
     CallEnded,
     CallRequested,
     CallView,
@@ -37,12 +39,10 @@ from everstep.wires.run_events import (
 
 PROTOCOL_VERSION = "1.0"
 
-WireEvent: TypeAlias = dict[str, Any]
-
 FAILED = "failed"
 
 
-class AgUi:
+class AgUi(Projection):
     """The events of AG-UI for one reader.
 
     Args:
@@ -54,8 +54,6 @@ class AgUi:
 
     def __init__(self, thread_id: str, run_id: str | None, root_id: str, *, restates: bool = False) -> None:
         self.root_id = root_id
-        self.history: Thread = ()
-        """The conversation before the execution; set it before an event that needs it."""
         self._restates = restates
         self._run_id = run_id
         self._ids = {"threadId": thread_id, "runId": run_id or root_id}
@@ -80,7 +78,13 @@ class AgUi:
                 return self._encode_rest(event)
 
     def _encode_rest(
-        self, event: StateChanged | MessageReceived | Progressed | RequestOpened | RequestResolved
+        self,
+        event: AttemptSuperseded
+        | StateChanged
+        | MessageReceived
+        | Progressed
+        | RequestOpened
+        | RequestResolved,
     ) -> list[WireEvent]:
         match event:
             case StateChanged():
@@ -89,18 +93,13 @@ class AgUi:
                 return [self._messages(event.thread, event.seq)]
             case Progressed():
                 return [self._detail(event)]
-            case RequestOpened() | RequestResolved():
-                # Open requests are the interrupts of the run's end.
+            case AttemptSuperseded() | RequestOpened() | RequestResolved():
+                # What is open then is closed by other events; open requests are the interrupts of the end.
                 return []
 
     def fail(self, message: str, code: str) -> list[WireEvent]:
         """The last event of a stream that ends before the execution does."""
         return [run_error(message, code)]
-
-    @property
-    def last_frame(self) -> bytes:
-        """The protocol has no frame of its own at the end of a stream."""
-        return b""
 
     def _subagent(self, event: RunEvent) -> dict[str, str]:
         return {} if event.execution_id == self.root_id else {"subagentRunId": event.execution_id}

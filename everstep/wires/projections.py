@@ -1,8 +1,10 @@
 """Projections: what a wire makes of the events of a run, and the id of each event that it sends."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
+from everstep.agent_domain.values import json_text
 from everstep.wires.run_cursors import RunCursor
 from everstep.wires.run_events import RunEvent, Thread
 from everstep.wires.run_log import LoggedEvent, Start
@@ -11,28 +13,33 @@ WireEvent: TypeAlias = dict[str, Any]
 """An event of a protocol, as JSON."""
 
 
-class Projection(Protocol):
+class Projection(ABC):
     """The events of one protocol, for one reader."""
 
-    history: Thread
+    history: Thread = ()
     """The conversation before the execution; it is set before an event that needs it."""
+    last_frame: bytes = b""
+    """What the protocol sends at the end of a complete stream."""
+    is_complete: bool = False
+    """Whether the reader has everything that it reads of the execution."""
 
     def needs_history(self, event: RunEvent) -> bool:
         """Whether the event restates the conversation."""
-        ...
+        del event
+        return False
 
+    @abstractmethod
     def encode(self, event: RunEvent) -> list[WireEvent]:
         """The protocol's events for one event; those of a counted event depend on the log alone."""
-        ...
 
+    @abstractmethod
     def fail(self, message: str, code: str) -> list[WireEvent]:
         """The last events of a stream that ends before the execution does."""
-        ...
 
-    @property
-    def last_frame(self) -> bytes:
-        """What the protocol sends at the end of a complete stream."""
-        ...
+    def frame(self, event: WireEvent, cursor: RunCursor | None = None) -> bytes:
+        """An event as one of server-sent events; its id is the cursor after it."""
+        at = "" if cursor is None else f"id: {cursor}\n"
+        return f"{at}data: {json_text(event)}\n\n".encode()
 
 
 class Numbering:

@@ -96,6 +96,8 @@ class RunPaused(_Event):
     thread: Thread
     state: Mapping[str, Any] = EMPTY
     because: str | None = None
+    usage: Mapping[str, int] = EMPTY
+    """Of the execution so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,15 @@ class TextDropped(_Event):
     message_id: str
     thread: Thread
     """The conversation without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSuperseded(_Event):
+    """The attempt of a model call was given up after it had written text, and another one begins."""
+
+    number: int
+    """The step."""
+    next_attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +291,7 @@ RunEvent: TypeAlias = (
     | TextAdded
     | TextEnded
     | TextDropped
+    | AttemptSuperseded
     | Reasoned
     | CallRequested
     | CallEnded

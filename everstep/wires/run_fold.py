@@ -27,6 +27,7 @@ from everstep.wires.event_bodies import (
 from everstep.wires.event_needs import AFTER_REPLY, find_needs, is_budget_request
 from everstep.wires.lanes import Lane, OpenText
 from everstep.wires.run_events import (
+    AttemptSuperseded,
     CallEnded,
     CallRequested,
     MessageReceived,
@@ -180,6 +181,7 @@ class RunFold:
             thread=self._snapshot(),
             state=self._state,
             because=body.because if body else None,
+            usage=body.usage if body else EMPTY,
         )
 
     def _apply(self, envelope: JsonMap, bodies: Bodies) -> Events:
@@ -444,6 +446,7 @@ class RunFold:
         lane.fence(step_number, next_attempt)
         if lane.open_text and lane.open_text.attempt < next_attempt:
             yield from self._drop(lane)
+        yield AttemptSuperseded(**self._at(lane), number=step_number, next_attempt=next_attempt)
 
     def _drop(self, *lanes: Lane, for_good: bool = False) -> Events:
         """Void the open texts of these executions, and those of which only the length is known.

@@ -54,6 +54,11 @@ class RunLog:
         self._done_seq = 0
         self._before = self._cursor()
 
+    @property
+    def seq(self) -> int:
+        """The last stored envelope that was read."""
+        return self._fold.seq
+
     def is_at_rest(self, head: int, answered: Collection[str] = ()) -> bool:
         """Whether the reader has everything, and no run is open.
 

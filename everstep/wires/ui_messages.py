@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from everstep.agent_domain.values import thaw
+from everstep.wires.projections import Projection
 from everstep.wires.run_events import (
     CallEnded,
     CallRequested,
@@ -32,7 +33,6 @@ from everstep.wires.run_events import (
     TextDropped,
     TextEnded,
     TextStarted,
-    Thread,
 )
 
 Chunk: TypeAlias = dict[str, Any]
@@ -49,7 +49,7 @@ _FINISH_REASONS: Mapping[str | None, str] = {
 }
 
 
-class UiMessages:
+class UiMessages(Projection):
     """The chunks of the UI message stream for one reader.
 
     Args:
@@ -60,29 +60,19 @@ class UiMessages:
             results in it are repeated then, as the client knows them in another message.
     """
 
+    last_frame = DONE
+
     def __init__(
         self, chat_id: str, root_id: str, *, is_whole: bool = False, message_id: str | None = None
     ) -> None:
         self.chat_id = chat_id
         self.root_id = root_id
         self._message_id = message_id
-        self.history: Thread = ()
-        """The conversation before the execution, which this protocol does not restate."""
         self._is_whole = is_whole
-
-    def needs_history(self, event: RunEvent) -> bool:
-        """Whether the event restates the conversation: none does."""
-        del event
-        return False
 
     def fail(self, message: str, code: str) -> list[Chunk]:
         """The last chunk of a stream that ends before the execution does."""
         return [{"type": "error", "errorText": f"{message} ({code})"}]
-
-    @property
-    def last_frame(self) -> bytes:
-        """The end of a complete stream."""
-        return DONE
 
     def encode(self, event: RunEvent) -> list[Chunk]:
         """The chunks of one event."""

@@ -1,4 +1,4 @@
-"""The unmodified clients of AG-UI and of Vercel's AI SDK, in node."""
+"""The unmodified clients of AG-UI, of Vercel's AI SDK and of OpenAI, in node."""
 
 import shutil
 from collections.abc import AsyncGenerator
@@ -118,3 +118,31 @@ async def exhaust_budget(person: ApiCaller) -> None:
     setup = person.api_setup
     budget = OperatorBudget(setup.tenant, BudgetUnit.STEPS, Decimal(0), on_exhausted=OnExhausted.ASK)
     await setup.sessions.client.store.set_operator_budget(budget)
+
+
+class OpenAiClient:
+    """A client of the npm package `openai`."""
+
+    def __init__(self, viewer: Viewer, name: str) -> None:
+        self.viewer = viewer
+        self.name = name
+
+    def make(self, url: str, key: str) -> "OpenAiClient":
+        """Make the client, which repeats no request."""
+        self.viewer.command("make", name=self.name, baseURL=f"{url}/v1", apiKey=key)
+        return self
+
+    async def call(self, method: str, **body: Any) -> Any:
+        """What a call returns; for a refused one, its error."""
+        before = len(self.viewer.events_of("done", self.name))
+        self.viewer.command("call", name=self.name, method=method, body=body)
+        done = (await self.viewer.until("done", before + 1, self.name))[-1]
+        return done["error"] if "error" in done else done["value"]
+
+
+@asynccontextmanager
+async def openai_viewer() -> AsyncGenerator[Viewer]:
+    """A process in which clients of the package `openai` are made."""
+    sdk = installed_modules(LOCK) / "openai" / "index.mjs"
+    async with in_node(HERE / "openai.mjs", sdk) as viewer:
+        yield viewer

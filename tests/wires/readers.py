@@ -32,7 +32,7 @@ def connection(
     """The frames of one connection, which begins at a moment of the timeline."""
     run, projection = RunLog(log.root, start, epoch="e"), make()
     numbering = Numbering(projection, start)
-    for moment, envelope in _delivered(log, joined, dice):
+    for moment, envelope in delivered(log, joined, dice):
         # The gateway sends the bytes that a writer has encoded.
         received = json.loads(json_text(envelope))
         bodies = NO_BODIES
@@ -43,7 +43,7 @@ def connection(
                 yield Frame(json.loads(json_text(event)), str(cursor), moment)
 
 
-def _delivered(log: RandomLog, joined: int, dice: random.Random) -> Iterator[tuple[int, dict[str, Any]]]:
+def delivered(log: RandomLog, joined: int, dice: random.Random) -> Iterator[tuple[int, dict[str, Any]]]:
     """What a gateway sends to a viewer that joins at a moment, and when."""
     is_lossy = dice.random() < 0.3
     for moment, envelope in enumerate(log.timeline):

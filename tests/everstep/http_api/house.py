@@ -204,6 +204,7 @@ WIRES: Mapping[str, str] = {
     "/agui/": "application/json",
     "/ai/": "text/plain; charset=utf-8",
     "/mcp": "application/json",
+    "/v1/": "application/json",
 }
 """The paths of wires, and the media type of their errors, which have the form of their protocol."""
 

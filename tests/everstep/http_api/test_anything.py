@@ -13,6 +13,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -35,6 +36,12 @@ A_FEW: Final = 5
 """Requests of each kind at each address: some five hundred in all."""
 MANY: Final = 210
 """Enough for ten thousand requests."""
+
+DELETES: Final = {
+    ("DELETE", "/agent/sessions/{session_id}"),
+    ("DELETE", "/v1/responses/{response_id}"),
+}
+"""Requests that would delete what the others need."""
 
 OTHERS: Final[Any] = [
     getattr(checks, kind) for kind in ("positive_data_acceptance", "negative_data_rejection")
@@ -141,6 +148,8 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
         "agent": "clerk",
         "thread_id": said["session_id"],
         "chat_id": said["session_id"],
+        "model": "clerk",
+        "response_id": f"resp_{UUID(said['execution_id']).hex}",
     }
 
 
@@ -173,7 +182,7 @@ def send_generated(server: ApiServer, label: str, mode: GenerationMode, count: i
     names = re.findall(r"{(\w+)}", path)
     real = {name: server.ids[name] for name in names} or None
     cases: st.SearchStrategy[Any] = operation.as_strategy(generation_mode=mode)
-    if real and (method, path) != ("DELETE", "/agent/sessions/{session_id}"):
+    if real and (method, path) not in DELETES:
         cases = cases | operation.as_strategy(generation_mode=mode, path_parameters=real)
     session = requests.Session()
 

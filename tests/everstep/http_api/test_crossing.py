@@ -6,7 +6,7 @@ The addresses come from the API's own description, so that a new one is tested a
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -16,7 +16,15 @@ from everstep.http_api.pages import PUBLIC_ROUTES
 from everstep.http_api.schemas.request_bodies import ForkSent
 from tests.everstep.http_api.house import TICKET, ApiCaller, ApiSetup, MakeCaller
 
-EVERYBODYS = {"/agent/agents", "/agent/agents/{name}", "/healthz", "/readyz", "/metrics"}
+EVERYBODYS = {
+    "/agent/agents",
+    "/agent/agents/{name}",
+    "/v1/models",
+    "/v1/models/{model}",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+}
 """Addresses whose response is the same for all callers."""
 
 MAKES = {
@@ -26,6 +34,7 @@ MAKES = {
     ("post", "/agent/attachments"),
     ("post", "/agent/attachments/url"),
     ("post", "/agent/schedules"),
+    ("post", "/v1/chat/completions"),
 }
 """Addresses where every caller creates an object."""
 
@@ -71,6 +80,11 @@ class OwnObjects:
         return path.format(**self.ids) + (f"?{required}" if required else "")
 
     def _body(self, path: str, operation: Mapping[str, Any]) -> Any:
+        if path == "/v1/responses":
+            return {"model": "clerk", "input": "Go on", "previous_response_id": self.ids["response_id"]}
+        return self._body_of_wire(path) or self._body_of_schema(path, operation)
+
+    def _body_of_wire(self, path: str) -> Any:
         if path == "/agui/{agent}":
             answer = {"interruptId": self.ids["request_id"], "status": "resolved", "payload": True}
             return {"threadId": self.ids["thread_id"], "runId": "r", "messages": [], "resume": [answer]}
@@ -85,6 +99,9 @@ class OwnObjects:
             answer = {"execution_id": self.ids["execution_id"], "decision": "approve"}
             params = {"name": "answer", "arguments": answer}
             return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        return None
+
+    def _body_of_schema(self, path: str, operation: Mapping[str, Any]) -> Any:
         if path == "/broadcasting/auth":
             return {"socket_id": "1.2", "channel_name": f"private-agent.session.{self.ids['session_id']}"}
         content = operation.get("requestBody", {}).get("content", {}).get("application/json")
@@ -126,6 +143,7 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "sign_in_id": await sign_in_with_browser(person),
         "thread_id": booking,
         "chat_id": booking,
+        "response_id": f"resp_{UUID(booked).hex}",
     }
     ids["digest"] = request["args_digest"]
     return OwnObjects(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))

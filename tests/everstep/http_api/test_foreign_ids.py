@@ -23,7 +23,7 @@ OWN: Mapping[str, Any] = {
 NO_OBJECTS = {"related_id", "initial_context_url", "context_url", "id"}
 """Names that look like ids and belong to the caller's application, or name an own object."""
 
-WIRES = ("/agui/", "/ai/", "/broadcasting/")
+WIRES = ("/agui/", "/ai/", "/v1/", "/broadcasting/")
 """Their bodies are protocols of others: `test_crossing.py` and tests/wires send ids of others in them."""
 
 
