@@ -38,3 +38,16 @@ def test_the_site_builds_without_dead_links_and_loads_nothing_from_other_hosts(t
         found for page in tmp_path.rglob("*.html") for found in OF_OTHER_HOSTS.findall(page.read_text())
     }
     assert loaded == set()
+
+
+def test_what_the_console_shows_names_tests_that_exist() -> None:
+    """A cell of docs/consoles.md that says yes, or partly, names the test that shows it."""
+    table = (DOCS / "consoles.md").read_text(encoding="utf-8").partition("## Other consoles")[0]
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines() if row.startswith("| ")
+    ]
+    claims = [row for row in rows[1:] if row[1] != "no"]
+    assert len(claims) > 20
+    for name, _, _, test in claims:
+        path, _, function = test.strip("`").partition("::")
+        assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), name
