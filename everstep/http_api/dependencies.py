@@ -8,7 +8,9 @@ from uuid import UUID
 from starlette.requests import Request
 
 from everstep.agent_domain.hosts import AllowedHosts
+from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.redaction import Redaction
+from everstep.agent_domain.storage.definition_uses import DefinitionUse, ReadDefinitionUses
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.storage.schedules import ScheduleStore
 from everstep.agent_domain.storage.usage_report import UsageReportStore
@@ -55,6 +57,12 @@ class Logs:
 def no_gateway_url() -> str | None:
     """The gateway URL of an API without a gateway: None."""
     return None
+
+
+async def no_definition_uses(scope: Scope, agent: str) -> Sequence[DefinitionUse]:
+    """The definitions that executions of an agent began with, of an API that does not read them: none."""
+    del scope, agent
+    return ()
 
 
 async def no_checks() -> Sequence[Check]:
@@ -108,6 +116,7 @@ class Api:
 
     system: SystemReader | None = None
     """The state of the installation."""
+    definition_uses: ReadDefinitionUses = no_definition_uses
 
     async def caller_of(self, request: Request) -> Caller:
         """The caller of a request, by its header or its cookie.

@@ -35,6 +35,7 @@ from everstep.runtime.system_report import SystemReport
 from everstep.runtime.viewing import gateway_url
 from everstep.runtime.waiting import Port
 from everstep.store.accounts import PostgresAccounts
+from everstep.store.definition_history import read_definition_uses
 from everstep.store.streams import PostgresStreams
 
 
@@ -63,6 +64,7 @@ def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
         settings.auth == "on",
         _workflows_url(settings),
         system=SystemReport(installation),
+        definition_uses=partial(read_definition_uses, installation.store.engine),
         logs=feeds and Logs(feeds.open_lines, streams),
     )
 

@@ -353,6 +353,10 @@ def test_two_executions_are_compared_and_an_agent_is_tried(people: People) -> No
     page.goto(f"{people.installation.console}agents/clerk")
     page.get_by_text("refund").first.click()
     expect(page.get_by_text("euros").first).to_be_visible()
+    definitions = page.get_by_role("region", name="Definitions over time").locator("tbody tr")
+    expect(definitions).to_contain_text("current")
+    with people.installation.api("stranger") as api:
+        assert api.get("/agent/agents/clerk").json()["definitions"] == []
     page.get_by_label("Try it in debug mode").fill("hello")
     page.get_by_role("button", name="Run").click()
     expect(thread(page).get_by_role("article", name="assistant")).to_contain_text("You said: hello")

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import httpx2
 from playwright.sync_api import expect
 
-from tests.console.people import People, axe_findings
+from tests.console.people import People, axe_findings, until
+
+HEBREW = "\u05e9\u05dc\u05d5\u05dd \u05e2\u05d5\u05dc\u05dd"
 
 
 def test_a_link_signs_in_and_a_reload_stays_signed_in(people: People) -> None:
@@ -120,7 +122,15 @@ def test_an_api_that_does_not_answer_is_reported(people: People) -> None:
 
 
 def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: People) -> None:
-    """16.1.5, 16.1.7"""
+    """16.1.5, 16.1.7: also with headings of any level, text from right to left, and combining characters."""
+    with people.installation.api() as api:
+        text = f"say ### Third\n\n# First\n\n{HEBREW}\n\ne\u0301\u0302\u0303"
+        sent = api.post("/agent/messages", json={"content": text, "agent": "writer"}).json()
+        execution = f"/agent/executions/{sent['execution_id']}"
+        until(lambda: api.get(execution).json()["status"] == "completed")
+        waiting = api.post("/agent/messages", json={"content": "refund"}).json()["execution_id"]
+        (request,) = until(lambda: api.get(f"/agent/executions/{waiting}/requests").json()["items"])
+    both = f"{sent['execution_id']}/{waiting}"
     for width, scheme in ((1440, "light"), (360, "dark")):
         page = people.signed_in("", width=width, scheme=scheme)
         for place, heading in (
@@ -133,12 +143,21 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
             ("usage", "Usage"),
             ("agents/clerk", "clerk"),
             ("system", "System"),
+            (f"sessions/{sent['session_id']}?inspect=off", "Third"),
+            (f"executions/{waiting}", "Steps"),
+            (f"compare/{both}", "Compare"),
+            (f"requests/{request['id']}", "Call refund?"),
         ):
             page.goto(people.installation.console + place)
-            expect(page.get_by_role("heading", name=heading)).to_be_visible()
+            expect(page.get_by_role("heading", name=heading).first).to_be_visible()
             expect(page.get_by_role("status", name="Loading")).to_have_count(0)
             assert axe_findings(page) == [], (place, width)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (place, width)
+        page.goto(f"{people.installation.console}sessions/{sent['session_id']}?inspect=off")
+        page.get_by_role("textbox", name="Message").fill(HEBREW)
+        hebrew = page.get_by_role("log", name="Thread").get_by_text(HEBREW, exact=True).last
+        for element in (page.get_by_role("textbox", name="Message"), hebrew):
+            assert element.evaluate("(element) => getComputedStyle(element).direction") == "rtl"
 
 
 class _OtherApplication(BaseHTTPRequestHandler):

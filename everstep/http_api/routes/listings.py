@@ -46,7 +46,8 @@ async def read_agent(
     definition = api.sessions.client.agents.get(name)
     if definition is None:
         raise not_found("agent", name)
-    return AgentDetail.from_definition(definition, in_full=caller.sees_all)
+    uses = await api.definition_uses(caller.scope, name)
+    return AgentDetail.from_definition(definition, uses, in_full=caller.sees_all)
 
 
 @routes.get("/agent/agents")

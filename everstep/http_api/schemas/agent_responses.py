@@ -1,15 +1,16 @@
 """Response models of what an agent is made of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import Field
 
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.capabilities.approvals import Approval, ApprovalMode
+from everstep.agent_domain.storage.definition_uses import DefinitionUse
 from everstep.agent_domain.tools.tools import Tool, options_of, tool_schema
 from everstep.http_api.schemas.responses import AgentResponse
-from everstep.http_api.schemas.text import ResponseModel
+from everstep.http_api.schemas.text import Moment, ResponseModel
 
 NEVER = ApprovalMode.NEVER
 
@@ -38,6 +39,15 @@ class ToolResponse(ResponseModel):
         )
 
 
+class DefinitionUseResponse(ResponseModel):
+    """A definition of an agent, and the executions that began with it."""
+
+    definition_hash: str | None = Field(description="Null for executions of an older release.")
+    executions: int
+    first_at: Moment
+    last_at: Moment
+
+
 class AgentDetail(AgentResponse):
     """What an agent is made of."""
 
@@ -46,12 +56,18 @@ class AgentDetail(AgentResponse):
     )
     plan: Mapping[str, Any] = Field(description="The limits and policies of its executions.")
     preset: str | None = Field(description="The preset of its model; null for the default one.")
+    definitions: list[DefinitionUseResponse] = Field(
+        description="The definitions with which the caller's newest executions of the agent began, at most "
+        "1,000 of them; the latest definition first."
+    )
     instructions: list[str] | None = Field(
         description="The messages before every conversation; null without the right to read them."
     )
 
     @classmethod
-    def from_definition(cls, definition: AgentDefinition, *, in_full: bool) -> Self:
+    def from_definition(
+        cls, definition: AgentDefinition, uses: Sequence[DefinitionUse], *, in_full: bool
+    ) -> Self:
         """Describe an agent; `in_full` includes its instructions."""
         messages = definition.cached_context.messages
         return cls(
@@ -59,5 +75,14 @@ class AgentDetail(AgentResponse):
             tool_details=[ToolResponse.from_tool(tool, definition) for tool in definition.tools],
             plan=definition.base_plan.model_dump(mode="json"),
             preset=definition.llm_preset,
+            definitions=[
+                DefinitionUseResponse(
+                    definition_hash=each.definition_hash,
+                    executions=each.executions,
+                    first_at=each.first_at,
+                    last_at=each.last_at,
+                )
+                for each in uses
+            ],
             instructions=[message.text for message in messages] if in_full else None,
         )

@@ -28,7 +28,21 @@ export function Markdown({ text }) {
 export function parse(text) {
   if (text.length > MOST || (text.match(/[_*]/g)?.length ?? 0) > MOST_MARKS || DEEP_LINE.test(text)) return null;
   const tokens = new Lexer({ gfm: true }).lex(text);
-  return isDeep(tokens) ? null : tokens;
+  if (isDeep(tokens)) return null;
+  setLevels(tokens, []);
+  return tokens;
+}
+
+/** Give headings levels below that of the page, none of which is skipped. @param {Token[]} tokens
+ * @param {number[]} above the depths of the headings that contain the next one */
+function setLevels(tokens, above) {
+  for (const token of tokens) {
+    if (token.type === "heading") {
+      while (above.length > 0 && /** @type {number} */ (above.at(-1)) >= token.depth) above.pop();
+      above.push(token.depth);
+      token.level = Math.min(6, 1 + above.length);
+    } else setLevels([...(token.tokens ?? []), ...(token.items ?? [])], above);
+  }
 }
 
 /** @param {Token[]} tokens */
@@ -53,7 +67,7 @@ function block(token) {
     case "def":
       return null;
     case "heading":
-      return html`<p class=${`heading h${token.depth}`} role="heading" aria-level=${Math.min(6, token.depth + 2)} dir="auto">${inlines(token.tokens)}</p>`;
+      return html`<p class=${`heading h${token.depth}`} role="heading" aria-level=${token.level} dir="auto">${inlines(token.tokens)}</p>`;
     case "paragraph":
       return html`<p dir="auto">${inlines(token.tokens)}</p>`;
     case "code":
@@ -87,9 +101,10 @@ function list(token) {
 
 /** @param {Token} token */
 function table(token) {
-  const cell = (/** @type {Token} */ each) => html`<td dir="auto">${inlines(each.tokens)}</td>`;
+  const of = (/** @type {Token} */ each) => (each.align ? `align-${each.align}` : "");
+  const cell = (/** @type {Token} */ each) => html`<td dir="auto" class=${of(each)}>${inlines(each.tokens)}</td>`;
   return html`<div class="table-frame" role="region" aria-label="Table" tabindex="0"><table>
-    <thead><tr>${token.header.map((/** @type {Token} */ each) => html`<th dir="auto">${inlines(each.tokens)}</th>`)}</tr></thead>
+    <thead><tr>${token.header.map((/** @type {Token} */ each) => html`<th dir="auto" class=${of(each)}>${inlines(each.tokens)}</th>`)}</tr></thead>
     <tbody>${token.rows.map((/** @type {Token[]} */ row) => html`<tr>${row.map(cell)}</tr>`)}</tbody>
   </table></div>`;
 }

@@ -1,13 +1,14 @@
 /** The agents that can be started: what each is made of, where it came from, and a way to try it. */
 
 import { get, post, sentence } from "../api.js";
-import { shortId } from "../format.js";
+import { count, shortId } from "../format.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../load.js";
 import { failed } from "../notices.js";
 import { Badge } from "../parts/badge.js";
 import { Failure, Loading, Page } from "../parts/page.js";
 import { Table } from "../parts/table.js";
+import { Ago } from "../parts/time.js";
 import { Value } from "../parts/values.js";
 import { go, href } from "../router.js";
 import { rights } from "../sign_in.js";
@@ -58,10 +59,32 @@ function Agent({ name }) {
           <${Value} value=${tool.schema.properties ?? {}} /></details></li>`,
       )}</ul></section>
     ${data.instructions?.length > 0 && html`<section class="panel"><h2>Instructions</h2>${data.instructions.map((/** @type {string} */ text) => html`<div class="card tool-detail"><${Value} value=${text} /></div>`)}</section>`}
-    <section class="panel"><h2>Limits and policies</h2><div class="card tool-detail"><${Value} value=${data.plan} /></div></section>
+    <section class="panel"><h2>Limits and policies</h2><div class="card tool-detail"><${Value} value=${limitsOf(data.plan)} /></div></section>
+    <section class="panel"><h2>Definitions over time</h2><p class="note">The hash changes with instructions, tools, limits and policies. Counted are ${rights.value.seesAll ? "the" : "your"} newest executions of this agent, up to 1,000.</p>
+      <${Definitions} uses=${data.definitions} now=${data.definition_hash} /></section>
     <section class="panel"><h2>Origin</h2><dl class="facts">
       <dt>source</dt><dd><code>${data.source}</code></dd><dt>definition</dt><dd><code>${data.definition_hash}</code></dd>
       <dt>preset</dt><dd>${data.preset ?? "the default one"}</dd><dt>capabilities</dt><dd>${data.capabilities.join(", ") || "none"}</dd></dl></section>
+  <//>`;
+}
+
+/** The plan of an agent without what is shown above it. @param {{[name: string]: unknown}} plan */
+function limitsOf({ agent: _, tools: __, ...limits }) {
+  return limits;
+}
+
+/** @param {{uses: any[], now: string}} props */
+function Definitions({ uses, now }) {
+  if (uses.length === 0) return html`<p>No execution has begun yet.</p>`;
+  return html`<${Table} label="Definitions over time">
+    <thead><tr><th>Definition</th><th class="number">Executions</th><th>First</th><th>Last</th></tr></thead>
+    <tbody>${uses.map(
+      (use) => html`<tr key=${use.definition_hash}>
+        <td>${use.definition_hash ? html`<code title=${use.definition_hash}>${shortId(use.definition_hash)}</code>` : html`<span class="quiet">not recorded</span>`}
+          ${use.definition_hash === now && html` <${Badge} tone="ok">current<//>`}</td>
+        <td class="number">${count(use.executions)}</td><td><${Ago} at=${use.first_at} /></td><td><${Ago} at=${use.last_at} /></td>
+      </tr>`,
+    )}</tbody>
   <//>`;
 }
 

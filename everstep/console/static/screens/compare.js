@@ -36,11 +36,11 @@ function Comparison({ id, other }) {
   const { a, b } = data.executions;
   const row = (/** @type {string} */ label, /** @type {(side: any) => any} */ show) => html`<tr><td class="quiet">${label}</td><td>${show(a)}</td><td>${show(b)}</td></tr>`;
   return html`
-    <section class="panel"><p class="because-end">${data.differing_steps === 0 ? "No step differs." : `${plural(data.differing_steps, "step")} differ${data.differing_steps === 1 ? "s" : ""}.`} ${data.shared_steps > 0 ? `${plural(data.shared_steps, "step")} belong${data.shared_steps === 1 ? "s" : ""} to both.` : ""}</p>
+    <section class="panel"><p class="because-end">${data.differing_steps === 0 ? "No step differs." : `${plural(data.differing_steps, "step")} differ${data.differing_steps === 1 ? "s" : ""}.`} ${data.shared_steps > 0 ? `${plural(data.shared_steps, "step")} before the fork ${data.shared_steps === 1 ? "is" : "are"} the same in both.` : ""}</p>
       ${data.notes.map((/** @type {string} */ note) => html`<p class="note">${note}</p>`)}</section>
     <section class="panel"><${Table} label="The two executions"><thead><tr><th><span class="hidden-text">What</span></th><th><a href=${href(`executions/${a.id}`)}><code>${a.id.slice(0, 8)}</code></a></th><th><a href=${href(`executions/${b.id}`)}><code>${b.id.slice(0, 8)}</code></a></th></tr></thead>
       <tbody>${row("agent", (side) => side.agent)}${row("status", (side) => html`<${Status} status=${side.status} reason=${side.stop_reason} />`)}${row("models", (side) => side.models.join(", "))}
-      ${row("steps", (side) => side.steps)}${row("tokens", (side) => compact(side.tokens))}${row("cost", (side) => usd(side.cost_usd))}${row("work", (side) => duration(side.seconds * 1000))}</tbody><//></section>
+      ${row("steps", (side) => side.steps)}${row("tokens", (side) => compact(side.tokens))}${row("cost", (side) => usd(side.cost_usd))}${row("working time", (side) => duration(side.seconds * 1000))}</tbody><//></section>
     ${data.settings.length > 0 && html`<section class="panel"><h2>Settings that differ</h2><${Differences} items=${data.settings} /></section>`}
     <section class="panel"><h2>Steps</h2><ol class="stack">${data.steps.map((/** @type {any} */ step) => html`<${StepPair} step=${step} />`)}</ol></section>`;
 }
@@ -53,7 +53,7 @@ function Differences({ items }) {
 
 /** @param {{step: any}} props */
 function StepPair({ step }) {
-  const word = step.shared ? "shared" : step.a === null ? "only in the second" : step.b === null ? "only in the first" : step.same ? "the same" : "differs";
+  const word = step.shared ? "before the fork" : step.a === null ? "only in the second" : step.b === null ? "only in the first" : step.same ? "the same" : "differs";
   return html`<li class="card tool-detail"><details open=${!step.same && !step.shared}>
     <summary><strong>Step ${step.a ?? step.b}</strong> <${Badge} tone=${step.same ? "quiet" : "warn"}>${word}<//> <span class="quiet">${step.calls.map((/** @type {any} */ call) => call.tool.a ?? call.tool.b).join(", ")}</span></summary>
     ${step.text && html`<${Sides} label="Text" sides=${step.text} />`}

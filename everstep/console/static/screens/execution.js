@@ -71,7 +71,8 @@ function Detail({ id, kind, stream }) {
   const { execution, because, steps, requests, children } = data;
   const open = requests.filter((/** @type {any} */ each) => each.state === "open");
   const answer = execution.output?.response;
-  const note = html`<${Status} status=${execution.status} reason=${execution.stop_reason} /> <span>${execution.agent}</span> · <span>for ${execution.user_id ?? "no user"}</span> · <${Took} from=${execution.started_at} to=${execution.completed_at} /> · <span>${count(totalTokens(execution.usage))} tokens</span> · <span>${usd(execution.tree_cost_usd ?? execution.cost_usd)}</span>`;
+  const cost = execution.tree_cost_usd ?? execution.cost_usd;
+  const note = html`<${Status} status=${execution.status} reason=${execution.stop_reason} /> <span>${execution.agent}</span> · <span>for ${execution.user_id ?? "no user"}</span> · <${Took} from=${execution.started_at} to=${execution.completed_at} /> · <span>${count(totalTokens(execution.usage))} tokens</span>${cost !== null && html` · <span title="With its subagents">${usd(cost)}</span>`}`;
   return html`<div class="execution">
     <div class="execution-main">
       <${Page} title=${`Execution ${id.slice(0, 8)}`} note=${note} actions=${html`<${Actions} execution=${execution} last=${steps.at(-1)?.number ?? 0} step=${step} fork=${fork} save=${() => setExporting(true)} reload=${reload} />`} wide>

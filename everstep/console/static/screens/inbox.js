@@ -27,8 +27,13 @@ export default function Inbox({ params }) {
   const mine = open?.filter((each) => each.may_decide) ?? [];
   const others = open?.filter((each) => !each.may_decide) ?? [];
   const shown = [...mine, ...others];
+  const [pinned, pin] = useState(/** @type {string | undefined} */ (undefined));
   const first = isWide ? shown[0]?.id : undefined;
-  const id = params.id ?? first;
+  // The first request, once shown, is not replaced by another one: a key would decide about what has just appeared.
+  const id = params.id ?? pinned ?? first;
+  useEffect(() => {
+    if (first && !pinned) pin(first);
+  }, [first, pinned]);
   const index = shown.findIndex((each) => each.id === id);
   // Once shown, a request stays, also after it was decided: here or by someone else.
   useEffect(() => {
@@ -55,9 +60,9 @@ export default function Inbox({ params }) {
   return html`<${Page} title="Needs you" note=${mine.length ? `${mine.length}${hasMore.value ? "+" : ""} to decide, oldest first` : null} wide>
     ${inboxError.value && html`<${Failure} error=${inboxError.value} retry=${readInbox} />`}
     ${!open && !inboxError.value && html`<${Loading} />`}
-    ${open && shown.length === 0 && !params.id &&
+    ${open && shown.length === 0 && !id &&
     html`<${Empty} title="Nothing needs you">New questions, approvals and exhausted budgets appear here automatically.<//>`}
-    ${(shown.length > 0 || params.id) &&
+    ${(shown.length > 0 || id) &&
     html`<div class=${params.id ? "inbox has-detail" : "inbox"}>
       <div class="inbox-list">
         ${batch.length > 0 && html`<${Batch} requests=${batch} clear=${() => setChosen(new Set())} />`}

@@ -113,7 +113,7 @@ function Head({ session, running, reload, isFull, setFull, hasInspector, show })
     ${running ? html`<${Status} status=${running.status} />` : html`<${Badge}>${session.status}<//>`}
     ${liveState.value === "connecting" && html`<${Badge} tone="warn">reconnecting<//>`}
     <span class="quiet">${session.agent ?? ""}</span>
-    <span class="quiet" title="What its executions cost">${usd(session.cost_usd)}</span>
+    ${session.cost_usd !== null && html`<span class="quiet" title="What its executions cost">${usd(session.cost_usd)}</span>`}
     <button class="ghost" aria-pressed=${isFull} onClick=${() => setFull(!isFull)}>${isFull ? "Fewer events" : "All events"}</button>
     <button class="ghost" aria-pressed=${hasInspector} title="Inspector ( ] )" aria-label="Inspector" onClick=${() => show(!hasInspector)}><${Icon} name="panel" /></button>
   </header>`;
