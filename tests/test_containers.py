@@ -63,7 +63,7 @@ def test_a_server_without_a_password_is_open_to_this_machine_only() -> None:
     public = {
         name for name, opened in ports.items() if any(not each.startswith("127.0.0.1:") for each in opened)
     }
-    assert public == {"api", "gateway"}
+    assert public == {"proxy"}
     assert ports["temporal-ui"] == ["127.0.0.1:8080:8080"]
 
 
@@ -79,6 +79,26 @@ def test_temporal_dispatches_fairly() -> None:
     assert environment("temporal")["DYNAMIC_CONFIG_FILE_PATH"] == mounted["target"]
     content = yaml.safe_load(COMPOSE)["configs"][mounted["source"]]["content"]
     assert yaml.safe_load(content) == {"matching.enableFairness": [{"value": True}]}
+
+
+def test_every_lasting_service_is_watched_or_restarted_and_its_processes_are_two() -> None:
+    """18.5.2: two of each process, behind a proxy that knows all of them."""
+    lasting = {name for name, each in services().items() if each.get("restart") == "unless-stopped"}
+    assert lasting == {"temporal", "worker", "api", "gateway", "proxy"}
+    replicas = {name: each["deploy"]["replicas"] for name, each in services().items() if "deploy" in each}
+    assert replicas == {"worker": 2, "api": 2, "gateway": 2}
+    watched = {name for name, each in services().items() if "healthcheck" in each}
+    assert watched >= {"postgres", "api", "gateway", "proxy"}
+    proxy = cast("dict[str, Any]", yaml.safe_load(COMPOSE))["configs"]["proxy"]["content"]
+    assert re.findall(r"dynamic a (\w+) (\d+)", proxy) == [("api", "8000"), ("gateway", "6001")]
+    assert services()["proxy"]["ports"] == ["8000:8000", "6001:6001"]
+
+
+def test_agents_come_from_a_folder() -> None:
+    """18.5.2"""
+    for name in ("worker", "api"):
+        assert environment(name)["EVERSTEP_AGENTS"] == "${EVERSTEP_AGENTS:-}"
+        assert services()[name]["volumes"] == ["${EVERSTEP_AGENTS_FOLDER:-./agents}:/home/everstep/agents:ro"]
 
 
 def test_a_new_project_has_the_same_containers() -> None:
