@@ -27,6 +27,7 @@ from everstep.agent_domain.tools.resources import Resources
 from everstep.agent_domain.tools.tools import ToolCall, ToolContext, ToolExecution
 from everstep.agent_domain.values import frozen_map, json_text
 from everstep.steps.tool_runs import ToolRun, result_without_run
+from everstep.telemetry import metrics
 
 DEFAULT_DISCLOSURE = Disclosure()
 
@@ -129,7 +130,18 @@ async def record_run(
         attempt=attempt,
         digest=call_digest(call.name, (made or call).arguments, result.text),
     )
-    return await write_with_retry(lambda: store.record_call(command))
+    recorded = await write_with_retry(lambda: store.record_call(command))
+    if recorded is result:
+        _count_call(call.name, result, is_denied=run.is_denied)
+    return recorded
+
+
+def _count_call(tool: str, result: CallRecord, *, is_denied: bool) -> None:
+    outcome = "denied" if is_denied else "ok" if result.error is None else "failed"
+    metrics.TOOL_CALLS.add(tool, outcome)
+    metrics.TOOL_CALL_SECONDS.observe(result.seconds, tool)
+    if outcome == "failed":
+        metrics.TOOL_FAILURES.add(tool)
 
 
 def log_exception(record: CallRecord, exception: Exception) -> None:

@@ -62,6 +62,8 @@ from everstep.steps.hooks import find_hooks
 from everstep.steps.model_calls import ModelCall
 from everstep.steps.provider_retry import add_reason
 from everstep.steps.toolsets import available_tool_names
+from everstep.telemetry import metrics
+from everstep.telemetry.model_requests import observing
 
 RESERVED_PAUSE = timedelta(seconds=1)
 """How long an attempt waits for the model calls that have reserved the rest of a budget."""
@@ -166,6 +168,8 @@ class InferenceRunner:
         if budgeted:
             reply = replace(reply, spending=budgeted.spending())
         facts = await write_with_retry(partial(self.store.record_reply, reply))
+        if facts is reply.facts:
+            metrics.STEPS.add()
         # If another attempt's reply is recorded, its calls may have the same ids as this one's.
         reservations = (
             _reservations(begin, started, step, result.added)
@@ -268,7 +272,7 @@ class InferenceRunner:
             async with text.checkpoints():
                 if budgeted:
                     return await budgeted.infer(driver, state, text.add_text)
-                return await driver.infer(state, text.add_text)
+                return await observing(driver).infer(state, text.add_text)
 
         try:
             definition, driver, call.state = await self._add_listed_tools(

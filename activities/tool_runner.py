@@ -38,6 +38,7 @@ from everstep.steps.attachments import Attachments
 from everstep.steps.hooks import ToolHooks, find_hooks
 from everstep.steps.tool_runs import ToolRun, run_tool
 from everstep.steps.toolsets import ask_toolsets
+from everstep.telemetry import genai
 
 EFFECT_UNKNOWN = "The worker was lost while this tool ran: its effect is unknown, and it was not run again"
 
@@ -137,16 +138,21 @@ class ToolRunner:
             request.ref, replace(reserved, call=call), ask, self.agents.resources, attempt, limits=limits
         )
         async with progress_reports(self.store, request, call, attempt) as report:
-            run = await run_tool(
-                definition.tools.get(call.name),
-                call,
-                replace(context, report=report),
-                ask=ask,
-                hooks=await self._load_hooks(request, definition),
-                redaction=self.disclosure.redaction,
-                now=now,
-                note=note,
-            )
+            hooks = await self._load_hooks(request, definition)
+            with genai.open_tool(call) as span:
+                run = await run_tool(
+                    definition.tools.get(call.name),
+                    call,
+                    replace(context, report=report),
+                    ask=ask,
+                    hooks=hooks,
+                    redaction=self.disclosure.redaction,
+                    now=now,
+                    note=note,
+                )
+                error = run.execution.error
+                kind = error and (error.exception or str(error.type or ErrorType.TOOL))
+                genai.finish_tool(span, kind, lambda: run.execution.text)
         return replace(run, is_default=request.need is CallNeed.INPUT and run.execution.error is None)
 
     async def _with_stored_files(self, ref: ExecutionRef, reserved: Reservation, run: ToolRun) -> ToolRun:

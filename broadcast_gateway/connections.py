@@ -29,6 +29,7 @@ from everstep.broadcast_gateway.wires.closing import (
     BadFrame,
     Closing,
 )
+from everstep.telemetry import tracing
 
 HIGH_WATER = 64 * 1024
 """Bytes in the write buffer above which a viewer is paused."""
@@ -255,6 +256,7 @@ class ViewerConnection(asyncio.Protocol):
         _drop_tracebacks(self._protocol.handshake_exc)
         self._protocol.send_response(response)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            self.viewer.traceparent = request.headers.get(tracing.TRACEPARENT)
             self._flush()
             # The parser keeps the request as long as the connection exists.
             request.headers.clear()

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from time import time
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,8 @@ from everstep.broadcast_gateway.subscriptions import (
     ViewerTooSlow,
 )
 from everstep.broadcast_gateway.wires.closing import HISTORY_CHANGED, STORE_UNAVAILABLE, TOO_SLOW
+from everstep.telemetry import tracing
+from everstep.telemetry.metrics import GATEWAY_LAG
 
 logger = logging.getLogger(__name__)
 
@@ -151,6 +154,21 @@ class Hub:
         Raises:
             StoreUnavailable: The table cannot be read now.
         """
+        attributes = {"gen_ai.conversation.id": str(stream_id)}
+        with tracing.open_span(
+            "everstep.gateway.subscribe", lambda: attributes, kind="server", traceparent=viewer.traceparent
+        ):
+            return await self._join(viewer, channel, stream_id, is_session, wire, since)
+
+    async def _join(  # noqa: PLR0917 -- the arguments of `join`
+        self,
+        viewer: Viewer,
+        channel: str,
+        stream_id: UUID,
+        is_session: bool,
+        wire: Callable[[str], Wire],
+        since: Position | None,
+    ) -> SubscribeReply:
         is_fresh = False
         while True:
             watched = self._watch(stream_id, is_session=is_session)
@@ -202,6 +220,7 @@ class Hub:
             return
         if isinstance(envelope, RelayedChunk):
             stream.add_chunk(envelope)
+            GATEWAY_LAG.observe(max(time() - envelope.timestamp.timestamp(), 0.0))
         else:
             stream.add_entries((envelope,), epoch)
         self._metrics.count_push(is_chunk=isinstance(envelope, RelayedChunk))

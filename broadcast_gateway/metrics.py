@@ -1,13 +1,9 @@
 """Prometheus metrics of the gateway. No label names a tenant, a user or a stream."""
 
-from collections.abc import Iterator
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from everstep.agent_domain.background import FAILURES
 from everstep.broadcast_gateway.wires.closing import Closing
+from everstep.telemetry import exposition
 
 
 class GatewayMetrics:
@@ -15,7 +11,6 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_TaskFailures())
         self.connections = Gauge(
             "everstep_gateway_connections", "Connections of viewers", registry=self.registry
         )
@@ -66,17 +61,5 @@ class GatewayMetrics:
         self._refused.labels(str(status)).inc()
 
     def render(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
-
-
-class _TaskFailures(Collector):
-    """Reports the process's counter of failed background tasks."""
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            "everstep_background_failures", "Failures of background tasks in this process", labels=("task",)
-        )
-        for task, count in FAILURES.counts.items():
-            family.add_metric((task,), count)
-        yield family
+        """Return all metrics of the process in Prometheus' text format."""
+        return exposition.render(self.registry)

@@ -87,6 +87,11 @@ class GatewayServer:
                 helper.cancel()
             await asyncio.gather(*background_tasks, *self.house.tasks, return_exceptions=True)
 
+    @property
+    def viewer_count(self) -> int:
+        """How many viewers are connected."""
+        return len(self._connections)
+
     def on_connect(self, connection: ViewerConnection) -> None:
         """Register a new connection."""
         self._connections[connection] = None

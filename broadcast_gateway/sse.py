@@ -179,6 +179,11 @@ class Feeds:
             raise
         return self._frames(feed)
 
+    @property
+    def viewer_count(self) -> int:
+        """How many feeds are open."""
+        return len(self._open)
+
     def close(self) -> None:
         """Close all feeds, and open no more."""
         self._is_closed = True

@@ -49,7 +49,7 @@ HubRequest = RowsNeeded | ViewerTooSlow
 class Viewer:
     """The receiving side of a connection."""
 
-    __slots__ = ("_moved_at", "_unsent", "close", "is_paused", "subscriptions", "write")
+    __slots__ = ("_moved_at", "_unsent", "close", "is_paused", "subscriptions", "traceparent", "write")
 
     def __init__(self, write: Callable[[bytes], object], close: Callable[[Closing], object]) -> None:
         self.write = write
@@ -59,6 +59,8 @@ class Viewer:
         self.subscriptions: dict[str, Subscription] = {}
         """The subscriptions, by the key of their channel."""
         self.is_paused = False
+        self.traceparent: str | None = None
+        """The trace that its client named."""
         self._unsent = 0
         self._moved_at = 0.0
 

@@ -252,7 +252,7 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
         "everstep/runtime/embedded",
         "everstep/store",
     ),
-    "metrics": ("broadcast_gateway", "everstep/http_api"),
+    "metrics": ("broadcast_gateway", "everstep/http_api", "everstep/telemetry"),
 }
 """Names that several modules have, and the folders of these modules.
 

@@ -56,6 +56,7 @@ ROOMS: Final = {
     "everstep/steps": Limits(1.0, 3.0, 0),
     "everstep/store": Limits(1.0, 3.0, 0),
     "everstep/streams": Limits(1.0, 3.0, 0),
+    "everstep/telemetry": Limits(1.0, 3.0, 0),
     "everstep/testing": Limits(1.0, 3.0, 0),
     "everstep/wires": Limits(1.0, 3.0, 0),
     "CHANGELOG.md": Limits(1.0, 3.0, 0),

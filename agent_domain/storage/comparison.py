@@ -14,7 +14,7 @@ from everstep.agent_domain.storage.alignment import Difference, align, differenc
 from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
 from everstep.agent_domain.storage.steps import StepRow
-from everstep.agent_domain.values import EMPTY, json_text
+from everstep.agent_domain.values import EMPTY, FrozenDict, json_text
 
 COMPARISON_VERSION: Final = 1
 """The version of the JSON form."""
@@ -248,10 +248,15 @@ def _settings(a: ComparedExecution, b: ComparedExecution) -> Iterator[Difference
     yield from differences(a.row.agent, b.row.agent, "agent")
     yield from differences(a.spec.llm_preset, b.spec.llm_preset, "model")
     yield from differences(a.spec.definition_hash, b.spec.definition_hash, "definition_hash")
-    yield from differences(a.plan, b.plan, "plan")
+    yield from differences(_without_trace(a.plan), _without_trace(b.plan), "plan")
     for name in _differing_parts(a.spec, b.spec):
         # A name only: the prompt of an agent is not for every caller.
         yield Difference(f"definition.{name}", "differs", "differs")
+
+
+def _without_trace(plan: Mapping[str, Any]) -> FrozenDict:
+    """Return the plan without the trace in which it was stored, which says nothing about the execution."""
+    return FrozenDict({key: value for key, value in plan.items() if key != "traceparent"})
 
 
 def _differing_parts(a: ExecutionSpec, b: ExecutionSpec) -> Iterator[str]:

@@ -65,3 +65,25 @@ class OverviewReader(Protocol):
     ) -> Overview:
         """Read the counts of all tenants, or of one, and the oldest executions."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in an installation, over all tenants."""
+
+    open_requests: Mapping[str, tuple[int, float]]
+    """The number of open requests to people and the age of the oldest in seconds, by kind."""
+    pending: Mapping[str, int]
+    """The number of accepted executions that have not begun, by tenant."""
+
+
+class BacklogReader(Protocol):
+    """Reads what waits in an installation."""
+
+    async def read(self) -> Backlog:
+        """Read it.
+
+        Raises:
+            StoreUnavailable: The store cannot be read now.
+        """
+        ...

@@ -8,10 +8,10 @@ import uvloop
 
 from everstep.cli.command import command, stop_on_signals, warn
 from everstep.cli.printing import echo
-from everstep.runtime.api import log_requests
 from everstep.runtime.gateway import gateway_port, open_gateway_process
 from everstep.runtime.installation import locate_services
 from everstep.runtime.settings import Settings
+from everstep.runtime.telemetry_setup import open_telemetry
 from everstep.runtime.waiting import wait_for_servers
 
 
@@ -27,7 +27,7 @@ async def gateway(settings: Settings, port: int | None) -> None:
     The gateway then asks its viewers, one after the other, to reconnect to another gateway. Any number of
     gateways can run. It waits until PostgreSQL is available; /readyz reports the state while it waits.
     """
-    log_requests()
+    click.get_current_context().with_resource(open_telemetry(settings, "gateway"))
     stop = stop_on_signals("viewers are asked to reconnect")
     settings = locate_services(settings.with_ports(gateway_port=port))
     listening = gateway_port(settings)

@@ -15,9 +15,11 @@ from everstep.cli.id_arguments import parse_id
 from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo
 from everstep.http_api.api_keys import create_key
-from everstep.runtime.api import api_port, log_requests, open_api
+from everstep.runtime.api import api_port, open_api
 from everstep.runtime.installation import locate_services, open_installation
 from everstep.runtime.settings import Settings
+from everstep.runtime.telemetry_setup import open_telemetry
+from everstep.runtime.temporal_threads import export_sdk_metrics
 from everstep.runtime.waiting import wait_for_servers
 
 
@@ -36,11 +38,12 @@ async def api(settings: Settings, http_port: int | None) -> None:
 
     It waits until PostgreSQL and Temporal are available; /readyz reports the state while it waits.
     """
-    log_requests()
     settings = locate_services(settings.with_ports(http_port=http_port))
+    click.get_current_context().with_resource(open_telemetry(settings, "api"))
     # Install the signal handlers before the port is open: a client may then send a signal.
     stop = stop_on_signals()
     port = api_port(settings)
+    export_sdk_metrics()
     if not await wait_for_servers(settings, lambda: stop, warn, port):
         return
     async with (

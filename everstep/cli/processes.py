@@ -27,6 +27,8 @@ from everstep.runtime.local_model.provision import open_local_model
 from everstep.runtime.models import presets_of
 from everstep.runtime.retention import TableRetention, open_retention
 from everstep.runtime.settings import Settings
+from everstep.runtime.telemetry_setup import open_telemetry
+from everstep.runtime.temporal_threads import export_sdk_metrics
 from everstep.runtime.worker import build_failpoint
 
 
@@ -78,6 +80,8 @@ async def up(
     settings = settings.model_copy(
         update={"error_details": settings.error_details or debug, "preset": model or settings.preset}
     )
+    export_sdk_metrics()
+    click.get_current_context().with_resource(open_telemetry(settings, "local", logs_requests=False))
     # A model that does not exist is refused before any server starts.
     presets_of(settings)
     surroundings = find_data_folder(settings)
@@ -148,15 +152,22 @@ async def worker(settings: Settings) -> None:
     """
     # Imported here because the other commands do not need it.
     from everstep.runtime.waiting import wait_for_servers  # noqa: PLC0415
+    from everstep.runtime.worker_port import open_worker_port, worker_port  # noqa: PLC0415
 
     settings, stop = locate_services(settings), cache(stop_on_signals)
-    if not await wait_for_servers(settings, stop, warn):
+    click.get_current_context().with_resource(open_telemetry(settings, "worker"))
+    port = worker_port(settings)
+    if port:
+        export_sdk_metrics()
+    if not await wait_for_servers(settings, stop, warn, port):
         return
     async with open_installation(settings, "everstep worker", is_linked=True) as installation:
         names, strike = ", ".join(installation.book.names), build_failpoint(settings.failpoint)
         # Install the signal handlers before the line is printed: a reader may then send a signal.
         stopped = stop()
-        async with installation.open_worker(strike) as work:
+        async with installation.open_worker(strike) as work, open_worker_port(installation, port) as url:
+            if url:
+                echo(f"metrics at {url}/metrics")
             echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
             await work(stopped)
 

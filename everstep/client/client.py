@@ -54,6 +54,7 @@ from everstep.client.ledgers import audit_execution, each_entry
 from everstep.client.structured_results import requested_output
 from everstep.client.what_if import WhatIf
 from everstep.steps.attachments import Attachments
+from everstep.telemetry import tracing
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
 from everstep.workflows.listing import details_of, memo_of, summary_of
@@ -225,7 +226,7 @@ class Client:
                 messages,
                 user_id=user_id,
                 metadata=frozen_map(metadata, "metadata"),
-                plan=frozen_map(plan.model_dump(mode="json")),
+                plan=frozen_map(plan.model_dump(mode="json") | tracing.trace_to_store()),
                 task_queue=self.task_queue,
                 notes=frozen_map({REQUEST_DIGEST: request} if request else {}),
                 request=request_data(metadata),
@@ -288,6 +289,7 @@ class Client:
             clocks: The session's clocks, which the execution continues.
             run: The user and the request; criteria of the plan can read their ids.
         """
+        tracing.name_execution(ref)
         known = run.ids if plan.criteria else None
         start = ExecutionInput(
             ref, plan, self.search_attributes, clocks=clocks, run=known, public_url=self.public_url

@@ -31,6 +31,7 @@ from everstep.client.errors import Ending, Refused
 from everstep.client.execution import Execution
 from everstep.client.schedules import Schedules
 from everstep.client.sessions import DELIVERY_SECONDS, TIMEOUTS, Sessions
+from everstep.telemetry import metrics
 from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,8 @@ class Reconciler:
         if repairs:
             log.warning("reconciled: %s", repairs)
         self.total.add(repairs)
+        for kind, count in vars(repairs).items():
+            metrics.REPAIRS.add(kind, amount=count)
         return repairs
 
     async def _repair_launches(self, repairs: Repairs) -> AsyncIterator[ExecutionLaunch]:

@@ -51,6 +51,7 @@ from everstep.client.execution import Execution, now
 from everstep.client.structured_results import requested_output
 from everstep.client.titles import NewSessionMessage, Titles
 from everstep.client.user_messages import SendResult, UserMessage
+from everstep.telemetry import tracing
 
 log = logging.getLogger(__name__)
 
@@ -291,7 +292,10 @@ class Sessions:
         """Start the workflow of a pending execution that is next in its session; repeating it is safe."""
         with reading("the execution's plan"):
             plan = ExecutionPlan.model_validate(launch.plan)
-        execution = await self.client.launch(launch.ref, plan, launch.task_queue, launch.clocks, launch.run)
+        with tracing.continue_trace_of(launch.plan):
+            execution = await self.client.launch(
+                launch.ref, plan, launch.task_queue, launch.clocks, launch.run
+            )
         if launch.has_commands:
             await self._deliver_early(execution)
         return execution
@@ -394,6 +398,7 @@ class Sessions:
         self, posted: MessageOutcome, message: NewMessage, user_message: UserMessage
     ) -> MessageOutcome:
         """Apply a stored message: start, steer, interrupt or answer; repeating it changes nothing."""
+        tracing.name_execution(posted.execution)
         match posted.route:
             case Route.STEER:
                 steering = await self._notify_steering(posted.execution, str(message.id))
@@ -467,7 +472,7 @@ class Sessions:
             "budgets": given.budgets,
         }
         plan = self.client.plan_of(definition, given.model, given.output, **options)
-        return frozen_map(plan.model_dump(mode="json"))
+        return frozen_map(plan.model_dump(mode="json") | tracing.trace_to_store())
 
     async def _with_stored_files(self, scope: Scope, user_message: UserMessage) -> UserMessage:
         """The message with references of its files."""

@@ -78,6 +78,8 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # `RequestMiddleware` has the spans and metrics of requests. FastAPI's contain the queries of URLs.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         generate_unique_id_function=_operation_id,
     )
     app.state.api = api

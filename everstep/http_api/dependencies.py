@@ -103,6 +103,8 @@ class Api:
     allowed_hosts: AllowedHosts | None = None
     """The accepted host names; None if the server in front of the application checks them."""
     metrics: Metrics = field(default_factory=Metrics)
+    metrics_page: Callable[[], Awaitable[bytes]] | None = None
+    """Renders the metrics of the whole process; None if the process has no others."""
     redaction: Redaction = field(default_factory=Redaction)
     """Replaces secrets in exports."""
     browser_sessions: BrowserSessions | None = None

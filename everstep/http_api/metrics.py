@@ -1,33 +1,23 @@
 """Prometheus metrics of the API. No label contains a tenant or a user."""
 
-from collections.abc import Callable, Iterator, Mapping
-
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
-    generate_latest,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-from everstep.agent_domain.background import FAILURES
+from everstep.telemetry import exposition
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+CONTENT_TYPE = exposition.CONTENT_TYPE
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-RepairCounts = Callable[[], Mapping[str, int]]
-"""Returns the number of repairs by kind that the reconciler of this process has made."""
 
 
 class Metrics:
     """The counters of one process."""
 
-    def __init__(self, repairs: RepairCounts | None = None) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.in_progress = Gauge(
             "everstep_http_requests_in_progress", "Requests in progress", registry=self.registry
@@ -56,9 +46,6 @@ class Metrics:
             ("route",),
             registry=self.registry,
         )
-        self.registry.register(_FailureCollector())
-        if repairs is not None:
-            self.registry.register(_RepairCollector(repairs))
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a finished request."""
@@ -74,30 +61,5 @@ class Metrics:
         self._accepted.labels(route).inc()
 
     def render(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)
-
-
-class _RepairCollector(Collector):
-    """Exports the reconciler's own counters."""
-
-    def __init__(self, repairs: RepairCounts) -> None:
-        self.repairs = repairs
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily("everstep_repairs", "Repairs of the reconciler", labels=("repair",))
-        for repair, count in self.repairs().items():
-            family.add_metric((repair,), count)
-        yield family
-
-
-class _FailureCollector(Collector):
-    """Exports the counters of failed background tasks."""
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            "everstep_background_failures", "Failures of background tasks in this process", labels=("task",)
-        )
-        for task, count in FAILURES.counts.items():
-            family.add_metric((task,), count)
-        yield family
+        """All metrics of the process in the text format of Prometheus."""
+        return exposition.render(self.registry)

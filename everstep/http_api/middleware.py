@@ -8,10 +8,10 @@ Pure ASGI, because Starlette's base class would create a task for each request.
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from http import HTTPMethod
+from http import HTTPMethod, HTTPStatus
 from time import perf_counter
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from everstep.agent_domain.values import json_text
 from everstep.http_api import problems
 from everstep.http_api.metrics import Metrics
 from everstep.http_api.multipart_forms import FORM_OVERHEAD, is_form
+from everstep.telemetry import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +160,8 @@ class RequestMiddleware:
         passing, began = _ResponseSender(send, request_id, body), perf_counter()
         self.metrics.in_progress.inc()
         try:
-            await self._handle(scope, body, passing)
+            with _request_span(scope, headers, passing):
+                await self._handle(scope, body, passing)
         except ClientDisconnect:
             passing.status = 499
         finally:
@@ -199,7 +201,33 @@ class RequestMiddleware:
             "ms": round(seconds * 1000, 1),
             "tenant": scope["state"].get("tenant_id"),
         }
-        logger.info("request %s", json_text(line))
+        logger.info("request %s", json_text(line), extra=line)
+
+
+_UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+@contextmanager
+def _request_span(scope: Scope, headers: Headers, passing: "_ResponseSender") -> Generator[None]:
+    """Record the request as a span of its caller's trace, if traces are on."""
+    if tracing.exporter() is None or scope["path"] in _UNTRACED:
+        yield
+        return
+    method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+    # Not the current context: the task of a request inherits that of the one before it on its connection.
+    given = headers.get(tracing.TRACEPARENT, "")
+    with tracing.open_span(
+        method, lambda: {"http.request.method": method}, kind="server", traceparent=given
+    ) as span:
+        try:
+            yield
+        finally:
+            route = getattr(scope.get("route"), "path", None) or "unknown"
+            span.update_name(f"{method} {route}")
+            span.set_attribute("http.route", route)
+            span.set_attribute("http.response.status_code", passing.status)
+            if passing.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                span.set_attribute("error.type", str(passing.status))
 
 
 def _head_is_too_large(scope: Scope) -> bool:

@@ -124,6 +124,8 @@ def _client(preset: Preset, key: str | None) -> anthropic.AsyncAnthropic:
         max_retries=0,
         timeout=timeouts(),
         default_headers=dict(preset.extra_headers),
+        # A request has one span, which `observe_request` opens, and providers learn no ids of traces.
+        open_telemetry=False,
     )
 
 

@@ -29,6 +29,9 @@ from everstep.agent_domain.state.steps import InferenceResponse
 class FallbackModel:
     """Asks the models in order until one answers."""
 
+    counts_requests = True
+    """Each of its models counts its own."""
+
     def __init__(self, models: Sequence[Model]) -> None:
         if not models:
             raise InvalidInput("a fallback chain needs at least one model")

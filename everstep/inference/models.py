@@ -90,6 +90,7 @@ class Models:
                     preset_limits(preset),
                     prices=preset.prices,
                     name=preset.model,
+                    preset=preset.name,
                 )
             case Driver.OPENAI:
                 from everstep.inference.openai_responses import OpenAIResponses  # noqa: PLC0415 -- see above

@@ -41,6 +41,7 @@ from everstep.inference.json_reading import Json, count
 from everstep.inference.loop_clients import LoopClients
 from everstep.inference.presets import Driver, Preset
 from everstep.inference.spoken import AnswerText, storable
+from everstep.telemetry.model_requests import ModelTarget, observe_request
 
 GRACE_SECONDS = 2.0
 """How long counters may follow the closing event of an answer."""
@@ -141,6 +142,7 @@ class _StatusError(Protocol):
 class ProviderModel(ABC):
     """A model behind a provider's API."""
 
+    counts_requests = True
     errors: ClassVar[SdkErrors]
     api: ClassVar[Driver | None] = None
     """The API of the answers, where it is not named like the driver."""
@@ -151,6 +153,7 @@ class ProviderModel(ABC):
         self._prices = preset.prices
         self._key = key
         self._now = now
+        self.target = ModelTarget(preset.name, preset.model, preset.driver.value, preset.base_url)
 
     @property
     def retry_seconds(self) -> float | None:
@@ -227,6 +230,9 @@ class ProviderModel(ABC):
             ModelError: The provider cannot be reached, refused the request, or sent an answer that cannot be
                 read.
         """
+        return await observe_request(self.target, request, on_text, self._respond)
+
+    async def _respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         reader = self.reader()
         try:
             response = await self._answer(request, on_text, reader)

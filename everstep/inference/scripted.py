@@ -47,6 +47,7 @@ from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
 from everstep.inference.json_reading import record
+from everstep.telemetry.model_requests import ModelTarget, observe_request
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
@@ -240,6 +241,7 @@ class ScenarioModel:
     """Answers from a script."""
 
     is_scripted = True
+    counts_requests = True
 
     def __init__(
         self,
@@ -250,7 +252,9 @@ class ScenarioModel:
         *,
         prices: PriceList | None = None,
         name: str = "",
+        preset: str = "scripted",
     ) -> None:
+        self.target = ModelTarget(preset, name)
         self.script = script
         self.call_limits = limits or CallLimits()
         self.window = window
@@ -266,6 +270,9 @@ class ScenarioModel:
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Send the next turn of the conversation."""
+        return await observe_request(self.target, request, on_text, self._respond)
+
+    async def _respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         # Examples among the cached messages are not part of the conversation.
         conversation = request.messages[request.cached_messages :]
         place, turn = self.script.turn(conversation)

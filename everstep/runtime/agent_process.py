@@ -27,6 +27,8 @@ from everstep.runtime.embedded.child import exit_text
 from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.protection import command_limits
 from everstep.runtime.settings import Settings
+from everstep.runtime.telemetry_setup import open_telemetry
+from everstep.runtime.temporal_threads import export_sdk_metrics
 
 START_SECONDS: Final = 60.0
 """How long a new process may take to load the agents: a module may wait for something that never comes."""
@@ -181,6 +183,14 @@ async def serve_agents(order: AgentOrder, on_ready: Callable[[AgentReport], obje
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     settings = Settings.read(**order.settings)
+    export_sdk_metrics()
+    with open_telemetry(settings, "local", logs_requests=False):
+        await _serve(settings, order, stop, on_ready)
+
+
+async def _serve(
+    settings: Settings, order: AgentOrder, stop: asyncio.Event, on_ready: Callable[[AgentReport], object]
+) -> None:
     async with open_installation(settings, "everstep local", is_linked=True) as installation:
         report = AgentReport.of(installation)
         async with installation.open_worker() as work:

@@ -119,6 +119,8 @@ class UnusableModel:
     """A model that cannot be called: its key is missing, or no preset has its name."""
 
     call_limits = NO_CALL
+    counts_requests = True
+    """It makes none."""
 
     def __init__(self, error: InvalidInput) -> None:
         self.error = error

@@ -1,9 +1,7 @@
 """The process that serves the HTTP API."""
 
-import logging
 import os
 import socket
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from everstep.runtime.data_folder import API_URL_FILE, data_folder
 from everstep.runtime.embedded import write_private
 from everstep.runtime.gateway import open_feeds
 from everstep.runtime.installation import Installation
+from everstep.runtime.metrics_page import MetricsPage
 from everstep.runtime.public_hosts import allowed_hosts
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.secrets import secrets
@@ -35,14 +34,15 @@ from everstep.runtime.system_report import SystemReport
 from everstep.runtime.viewing import gateway_url
 from everstep.runtime.waiting import Port
 from everstep.store.accounts import PostgresAccounts
+from everstep.store.backlog import PostgresBacklog
 from everstep.store.definition_history import read_definition_uses
 from everstep.store.streams import PostgresStreams
 
 
-def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
+def build_api(installation: Installation, feeds: Feeds | None = None, page: MetricsPage | None = None) -> Api:
     """Build the HTTP API of an installation."""
     settings, keys = installation.settings, installation.keys
-    authenticate = build_authenticator(settings, keys)
+    authenticate, metrics = build_authenticator(settings, keys), Metrics()
     streams = PostgresStreams(installation.store.engine)
     return Api(
         installation.sessions,
@@ -57,7 +57,8 @@ def build_api(installation: Installation, feeds: Feeds | None = None) -> Api:
         Readiness(settings, installation.temporal),
         settings.allowed_origins,
         allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP"),
-        Metrics(lambda: vars(installation.reconciler.total)),
+        metrics,
+        page and partial(page.render, metrics.registry),
         Redaction(tuple(secrets(settings, os.environ))),
         build_browser_sessions(installation.store.engine, authenticate),
         build_identity_provider(settings),
@@ -86,8 +87,9 @@ def api_port(settings: Settings) -> Port:
 async def open_api(installation: Installation, *, listener: socket.socket) -> AsyncGenerator[str]:
     """Serve the HTTP API within the block, on the given listener; yield the URL."""
     settings = installation.settings
-    async with open_feeds(settings, installation.store.engine) as feeds:
-        app = create_app(build_api(installation, feeds), max_upload=settings.attachment_max_bytes)
+    page = MetricsPage(PostgresBacklog(installation.store.engine), settings.metrics_tenants)
+    async with open_feeds(settings, installation.store.engine) as feeds, page.open_sources():
+        app = create_app(build_api(installation, feeds, page), max_upload=settings.attachment_max_bytes)
         limits = ConnectionLimits(settings.http_connections, settings.http_connections_per_address)
         where = settings.http_host, settings.http_port
         async with serve_app(app, *where, limits, listener=listener) as url:
@@ -127,11 +129,3 @@ def bind_local_api(settings: Settings) -> Generator[tuple[socket.socket, LocalAp
             yield listener, LocalApi(url, None if settings.auth == "off" else local_token(settings))
         finally:
             url_file.unlink(missing_ok=True)
-
-
-def log_requests() -> None:
-    """Log each request on one line, along with warnings."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("everstep").setLevel(logging.INFO)

@@ -34,6 +34,9 @@ from everstep.runtime.viewing import GATEWAY_URL, console_ports
 from everstep.runtime.waiting import Port
 from everstep.store.engine import create_engine
 from everstep.store.gateways import PostgresGateways
+from everstep.telemetry import exposition
+from everstep.telemetry.event_loop import measured_event_loop
+from everstep.telemetry.metrics import GATEWAY_VIEWERS
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,7 @@ async def open_gateway_process(settings: Settings, listener: socket.socket) -> A
         settings.require("database_url", HOW_TO_START), application_name="everstep gateway"
     )
     try:
-        async with open_gateway(settings, engine, listener=listener) as url:
+        async with measured_event_loop(), open_gateway(settings, engine, listener=listener) as url:
             yield url
     finally:
         await engine.dispose()
@@ -95,8 +98,10 @@ async def open_gateway(
     )
     with listener or _bind_gateway(settings, or_any=or_any_port) as front:
         writers = open_publisher_links(settings, engine, hub, metrics, signs.secret)
+        viewers = GATEWAY_VIEWERS.source(lambda: {(): gateway.viewer_count})
         async with writers, gateway.open_server(front):
-            yield f"ws://{format_address(host, front.getsockname()[1])}"
+            with viewers, exposition.publish_registry(metrics.registry):
+                yield f"ws://{format_address(host, front.getsockname()[1])}"
 
 
 def gateway_port(settings: Settings) -> Port:
@@ -145,7 +150,9 @@ async def open_feeds(
             )
         )
         try:
-            yield Feeds(hub)
+            feeds = Feeds(hub)
+            with GATEWAY_VIEWERS.source(lambda: {(): feeds.viewer_count}):
+                yield feeds
         finally:
             comparing.cancel()
             await asyncio.gather(comparing, return_exceptions=True)

@@ -14,6 +14,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Strike, inert
+from everstep.activities.worker_places import Places
 from everstep.agent_domain.agents.spawning import needed_resources
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.storage.overview import OverviewReader
@@ -47,6 +48,7 @@ from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.runtime.worker import build_failpoint, build_frame_loss, make_worker
+from everstep.runtime.worker_telemetry import slots_source
 from everstep.steps.attachments import Attachments
 from everstep.steps.resource_lifetimes import open_resources
 from everstep.store import migrate
@@ -268,6 +270,7 @@ class Installation:
             yield partial(self._work, self.book.with_resources(resources), strike)
 
     async def _work(self, book: AgentBook, strike: Strike, stop: asyncio.Event) -> None:
+        places = Places(self.settings.worker_activities)
         worker = make_worker(
             self.temporal,
             self.store,
@@ -279,10 +282,12 @@ class Installation:
             ended=self.sessions.on_end,
             bus=self.bus,
             attachments=self.attachments,
+            places=places,
         )
         try:
             async with worker:
-                await self.reconciler.run(stop)
+                with slots_source(places, self.settings.worker_activities):
+                    await self.reconciler.run(stop)
         finally:
             await close_connections()
 

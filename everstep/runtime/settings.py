@@ -149,6 +149,18 @@ class Settings(StrictModel, BaseSettings):
     http_connections_per_address: int = Field(default=500, ge=1)
     """The largest number of connections to the HTTP API from one address. Behind a proxy, all connections
     come from one address: raise it there."""
+    log_format: Literal["text", "json"] = "text"
+    """The format of the log of processes: lines for people, or one JSON object on each line."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that processes log. `info` has a line for each request, and for each end of an
+    execution."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """The port at which a worker serves its metrics and probes; 0 for a free one. None: it serves none. The
+    API and the gateway serve theirs at their own ports."""
+    metrics_host: str = "127.0.0.1"
+    """The address of that port; 0.0.0.0 for all interfaces."""
+    metrics_tenants: int = Field(default=50, ge=0, le=1000)
+    """How many tenants have a label of their own in metrics; others are counted as `other`. 0 names none."""
     auth: Literal["on", "off"] = "on"
     """Whether requests to the HTTP API have to be authenticated. With `off`, every client has full access."""
     auth_secret: str | None = Field(default=None, min_length=32)

@@ -26,6 +26,7 @@ from everstep.agent_domain.errors import EverstepError
 from everstep.runtime.codec import ENCODING, REFUSED_ENCODING, AesGcmCodec, PlainPayload
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
+from everstep.runtime.telemetry_setup import temporal_interceptors
 from everstep.runtime.temporal_threads import temporal_runtime
 from everstep.workflows import search_attributes
 from everstep.workflows.contracts import ExecutionInput
@@ -158,6 +159,7 @@ async def connect(settings: Settings) -> Client:
             data_converter=data_converter(settings.payload_key, accepts_plain=settings.accept_plain_payloads),
             keep_alive_config=KEEP_ALIVE,
             runtime=temporal_runtime(),
+            interceptors=temporal_interceptors(),
         )
     except ValueError as error:
         raise TemporalRefusal(f"TEMPORAL_ADDRESS is '{address}', which is not an address: {error}") from error

@@ -10,14 +10,22 @@ clients share one runtime that is ended at exit, while threads can still come an
 
 import atexit
 import gc
+import logging
 import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
-from temporalio.runtime import Runtime, TelemetryConfig
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+
+from everstep.runtime.embedded.free_ports import free_port
+
+log = logging.getLogger(__name__)
+
+PORT_ATTEMPTS: Final = 3
 
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=10)
 """How often a worker reports its slots to Temporal, where operators read them."""
@@ -32,6 +40,9 @@ class _SharedRuntime:
         self._runtime: Runtime | None = None
         self._pid = 0
         self._inherited: list[Runtime] = []
+        self.exports_metrics = False
+        self.metrics_port: int | None = None
+        """The port of the loopback interface at which the SDK serves its metrics."""
 
     def get(self) -> Runtime:
         """Return the runtime; a fork gets a new one, because threads are not copied."""
@@ -39,12 +50,30 @@ class _SharedRuntime:
             self._inherited.append(self._runtime)
             self._runtime = None
         if self._runtime is None:
-            self._runtime, self._pid = (
-                Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=HEARTBEAT_INTERVAL),
-                os.getpid(),
-            )
+            self._runtime, self._pid = self._create(), os.getpid()
             atexit.register(self.end)
         return self._runtime
+
+    def _create(self) -> Runtime:
+        self.metrics_port = None
+        if self.exports_metrics:
+            # The SDK does not say which port it got, so it gets a number. Another process may take it first.
+            for port in (free_port() for _ in range(PORT_ATTEMPTS)):
+                config = PrometheusConfig(
+                    bind_address=f"127.0.0.1:{port}",
+                    counters_total_suffix=True,
+                    unit_suffix=True,
+                    durations_as_seconds=True,
+                )
+                with suppress(RuntimeError, ValueError):
+                    runtime = Runtime(
+                        telemetry=TelemetryConfig(metrics=config),
+                        worker_heartbeat_interval=HEARTBEAT_INTERVAL,
+                    )
+                    self.metrics_port = port
+                    return runtime
+            log.warning("no port is free for the metrics of Temporal's SDK")
+        return Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=HEARTBEAT_INTERVAL)
 
     def end(self) -> None:
         """End the runtime's threads; if a client or a worker is referenced, wait until they are idle."""
@@ -64,6 +93,16 @@ _shared = _SharedRuntime()
 def temporal_runtime() -> Runtime:
     """Return the runtime of all clients in this process, for `Client.connect(runtime=...)`."""
     return _shared.get()
+
+
+def export_sdk_metrics() -> None:
+    """Let the SDK count, for the page of metrics of this process; call it before the first connection."""
+    _shared.exports_metrics = True
+
+
+def sdk_metrics_port() -> int | None:
+    """Return the port of the loopback interface at which the SDK serves its metrics, if it does."""
+    return _shared.metrics_port
 
 
 def foreign_threads() -> set[int]:

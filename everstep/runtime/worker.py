@@ -27,7 +27,9 @@ from everstep.client.signal_entry import SignalEntry
 from everstep.client.temporal_entry import TemporalEntry
 from everstep.runtime.secrets import disclosure_of
 from everstep.runtime.settings import Settings
+from everstep.runtime.telemetry_setup import workflow_spans
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
+from everstep.runtime.worker_telemetry import ActivityTelemetry
 from everstep.runtime.workflow_guard import WorkflowGuard
 from everstep.steps.attachments import Attachments
 from everstep.workflows.agent_execution import AgentExecution
@@ -97,7 +99,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
         workflows=[AgentExecution, ScheduledMessage],
         activities=[*activities, *answered, *scheduled],
         workflow_runner=ClosingRunner(UnsandboxedWorkflowRunner()),
-        interceptors=[WorkflowGuard()],
+        interceptors=[WorkflowGuard(), *workflow_spans(), ActivityTelemetry()],
         **_version(settings),
         # An activity waits for its tenant's place in a slot.
         max_concurrent_activities=settings.worker_activities * (1 + WAITING_PER_PLACE),

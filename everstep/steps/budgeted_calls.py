@@ -38,6 +38,7 @@ from everstep.agent_domain.storage.budget_ledger import (
     spending,
 )
 from everstep.agent_domain.values import json_text
+from everstep.telemetry.model_requests import respond_with_counts
 
 LOGGER = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class BudgetedCalls:
         """
         model, limited = await self._reserve(model, request)
         try:
-            response = await model.respond(limited, on_text)
+            response = await respond_with_counts(model, limited, on_text)
         except ModelError as error:
             usage: object = getattr(error, "usage", None)
             if isinstance(usage, Usage):

@@ -17,6 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.store.deadline_connection import ServerConnection, ServerLink
+from everstep.store.measured_pool import MeasuredPool
 
 STATEMENT_SECONDS = 15.0
 """The server's limit for a statement. The longest statement takes a fraction of it."""
@@ -97,6 +98,7 @@ def create_engine(
     engine = create_async_engine(
         database_url(url),
         connect_args=_connect_args(url, application_name, statement_timeout, lock_timeout, link),
+        poolclass=MeasuredPool,
         pool_size=pool_size,
         max_overflow=max_overflow,
         pool_timeout=pool_timeout,

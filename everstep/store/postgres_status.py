@@ -36,6 +36,7 @@ from everstep.store.postgres_writing import (
 from everstep.store.session_rows import launch_row
 from everstep.store.transaction import BoundStatement, QueryResult, Transaction
 from everstep.store.transcripts import RESULTS_FROM, TranscriptLine
+from everstep.telemetry.execution_ends import EndedExecution, record_end
 
 
 class PostgresStatus(PostgresWriter):
@@ -85,7 +86,10 @@ class PostgresStatus(PostgresWriter):
             *others, placed = answers[: len(asked)]
             self._push_after_commit(connection, ref, news, placed)
             launch = others[-1].first() if release else None
-            return Settled(bool(reads), launch_row(launch) if launch else None)
+        if settlement.status.is_terminal:
+            # Only now: the transaction is committed, and another settlement of the same end changes nothing.
+            record_end(_ended_execution(settlement, execution, standing.one()))
+        return Settled(bool(reads), launch_row(launch) if launch else None)
 
     def _queue_reads(self, execution: Row[Any]) -> list[BoundStatement]:
         """Return the reads of the queue of the execution's session; nothing where there are no sessions."""
@@ -114,6 +118,18 @@ class PostgresStatus(PostgresWriter):
                 (status_statements.KEEP_SNAPSHOT, execution_key(ref) | values), last=True
             )
             return kept.first() is not None
+
+
+def _ended_execution(settlement: Settlement, execution: Row[Any], totals: Row[Any]) -> EndedExecution:
+    return EndedExecution(
+        settlement.ref,
+        str(execution.plan.get("agent", "")),
+        str(settlement.status),
+        str(totals.stop_reason),
+        steps=totals.step_count,
+        tokens=totals.token_usage,
+        worked_seconds=totals.worked_seconds,
+    )
 
 
 async def _require_no_cancel(connection: Transaction, settlement: Settlement) -> None:

@@ -30,4 +30,5 @@ async def readyz(api: ApiDep, response: Response) -> ReadinessResponse:
 @routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(api: ApiDep) -> Response:
     """Export metrics in the text format of Prometheus."""
-    return Response(api.metrics.render(), media_type=CONTENT_TYPE)
+    page = await api.metrics_page() if api.metrics_page else api.metrics.render()
+    return Response(page, media_type=CONTENT_TYPE)

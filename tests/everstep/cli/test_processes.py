@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
+import httpx2
 import pytest
 
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -76,15 +77,29 @@ async def test_an_execution_without_a_worker_is_reported(
 async def test_a_worker_stops_on_a_signal(
     desk: CommandLine, nursery: Nursery, tmp_path: Path, number: signal.Signals
 ) -> None:
-    given = {**desk.environment, "EVERSTEP_TASK_QUEUE": "stops"}
+    """18.3.5: with a port, it serves metrics and probes under its own names."""
+    given = {**desk.environment, "EVERSTEP_TASK_QUEUE": "stops", "EVERSTEP_METRICS_PORT": "0"}
     worker = await start_without_buffer(nursery, "worker", log=tmp_path / "log", environment=given)
     await until("it works", lambda: "working on 'stops' for the agents" in worker.log.read_text())
+    (url,) = re.findall(r"^metrics at (\S+)/metrics$", worker.log.read_text(), re.MULTILINE)
+    async with httpx2.AsyncClient(base_url=url) as prometheus:
+        page = (await prometheus.get("/metrics")).text
+        assert 'everstep_activity_slots{state="free"}' in page
+        assert "temporal_worker_start_total{" in page
+        assert (await prometheus.get("/metrics", headers={"Host": "rebound.example"})).status_code == 403
+        await until("it is ready", lambda: is_ready(prometheus))
+        assert (await prometheus.get("/healthz")).json() == {"status": "ok"}
+        assert (await prometheus.get("/")).status_code == 404
     worker.signal(number)
 
     assert await worker.wait() == 0, worker.log.read_text()
     said = worker.log.read_text()
     assert "stopping; running model calls may finish" in said.splitlines()
     assert "Traceback" not in said
+
+
+async def is_ready(client: httpx2.AsyncClient) -> bool:
+    return (await client.get("/readyz")).json()["status"] == "ready"
 
 
 async def test_a_worker_that_cannot_start_says_why(

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from everstep.http_api.metrics import Metrics
 from tests.everstep.http_api.house import ApiCaller, MakeCaller, assert_problem
 
 
@@ -89,9 +88,3 @@ async def test_the_period_may_be_far_in_the_past_or_future(ann: ApiCaller) -> No
     far = await ann.get("/agent/usage", until="0001-01-01T00:00:00Z")
 
     assert far["until"] == "2000-01-01T00:00:00.000000Z"
-
-
-def test_repairs_are_counted() -> None:
-    text = Metrics(lambda: {"launched": 2}).render().decode()
-
-    assert 'everstep_repairs_total{repair="launched"} 2.0' in text

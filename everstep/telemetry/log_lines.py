@@ -1,0 +1,100 @@
+"""Lines of the log: text, or one JSON object each, with the ids of the execution and of the trace.
+
+Code that works for an execution needs not name it: its ids are on each line that it logs. Exceptions are
+logged with their stack traces; texts of conversations are not logged.
+"""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from everstep.telemetry.scope import current_execution
+from everstep.telemetry.tracing import exporter
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+_TEMPORAL: Final = ("temporal_activity", "temporal_workflow")
+"""What Temporal's loggers add: workflow ids contain the ids of executions, which are on the line anyway."""
+
+
+def configure_logs(form: LogFormat, level: LogLevel, *, is_quiet: bool = False) -> None:
+    """Write the log of this process to standard error.
+
+    Args:
+        form: The format of lines.
+        level: The lowest level of Everstep's own lines; others are logged from `warning` on.
+        is_quiet: Whether to leave out what went well, but for ends of executions.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    lowest = logging.getLevelNamesMapping()[level.upper()]
+    own = logging.getLogger("everstep")
+    own.setLevel(max(lowest, logging.WARNING) if is_quiet else lowest)
+    logging.getLogger("everstep.telemetry.execution_ends").setLevel(lowest)
+
+
+def context_fields() -> dict[str, str]:
+    """Return the ids of the execution that the current task works for, and of its trace."""
+    fields: dict[str, str] = {}
+    if ref := current_execution():
+        fields["execution_id"] = str(ref.execution_id)
+        if ref.session_id:
+            fields["session_id"] = str(ref.session_id)
+        fields["tenant_id"] = ref.tenant_id
+    to = exporter()
+    if to and (traceparent := to.traceparent()):
+        _, fields["trace_id"], fields["span_id"], _ = traceparent.split("-")
+    return fields
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object on each line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **context_fields(),
+            **_extra_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps({name: value for name, value in line.items() if value is not None}, default=str)
+
+
+class TextLines(logging.Formatter):
+    """A line for people, with the ids at its end."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
+        """Return the line without its stack trace; it stays one line."""
+        named = {name: getattr(record, name, None) for name in ("session_id", "tenant_id")}
+        ids = [
+            f"{name}={value}"
+            for name, value in (context_fields() or named).items()
+            if value and not (name == "execution_id" and value in record.message)
+        ]
+        return " ".join([super().formatMessage(record), *ids]).replace("\n", "\\n")
+
+
+def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(record).items()
+        if name not in _OWN_FIELDS and name not in _TEMPORAL and not name.startswith("_")
+    }

@@ -1,0 +1,82 @@
+"""Lines of the log."""
+
+import json
+import logging
+from uuid import uuid4
+
+import pytest
+
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.telemetry.execution_ends import EndedExecution, record_end
+from everstep.telemetry.log_lines import JsonLines, TextLines
+from everstep.telemetry.scope import working_for
+
+REF = ExecutionRef(uuid4(), "acme", uuid4())
+
+
+def a_record(text: str = "it is %s", *arguments: object, **more: object) -> logging.LogRecord:
+    return logging.getLogger("everstep.test").makeRecord(
+        "everstep.test", logging.WARNING, "file", 1, text, arguments or ("so",), None, extra=more
+    )
+
+
+def test_a_line_of_json_has_level_time_and_the_execution() -> None:
+    """18.3.10"""
+    with working_for(REF):
+        line = json.loads(JsonLines().format(a_record(agent="clerk", user_id=None)))
+
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "warning",
+        "logger": "everstep.test",
+        "message": "it is so",
+        "execution_id": str(REF.execution_id),
+        "session_id": str(REF.session_id),
+        "tenant_id": "acme",
+        "agent": "clerk",
+    }
+
+
+def test_a_line_of_json_has_the_stack_trace_of_an_exception_and_stays_one_line() -> None:
+    record = a_record("two\nlines%s", "")
+    error = ValueError("wrong")
+    record.exc_info = (ValueError, error, None)
+
+    written = JsonLines().format(record)
+
+    assert "\n" not in written
+    assert "ValueError: wrong" in json.loads(written)["exception"]
+
+
+def test_a_line_of_text_ends_with_the_ids() -> None:
+    """18.3.10"""
+    assert TextLines().format(a_record()).endswith("WARNING everstep.test: it is so")
+    with working_for(REF):
+        assert (
+            TextLines()
+            .format(a_record())
+            .endswith(f"it is so execution_id={REF.execution_id} session_id={REF.session_id} tenant_id=acme")
+        )
+        named = TextLines().format(a_record("execution %s ended", REF.execution_id))
+        assert named.count(str(REF.execution_id)) == 1
+
+
+def test_a_line_break_in_a_value_does_not_begin_another_line() -> None:
+    ref = ExecutionRef(uuid4(), "acme\nERROR forged")
+
+    with working_for(ref):
+        assert "\n" not in TextLines().format(a_record("by %s", "a\nb"))
+
+
+def test_the_end_of_an_execution_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """18.3.10"""
+    ended = EndedExecution(REF, "clerk", "failed", "error", steps=2, tokens=30, worked_seconds=1.5)
+
+    with caplog.at_level(logging.INFO, "everstep.telemetry"):
+        record_end(ended)
+
+    (record,) = caplog.records
+    assert record.message == (
+        f"execution {REF.execution_id} of clerk is failed: error, 2 steps, 30 tokens, 1.5 s"
+    )
+    assert json.loads(JsonLines().format(record))["stop_reason"] == "error"
