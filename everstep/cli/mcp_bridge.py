@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -21,6 +22,9 @@ from everstep.runtime.settings import Settings
 PATH = "/mcp"
 TIMEOUT = httpx2.Timeout(60, connect=5)
 """The API sends something every 15 seconds."""
+
+FIRST_PATIENCE_SECONDS = 20.0
+"""Seconds for which the first requests of a host are repeated: it may start this command with the API."""
 
 OnNotification = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -70,12 +74,13 @@ class McpForwarder:
         """
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params or {}}
         headers = _headers(method, params or {}, protocol_version)
-        deadline, is_waiting = monotonic() + PATIENCE_SECONDS, False
+        patience = PATIENCE_SECONDS if self.remote.has_answered else FIRST_PATIENCE_SECONDS
+        deadline, is_waiting = monotonic() + patience, False
         for wait in retry_waits():
             try:
                 result = await self._exchange(message, headers, on_notification)
             except _Outage as error:
-                if not self.remote.has_answered or monotonic() + wait > deadline:
+                if monotonic() + wait > deadline:
                     raise JsonRpcFailure({"code": -32603, "message": str(error)}) from None
                 if not is_waiting:
                     self.remote.report(f"{error}; trying again")
@@ -168,6 +173,8 @@ async def mcp(settings: Settings, url: str | None, token: str | None) -> None:
         from mcp.server.stdio import stdio_server  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError:
         raise InvalidInput("the MCP SDK is missing; install it with: pip install 'everstep[mcp]'") from None
+    # The thread that reads stdin cannot be cancelled, and there is nothing to close.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     async with open_remote(settings, url, token) as remote, stdio_server() as (reading, writing):
         server = _build_server(McpForwarder(remote))
         await server.run(reading, writing, server.create_initialization_options())

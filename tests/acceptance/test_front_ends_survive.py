@@ -1,7 +1,7 @@
-"""Front ends with AG-UI see whole stories, each event once, while everything behind them is killed.
+"""Front ends with AG-UI and hosts of MCP see whole stories while everything behind them is killed.
 
 The API and the worker are killed at random, connections are cut, and attempts of the model break off. The
-unmodified client verifies every event.
+unmodified client of AG-UI verifies that every event arrives once.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from mcp.client.client import Client as McpClient
+from mcp.client.stdio import StdioServerParameters
 
 from everstep.http_api.api_keys import create_key
 from everstep.store.keys import PostgresKeys
@@ -124,3 +126,45 @@ async def compare(front: Front, reader: AgUiClient, seen: Any, where: str) -> No
         if message["role"] in {"assistant", "tool"} and message.get("content")
     ]
     assert sorted(shown) == sorted(stored), where
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_hosts_get_each_result_once_while_processes_are_killed(
+    installation: Installation, programs: Path, tmp_path: Path
+) -> None:
+    """17.6.2, 17.6.7: `everstep mcp` repeats the calls of its host, and no execution starts twice."""
+    dice = Random(int(os.environ.get("EVERSTEP_CHAOS_SEED", "1")))  # noqa: S311 -- no secret
+    done: list[str] = []
+    async with open_front(installation, tmp_path) as front, open_relay(front.port) as relay:
+        running = {"api": await front.api(), "worker": await front.process("worker", says="working on")}
+        arguments = ["mcp", "--url", f"http://127.0.0.1:{relay.port}", "--token", front.key]
+        server = StdioServerParameters(command=str(programs / "everstep"), args=arguments)
+        hosts = [asyncio.create_task(tell_stories(server)) for _ in range(READERS)]
+        while not all(host.done() for host in hosts):
+            done.append(await disturb(front, relay, dice, running))
+            await asyncio.wait(hosts, timeout=dice.uniform(0.5, 2.5))
+        runs = [run for host in hosts for run in host.result()]
+        headers = {"Authorization": f"Bearer {front.key}"}
+        async with httpx2.AsyncClient(base_url=front.url, headers=headers, timeout=30) as http:
+            stored = (await http.get("/agent/executions", params={"limit": 200})).json()["items"]
+    assert {run["execution_id"]: run["response"] for run in runs} == {
+        execution["id"]: execution["output"]["response"] for execution in stored
+    }
+    assert len(runs) == READERS * ROUNDS
+    disturbances = ", ".join(f"{done.count(what)} {what}" for what in sorted({*done}))
+    logging.getLogger(__name__).warning("%d runs over MCP, disturbed by %s", len(runs), disturbances)
+
+
+async def tell_stories(server: StdioServerParameters) -> list[Any]:
+    """The runs of a host, one after the other."""
+    runs: list[Any] = []
+    async with McpClient(server) as host:
+        for number in range(ROUNDS):
+            message = {"agent": "teller", "message": f"Story {4 * number + 1}"}
+            run = (await host.call_tool("start", message)).structured_content
+            while run is not None and not run["is_over"]:
+                named = {"execution_id": run["execution_id"]}
+                run = (await host.call_tool("result", named)).structured_content
+            runs.append(run)
+    return runs

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import runpy
+import signal
 import socket
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator
@@ -134,6 +135,19 @@ async def test_refusals_and_malformed_lines_are_errors_on_stdout_and_nothing_els
     assert [reply["jsonrpc"] for reply in replies] == ["2.0"] * len(replies)
     (refused,) = (reply for reply in replies if reply["id"] == 7)
     assert "token" in refused["error"]["message"]
+
+
+async def test_an_interrupt_ends_it(programs: Path, url: str, ann: ApiCaller) -> None:
+    """17.6.7: also while it waits for its host."""
+    command = (str(programs / "everstep"), "mcp", "--url", url, "--token", token_of(ann))
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+    async with asyncio.timeout(60):
+        await process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == -signal.SIGINT
 
 
 async def test_the_example_of_a_host_answers_and_approves(
