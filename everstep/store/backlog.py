@@ -1,13 +1,21 @@
 """What waits in an installation, for metrics: open requests to people, and executions that have not begun."""
 
-from sqlalchemy import func, select
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.overview import Backlog
-from everstep.agent_domain.storage.requests import RequestState
+from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.errors import error_translation
-from everstep.store.tables import executions, requests
+
+# Constants, not parameters: only then the planner knows that the partial indexes apply.
+_ASKED = text("""
+    SELECT kind, count(*) AS requests, extract(epoch FROM now() - min(created_at)) AS seconds
+      FROM agent_requests WHERE state = 'open' GROUP BY kind
+""")
+_PENDING = text(f"""
+    SELECT tenant_id, count(*) AS executions
+      FROM agent_executions WHERE status {IS_UNDER_WAY} AND status = 'pending' GROUP BY tenant_id
+""")  # noqa: S608 -- constants only
 
 
 class PostgresBacklog:
@@ -22,18 +30,11 @@ class PostgresBacklog:
         Raises:
             StoreUnavailable: The database cannot be read now.
         """
-        age = func.extract("epoch", func.now() - func.min(requests.c.created_at))
-        is_open = requests.c.state == str(RequestState.OPEN)
-        asked = select(requests.c.kind, func.count(), age).where(is_open).group_by(requests.c.kind)
-        is_pending = executions.c.status == str(ExecutionStatus.PENDING)
-        queued = (
-            select(executions.c.tenant_id, func.count()).where(is_pending).group_by(executions.c.tenant_id)
-        )
         with error_translation(self.engine.url):
             async with self.engine.connect() as connection:
-                open_requests = (await connection.execute(asked)).all()
-                pending = (await connection.execute(queued)).all()
+                asked = (await connection.execute(_ASKED)).all()
+                pending = (await connection.execute(_PENDING)).all()
         return Backlog(
-            {kind: (count, float(seconds)) for kind, count, seconds in open_requests},
-            {row.tenant_id: row[1] for row in pending},
+            {row.kind: (row.requests, float(row.seconds)) for row in asked},
+            {row.tenant_id: row.executions for row in pending},
         )

@@ -1,15 +1,13 @@
 """What waits in an installation, in PostgreSQL, and the metrics of ends and of connections."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 
-import pytest_asyncio
 from sqlalchemy import text
 
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.store.backlog import PostgresBacklog
 from everstep.store.engine import create_engine
-from everstep.store.sessions import PostgresSessions
+from everstep.store.postgres import PostgresStore
 from everstep.telemetry import metrics
 from tests.everstep.store.store_words import (
     a_call,
@@ -21,22 +19,15 @@ from tests.everstep.store.store_words import (
 )
 
 
-@pytest_asyncio.fixture
-async def store(database: str) -> AsyncGenerator[PostgresSessions]:
-    engine = create_engine(database)
-    yield PostgresSessions(engine)
-    await engine.dispose()
-
-
-async def test_pending_executions_and_open_requests_are_counted(store: PostgresSessions) -> None:
+async def test_pending_executions_and_open_requests_are_counted(postgres: PostgresStore) -> None:
     """18.3.1"""
-    await accept_execution(store)
-    await accept_execution(store, tenant="other")
-    waiting = await accept_execution(store)
-    await store.begin_step(a_step_start(waiting, 1))
-    await store.record_reply(a_reply(waiting, "May I?", a_call(), needs=CallNeed.APPROVAL))
+    await accept_execution(postgres)
+    await accept_execution(postgres, tenant="other")
+    waiting = await accept_execution(postgres)
+    await postgres.begin_step(a_step_start(waiting, 1))
+    await postgres.record_reply(a_reply(waiting, "May I?", a_call(), needs=CallNeed.APPROVAL))
 
-    found = await PostgresBacklog(store.engine).read()
+    found = await PostgresBacklog(postgres.engine).read()
 
     assert dict(found.pending) == {"acme": 1, "other": 1}
     ((count, age),) = found.open_requests.values()
@@ -44,14 +35,14 @@ async def test_pending_executions_and_open_requests_are_counted(store: PostgresS
     assert 0 <= age < 60
 
 
-async def test_an_end_is_counted_once(store: PostgresSessions) -> None:
+async def test_an_end_is_counted_once(postgres: PostgresStore) -> None:
     """18.3.2"""
-    ended = await accept_execution(store)
-    await run_step(store, ended)
+    ended = await accept_execution(postgres)
+    await run_step(postgres, ended)
     before = sum(metrics.EXECUTIONS.values.values())
 
-    await end_execution(store, ended)
-    await end_execution(store, ended)
+    await end_execution(postgres, ended)
+    await end_execution(postgres, ended)
 
     assert sum(metrics.EXECUTIONS.values.values()) == before + 1
 

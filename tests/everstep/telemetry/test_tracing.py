@@ -1,10 +1,10 @@
 """Spans of models and tools by the semantic conventions, and what they do not contain."""
 
+import ast
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Generator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -24,13 +24,20 @@ from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
+from everstep.broadcast_gateway.hub import Hub
+from everstep.broadcast_gateway.metrics import GatewayMetrics
+from everstep.broadcast_gateway.subscriptions import Viewer
+from everstep.broadcast_gateway.wires.websocket import NATIVE
 from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import open_telemetry
 from everstep.telemetry import genai, tracing
 from everstep.telemetry.model_requests import ModelTarget, observe_request
 from everstep.telemetry.otel import OpenTelemetryExporter, RareLines, WithoutTexts
 from everstep.telemetry.scope import working_for
+from tests.broadcast_gateway.gateways import Table
+from tests.broadcast_gateway.writers import SESSION
 
+ROOT = Path(__file__).parents[3]
 REF = ExecutionRef(uuid4(), "acme", uuid4())
 REQUEST = InferenceRequest.compile((user("my key is hunter22"),), CachedContext())
 TARGET = ModelTarget("fast", "gpt", "openai_chat", "https://llm.example:8443/v1")
@@ -208,20 +215,46 @@ def test_a_collector_that_is_away_is_one_line_a_minute() -> None:
     assert written == [True, False, False, True, False]
 
 
-OFF = """
-import sys
-import everstep.cli.processes, everstep.cli.http, everstep.cli.gateway, everstep.runtime.worker
-print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))])
-"""
+EXPORTING = {"everstep/telemetry/otel.py", "everstep/runtime/otlp.py", "everstep/runtime/workflow_spans.py"}
+"""The modules that need the extra."""
 
 
-def test_the_sdk_is_not_imported_without_an_endpoint() -> None:
-    """18.3.11"""
-    done = subprocess.run(  # noqa: S603 -- this interpreter
-        [sys.executable, "-c", OFF], capture_output=True, text=True, check=True
-    )
+def top_imports(path: Path) -> set[str]:
+    """What a module imports when it is imported itself."""
+    names = set[str]()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+    return names
 
-    assert done.stdout.strip() == "[]"
+
+def test_the_sdk_is_imported_only_where_an_endpoint_is_set() -> None:
+    """18.3.11: by modules that others import inside of functions."""
+    own = {f"{name.removesuffix('.py').replace('/', '.')}" for name in EXPORTING}
+    for package in ("everstep", "activities", "agent_domain", "broadcast_gateway", "workflows"):
+        for path in (ROOT / package).rglob("*.py"):
+            imported = top_imports(path)
+            if str(path.relative_to(ROOT)) not in EXPORTING:
+                assert not [each for each in imported if each.startswith("opentelemetry")], path
+                assert not [each for each in imported if each.startswith("temporalio.contrib.open")], path
+                assert not imported & own, path
+
+
+async def test_a_viewer_that_subscribes_continues_its_trace(
+    exporter: OpenTelemetryExporter, spans: InMemorySpanExporter
+) -> None:
+    """18.3.6"""
+    del exporter
+    hub, viewer = Hub(Table(), GatewayMetrics()), Viewer(lambda _: None, lambda _: None)
+    viewer.traceparent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+
+    await hub.join(viewer, "a channel", SESSION, is_session=True, wire=lambda _: NATIVE)
+
+    (span,) = [each for each in spans.get_finished_spans() if each.name == "everstep.gateway.subscribe"]
+    assert span.parent
+    assert (span.parent.trace_id, span.parent.span_id) == (int("ab" * 16, 16), int("cd" * 8, 16))
 
 
 @pytest.mark.parametrize(
