@@ -165,6 +165,7 @@ class InferenceRunner:
             activity.logger.warning("step %s: %s (ref %s)", request.number, error.message, error.ref)
         if not is_started.is_set():
             reply = replace(reply, begins=begin, events=begin.events(started))
+        reply = replace(reply, first_text_seconds=live.first_text_seconds)
         if budgeted:
             reply = replace(reply, spending=budgeted.spending())
         facts = await write_with_retry(partial(self.store.record_reply, reply))
@@ -269,6 +270,7 @@ class InferenceRunner:
         async def infer(state: AgentState) -> Reply:
             if contents:
                 state = state.with_messages(with_contents(state.messages, contents))
+            live.on_request()
             async with text.checkpoints():
                 if budgeted:
                     return await budgeted.infer(driver, state, text.add_text)

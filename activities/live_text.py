@@ -11,6 +11,7 @@ that moment are sent to the bus.
 import asyncio
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from time import monotonic
 from uuid import UUID
 
 from temporalio import activity
@@ -36,6 +37,9 @@ class LiveText:
         self._cut = self._next_index = 0
         self._timer: asyncio.TimerHandle | None = None
         self._text = ""
+        self._asked_at = monotonic()
+        self.first_text_seconds: float | None = None
+        """From the request to the model until its first text."""
         self.has_started = False
 
     def on_start(self, started: BegunStep) -> None:
@@ -46,8 +50,14 @@ class LiveText:
         self.has_started = True
         self._publish_due()
 
+    def on_request(self) -> None:
+        """Measure from now on: the model is asked."""
+        self._asked_at = monotonic()
+
     def add_text(self, content: str) -> None:
         """Add text from the model."""
+        if content and self.first_text_seconds is None:
+            self.first_text_seconds = round(monotonic() - self._asked_at, 6)
         self._text += content
         if self._is_public:
             self._cutter.feed(content)

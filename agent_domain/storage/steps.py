@@ -265,6 +265,8 @@ class RecordReply:
     """The additions of hooks before the model call."""
     spending: BudgetSpending | None = None
     """What replaces the reservation of the model call; None without one."""
+    first_text_seconds: float | None = None
+    """From the request to the model until its first text; None without text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,8 @@ class StepRow:
     """The attempts at its model call that failed in transport."""
     message_keys: tuple[str, ...] = ()
     """The keys of the messages to the running execution that it received."""
+    first_text_seconds: float | None = None
+    """From the request to the model until its first text; None without text, and in earlier releases."""
 
     @property
     def inner_usage(self) -> Usage:

@@ -40,6 +40,7 @@ class UsageGroup(StrEnum):
     MODEL = "model"
     DAY = "day"
     """The day in UTC on which they began."""
+    TENANT = "tenant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,36 @@ class UsageAccount:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """How long something took: half of all times are up to `p50`, 95 of 100 up to `p95`, in seconds."""
+
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyAccount:
+    """The latency of the steps of a group."""
+
+    name: str | None
+    """As in `UsageAccount`."""
+    steps: int
+    """How many steps have ended without waiting for people."""
+    first_text: Percentiles | None
+    """From the request to the model until its first text; None if no step has text."""
+    step: Percentiles | None
+    """From the start of a step to its end, with its calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyReport:
+    """The latency of all steps, and of each group."""
+
+    total: LatencyAccount
+    groups: Sequence[LatencyAccount]
+
+
 def total_cost(accounts: Iterable[UsageAccount]) -> Decimal | None:
     """What all of them cost, in US dollars; None if the cost of a part is unknown."""
     total: Decimal | None = NO_COST
@@ -101,7 +132,23 @@ class UsageReportStore(Protocol):
     """Sums up usage."""
 
     async def accounts(
-        self, scope: Scope, time_range: TimeRange, group: UsageGroup = UsageGroup.AGENT
+        self,
+        scope: Scope,
+        time_range: TimeRange,
+        group: UsageGroup = UsageGroup.AGENT,
+        *,
+        every_tenant: bool = False,
     ) -> Sequence[UsageAccount]:
-        """The consumption of each group in a time range, by name."""
+        """The consumption of each group in a time range, by name; of the scope, or of all tenants."""
+        ...
+
+    async def latencies(
+        self,
+        scope: Scope,
+        time_range: TimeRange,
+        group: UsageGroup = UsageGroup.AGENT,
+        *,
+        every_tenant: bool = False,
+    ) -> LatencyReport:
+        """The latency of the steps of executions that began in a time range."""
         ...

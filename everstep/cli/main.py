@@ -57,7 +57,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "Print the ledgers of executions, for audits, as lines of JSON.",
         ),
         "audit": ("ledger_commands:audit", "Check that the record of an execution was not changed."),
-        "usage": ("reports:usage", "Show tokens and costs by agent, user, model or day."),
+        "usage": ("reports:usage", "Show tokens, costs and latency by agent, user, model or day."),
         "follow": ("run:follow", "Print the steps of an execution as they happen."),
     },
     "Act on an execution": {

@@ -4,13 +4,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, Select, case, cast, func, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Row,
+    Select,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.usage import NO_COST
 from everstep.agent_domain.storage.usage_report import (
+    LatencyAccount,
+    LatencyReport,
+    Percentiles,
     TimeRange,
     UsageAccount,
     UsageGroup,
@@ -19,13 +36,14 @@ from everstep.agent_domain.storage.usage_report import (
 )
 from everstep.store.cost_tables import model_usage, session_usage
 from everstep.store.errors import error_translation
-from everstep.store.tables import executions, sessions
+from everstep.store.tables import executions, requests, sessions, steps, tool_calls
 
 _NAMES: Mapping[UsageGroup, ColumnElement[Any]] = {
     UsageGroup.AGENT: executions.c.agent_type,
     UsageGroup.USER: executions.c.user_id,
     UsageGroup.DAY: func.to_char(func.timezone("UTC", executions.c.created_at), "YYYY-MM-DD"),
     UsageGroup.MODEL: func.nullif(model_usage.c.model, ""),
+    UsageGroup.TENANT: executions.c.tenant_id,
 }
 
 
@@ -72,6 +90,7 @@ _OWN_NAMES: Mapping[UsageGroup, ColumnElement[Any]] = {
     UsageGroup.USER: sessions.c.user_id,
     UsageGroup.DAY: func.to_char(func.timezone("UTC", _OWN.created_at), "YYYY-MM-DD"),
     UsageGroup.MODEL: func.nullif(_OWN.model, ""),
+    UsageGroup.TENANT: _OWN.tenant_id,
 }
 
 
@@ -82,20 +101,42 @@ class PostgresAccounts:
         self.engine = engine
 
     async def accounts(
-        self, scope: Scope, time_range: TimeRange, group: UsageGroup = UsageGroup.AGENT
+        self,
+        scope: Scope,
+        time_range: TimeRange,
+        group: UsageGroup = UsageGroup.AGENT,
+        *,
+        every_tenant: bool = False,
     ) -> Sequence[UsageAccount]:
-        """Return the usage of each group within a time range."""
+        """Return the usage of each group within a time range, of the scope or of all tenants."""
+        whose = None if every_tenant else scope
         if group is not UsageGroup.MODEL:
-            return await self._fetch(scope, time_range, group, _grouped(scope, time_range, group))
-        by_model = _grouped(scope, time_range, group).join_from(
+            return await self._fetch(whose, time_range, group, _grouped(whose, time_range, group))
+        by_model = _grouped(whose, time_range, group).join_from(
             executions, model_usage, model_usage.c.execution_id == executions.c.id
         )
         agents = UsageGroup.AGENT
-        by_agent = await self._fetch(scope, time_range, agents, _grouped(scope, time_range, agents))
-        return _with_remainder(await self._fetch(scope, time_range, group, by_model), by_agent)
+        by_agent = await self._fetch(whose, time_range, agents, _grouped(whose, time_range, agents))
+        return _with_remainder(await self._fetch(whose, time_range, group, by_model), by_agent)
+
+    async def latencies(
+        self,
+        scope: Scope,
+        time_range: TimeRange,
+        group: UsageGroup = UsageGroup.AGENT,
+        *,
+        every_tenant: bool = False,
+    ) -> LatencyReport:
+        """Return the latency of the steps within a time range, in all and of each group."""
+        wanted = _latencies(None if every_tenant else scope, time_range, group)
+        with error_translation(self.engine.url):
+            async with self.engine.connect() as connection:
+                found = (await connection.execute(wanted)).all()
+        total = next((_latency(row) for row in found if row.is_total), LatencyAccount(None, 0, None, None))
+        return LatencyReport(total, [_latency(row) for row in found if not row.is_total])
 
     async def _fetch(
-        self, scope: Scope, time_range: TimeRange, group: UsageGroup, wanted: Select[Any]
+        self, scope: Scope | None, time_range: TimeRange, group: UsageGroup, wanted: Select[Any]
     ) -> list[UsageAccount]:
         """Return the usage of executions, and of the sessions themselves."""
         with error_translation(self.engine.url):
@@ -105,7 +146,44 @@ class PostgresAccounts:
                 return merge_accounts([*accounts, *(UsageAccount(*row) for row in own)])
 
 
-def _own_usage(scope: Scope, time_range: TimeRange, group: UsageGroup) -> Select[Any]:
+_FRACTIONS: ColumnElement[Any] = literal_column("ARRAY[0.5, 0.95]")
+_STEP_SECONDS = func.extract("epoch", steps.c.completed_at - steps.c.started_at)
+_MODEL = func.nullif(steps.c.response["model"].as_string(), "")
+_WAITED = (
+    select(1)
+    .select_from(requests.join(tool_calls))
+    .where(requests.c.execution_id == steps.c.execution_id, tool_calls.c.step == steps.c.number)
+)
+
+
+def _latencies(scope: Scope | None, time_range: TimeRange, group: UsageGroup) -> Select[Any]:
+    """Select the percentiles of steps that did not wait for people, in all and of each group."""
+    name = _MODEL if group is UsageGroup.MODEL else _NAMES[group]
+    named = (
+        _of_executions(select(name.label("name")), scope, time_range)
+        .add_columns(steps.c.first_text_seconds, _STEP_SECONDS.label("step_seconds"))
+        .join_from(executions, steps, steps.c.execution_id == executions.c.id)
+        .where(steps.c.completed_at.is_not(None), ~exists(_WAITED))
+        .subquery("timed")
+    )
+    percentiles = (
+        func.percentile_cont(_FRACTIONS).within_group(each)
+        for each in (named.c.first_text_seconds, named.c.step_seconds)
+    )
+    is_total = func.grouping(named.c.name) == 1
+    columns = (named.c.name, is_total.label("is_total"), func.count().label("steps"))
+    wanted = select(*columns, *(each.label(f"of_{at}") for at, each in enumerate(percentiles)))
+    return wanted.group_by(func.grouping_sets(tuple_(named.c.name), tuple_())).order_by(named.c.name)
+
+
+def _latency(row: Row[Any]) -> LatencyAccount:
+    def percentiles(values: Sequence[Any] | None) -> Percentiles | None:
+        return None if values is None else Percentiles(*map(float, values))
+
+    return LatencyAccount(row.name, row.steps, percentiles(row.of_0), percentiles(row.of_1))
+
+
+def _own_usage(scope: Scope | None, time_range: TimeRange, group: UsageGroup) -> Select[Any]:
     """Select what sessions used apart from their executions."""
     name = _OWN_NAMES[group]
     cached = _OWN.cache_write + _OWN.cache_read
@@ -116,21 +194,28 @@ def _own_usage(scope: Scope, time_range: TimeRange, group: UsageGroup) -> Select
         *_costs(_OWN),
     )
     wanted = select(name, *counted).join_from(session_usage, sessions, sessions.c.id == _OWN.session_id)
-    wanted = wanted.where(_OWN.tenant_id == scope.tenant_id)
-    if scope.user_id is not None:
+    if scope is not None:
+        wanted = wanted.where(_OWN.tenant_id == scope.tenant_id)
+    if scope is not None and scope.user_id is not None:
         wanted = wanted.where(sessions.c.user_id == scope.user_id)
     within = wanted.where(_OWN.created_at >= time_range.since, _OWN.created_at < time_range.until)
     return within.group_by(name)
 
 
-def _grouped(scope: Scope, time_range: TimeRange, group: UsageGroup) -> Select[Any]:
-    name, created = _NAMES[group], executions.c.created_at
+def _grouped(scope: Scope | None, time_range: TimeRange, group: UsageGroup) -> Select[Any]:
+    name = _NAMES[group]
     counted = _COUNTED_BY_MODEL if group is UsageGroup.MODEL else _COUNTED
-    wanted = select(name, *counted).where(executions.c.tenant_id == scope.tenant_id)
-    if scope.user_id is not None:
+    return _of_executions(select(name, *counted), scope, time_range).group_by(name)
+
+
+def _of_executions(wanted: Select[Any], scope: Scope | None, time_range: TimeRange) -> Select[Any]:
+    """Filter by the executions of a scope, or of all tenants, that began in a time range."""
+    created = executions.c.created_at
+    if scope is not None:
+        wanted = wanted.where(executions.c.tenant_id == scope.tenant_id)
+    if scope is not None and scope.user_id is not None:
         wanted = wanted.where(executions.c.user_id == scope.user_id)
-    within = wanted.where(created >= time_range.since, created < time_range.until)
-    return within.group_by(name)
+    return wanted.where(created >= time_range.since, created < time_range.until)
 
 
 def _with_remainder(models: list[UsageAccount], agents: list[UsageAccount]) -> list[UsageAccount]:

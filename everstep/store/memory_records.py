@@ -55,6 +55,7 @@ class MemoryStep:
     completed_at: datetime | None = None
     processed: FrozenDict | None = None
     wait: RetryWait | None = None
+    first_text_seconds: float | None = None
 
 
 def processing_usage(step: MemoryStep) -> Usage:

@@ -196,6 +196,7 @@ class MemorySteps(MemoryBudgets):
         step = execution.steps.setdefault(reply.number, MemoryStep(now, reply.attempt))
         step.attempt, step.facts, step.response = reply.attempt, facts, response
         step.errors, step.partial_text, step.next_index, step.after_seq = errors, "", None, None
+        step.first_text_seconds = reply.first_text_seconds
         execution.add_lines(reply.number, lines)
         for number, line in added:
             execution.add_lines(number, [line])
@@ -367,6 +368,7 @@ def _step_row(execution: MemoryExecution, number: int) -> StepRow:
         processing_usage=processing_usage(step),
         failed_attempts=tuple(sorted(step.failed_attempts)),
         message_keys=tuple(key for key, each in execution.steering.items() if each.heard_at == number),
+        first_text_seconds=step.first_text_seconds,
     )
 
 

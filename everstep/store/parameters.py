@@ -88,6 +88,7 @@ def reply_values(reply: RecordReply) -> dict[str, Any]:
         "facts": bodies.dump_facts(reply.facts),
         "response": encode(reply.response, "the response"),
         "errors": bodies.dump_errors(reply.errors),
+        "first_text_seconds": reply.first_text_seconds,
         "settled": settled,
         **usage_values(reply.facts.usage, _answering_model(reply)),
         "step_count": reply.number if reply.facts.is_complete else reply.number - 1,

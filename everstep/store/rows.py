@@ -266,6 +266,7 @@ def step_row(
         processing_usage=bodies.sum_usage([row.processing_usage] if row.processing_usage else ()),
         failed_attempts=tuple(row.failed_attempts),
         message_keys=tuple(each.key for each in heard),
+        first_text_seconds=row.first_text_seconds,
     )
 
 

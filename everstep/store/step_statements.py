@@ -178,13 +178,15 @@ _RECORD_REPLY = f"""
          WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
            AND NOT EXISTS (SELECT 1 FROM known)
     ), step AS (
-        INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, response, errors)
+        INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, response, errors,
+                                 first_text_seconds)
         SELECT :execution_id, :tenant_id, :number, :attempt, CAST(:facts AS json), CAST(:response AS json),
-               CAST(:errors AS json)
+               CAST(:errors AS json), CAST(:first_text_seconds AS double precision)
           FROM fresh
             ON CONFLICT (execution_id, number) DO UPDATE
            SET attempt = excluded.attempt, facts = excluded.facts, response = excluded.response,
-               errors = excluded.errors, partial_text = '', next_index = NULL, after_seq = NULL
+               errors = excluded.errors, first_text_seconds = excluded.first_text_seconds,
+               partial_text = '', next_index = NULL, after_seq = NULL
     ), said AS (
         {APPEND_FRESH_LINES}
     ), called AS (
@@ -317,7 +319,7 @@ CONTINUED_INPUT = text("""
 
 _STEPS = """
     SELECT number, attempt, failed_attempts, facts, errors, outcome, partial_text, next_index, after_seq,
-           wait, started_at, completed_at,
+           wait, started_at, completed_at, first_text_seconds,
            -- The time of a processor that raised is counted in the failure step.
            CASE WHEN processed -> 'raised' IS NULL
                 THEN CAST(processed -> 'facts' ->> 'seconds' AS double precision) END AS processing_seconds,

@@ -42,6 +42,7 @@ from everstep.store import (
     feedback_tables,
     key_tables,
     ledger_tables,
+    schedule_tables,
 )
 from everstep.store.columns import (
     IS_UNDER_WAY,
@@ -61,7 +62,10 @@ from everstep.store.columns import (
     time_column,
 )
 
-OTHERS = (attachment_tables, budget_tables, cost_tables, feedback_tables, key_tables, ledger_tables)
+OTHERS = (
+    *(attachment_tables, budget_tables, cost_tables, feedback_tables, key_tables, ledger_tables),
+    schedule_tables,
+)
 """Modules with more tables: importing them adds these to the metadata."""
 
 _NEWEST_FIRST = (text("created_at DESC"), text("id DESC"))
@@ -250,6 +254,7 @@ steps = Table(
     optional_json_column("outcome"),
     # The result of its processors.
     optional_json_column("processed"),
+    Column("first_text_seconds", Double),  # from the request to the model until its first text
     Column("partial_text", Text, nullable=False, server_default=""),
     # The chunk that continues the text so far, the envelope that chunks follow, and when that was stored.
     Column("next_index", Integer),

@@ -274,7 +274,10 @@ def test_what_was_said_is_found_and_opened_at_its_place(people: People) -> None:
     page = people.signed_in("sessions")
     page.get_by_role("link", name="Search messages").click()
     expect(page.get_by_role("heading", name="Executions")).to_be_visible()
+    field = page.get_by_label("Search messages, calls and results")
+    expect(page.get_by_role("region", name="Executions")).to_be_visible()
     page.keyboard.press("/")
+    expect(field).to_be_focused()
     page.keyboard.type('quokka "number 2"')
     hits = page.get_by_role("list", name="Matches").get_by_role("listitem")
     expect(hits).to_have_count(2)
@@ -287,15 +290,26 @@ def test_what_was_said_is_found_and_opened_at_its_place(people: People) -> None:
     page.goto(f"{people.installation.console}executions?user_id=fay&q=refund+80")
     hit = hits.filter(has_text="euros")
     expect(hit).to_have_count(1)
-    page.get_by_label("Search messages, calls and results").press("Escape")
     hit.get_by_role("link").click()
     expect(page.locator(".row.request.selected")).to_contain_text("refund")
     assert urlsplit(page.url).path.endswith(f"/sessions/{sent['session_id']}")
     page.go_back()
-    page.get_by_label("Search messages, calls and results").fill("-refund")
+    field.fill("-refund")
     expect(page.get_by_role("alert")).to_contain_text("names no word")
-    page.get_by_label("Search messages, calls and results").fill("wallaby")
+    field.fill("wallaby")
     expect(page.get_by_text("Nothing matches")).to_be_visible()
+
+
+def test_usage_shows_latency_by_day_and_by_agent(people: People) -> None:
+    """16.5.4"""
+    begin(people.installation, "hello", "gil")
+    page = people.signed_in("usage")
+    page.get_by_label("Measure").select_option("Duration of steps, p95")
+    expect(page.get_by_role("figure", name="Duration of steps, p95 by day")).to_be_visible()
+    row = page.get_by_role("region", name="Usage by agent").locator("tbody tr", has_text="clerk")
+    expect(row.locator("td").last).to_have_text(re.compile(r"^[\d.]+ m?s / [\d.]+ m?s$"))
+    assert page.get_by_label("Group").locator("option", has_text="tenant").count() == 0
+    assert axe_findings(page) == []
 
 
 def test_a_slider_shows_what_another_limit_would_have_changed(people: People) -> None:

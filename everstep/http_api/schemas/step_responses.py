@@ -167,6 +167,9 @@ class Step(ResponseModel):
     started_at: Moment
     completed_at: Moment | None
     duration_ms: float | None
+    first_text_ms: float | None = Field(
+        default=None, description="From the request to the model until its first text; null without text."
+    )
     because: str = Field(description=BECAUSE)
 
     @classmethod
@@ -190,6 +193,7 @@ class Step(ResponseModel):
             started_at=row.started_at,
             completed_at=row.completed_at,
             duration_ms=row.duration_ms,
+            first_text_ms=None if row.first_text_seconds is None else row.first_text_seconds * 1000,
             because=because,
         )
 

@@ -512,12 +512,14 @@ async def test_a_permanent_outage_ends_the_command(room: ChatSetup, monkeypatch:
 async def test_usage_is_shown_by_group(room: ChatSetup) -> None:
     """4.7.5"""
     await room.output_of("chat", typed="choose\nhigh\n")
-    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    day, tenant = f"{datetime.now(UTC):%Y-%m-%d}", room.house.tenant
 
     shown = {group: (await room.output_of("usage", "--by", group.value)).splitlines() for group in UsageGroup}
 
-    assert [lines[0].split()[0] for lines in shown.values()] == ["clerk", "ann", "(none)", day]
+    assert [lines[0].split()[0] for lines in shown.values()] == ["clerk", "ann", "(none)", day, tenant]
     assert all(lines[-1].endswith(" tokens, cost unknown") for lines in shown.values())
+    timed = (await room.output_of("usage", "--latency")).splitlines()[-1]
+    assert re.search(r"first text \d+\.\d\d s \(p95 \d+\.\d\d s\), step \d+\.\d\d s \(p95 ", timed)
     report = json.loads(await room.output_of("usage", "--json"))
     assert [group["name"] for group in report["groups"]] == ["clerk"]
     assert "There are no executions" in (await room.run_command("usage", "--until", "2020-01-01")).stderr

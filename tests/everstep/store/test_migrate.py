@@ -94,6 +94,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0023_sign_in_authorities",
         "0024_search_words",
         "0025_schedules",
+        "0026_first_texts",
     ]
 
 
@@ -233,9 +234,9 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
 BEFORE_BUDGETS = """
     DROP FUNCTION agent_search_vector CASCADE;
     ALTER TABLE agent_executions DROP COLUMN outcome;
-    ALTER TABLE agent_steps DROP COLUMN boundary;
+    ALTER TABLE agent_steps DROP COLUMN boundary, DROP COLUMN first_text_seconds;
     ALTER TABLE agent_tool_calls DROP COLUMN digest;
-    DROP TABLE agent_pruned_ledgers, agent_session_usage, agent_budget_holds, agent_sign_ins;
+    DROP TABLE agent_pruned_ledgers, agent_session_usage, agent_budget_holds, agent_sign_ins, agent_schedules;
     DROP TABLE agent_ledger, agent_ledger_heads;
     ALTER TABLE agent_executions DROP COLUMN is_sealed;
     ALTER TABLE agent_tool_calls DROP COLUMN progress;
