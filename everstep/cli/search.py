@@ -45,7 +45,7 @@ async def search(  # noqa: PLR0913 -- options, passed by keyword
     url: str | None,
     token: str | None,
 ) -> None:
-    r"""Search messages, replies, calls and results, those of the newest execution first.
+    """Search messages, replies, calls and results, those of the newest execution first.
 
     \b
     invoice acme          with both words
@@ -55,7 +55,7 @@ async def search(  # noqa: PLR0913 -- options, passed by keyword
     'ship*'               with a word that begins like this
 
     Write -- before a text that begins with a minus.
-    """
+    """  # noqa: D301 -- click reads the backspace
     sought = " ".join(words)
     for name, text in (("TEXT", sought), ("--agent", agent), ("--user", user), ("--cursor", cursor)):
         valid_text(text or "", name)

@@ -38,8 +38,10 @@ async def openai(url: str, ann: ApiCaller) -> AsyncGenerator[AsyncOpenAI]:
 async def say(openai: AsyncOpenAI, messages: Messages, text: str, **more: Any) -> str:
     """Send a message with all earlier ones, as chat clients do; add the answer to them."""
     messages.append({"role": "user", "content": text})
-    completion: Any = await openai.chat.completions.create(model="clerk", messages=messages, **more)
-    (choice,) = completion.choices
+    # The SDK's overloads do not know options that vary.
+    create: Any = openai.chat.completions.create
+    completion: Any = await create(model="clerk", messages=messages, **more)
+    choice: Any = completion.choices[0]
     assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
     messages.append({"role": "assistant", "content": choice.message.content})
     return choice.message.content or ""
