@@ -7,7 +7,9 @@ serves any of them.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -184,9 +186,14 @@ def _offered(tools: AgentTools) -> list[str]:
     return [name for name, tool in TOOLS.items() if tool.is_read or tools.caller.may_write]
 
 
+@cache
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(mode="serialization" if model is AgentRun else "validation")
+
+
 def _tool(name: str, tools: AgentTools) -> types.Tool:
     tool = TOOLS[name]
-    schema = tool.arguments.model_json_schema()
+    schema = deepcopy(_schema(tool.arguments))
     description = tool.description
     if name == "start":
         agents = tools.api.sessions.client.agents
@@ -203,7 +210,7 @@ def _tool(name: str, tools: AgentTools) -> types.Tool:
         title=tool.annotations.title,
         description=description,
         input_schema=schema,
-        output_schema=AgentRun.model_json_schema(mode="serialization"),
+        output_schema=_schema(AgentRun),
         annotations=tool.annotations,
         execution=types.ToolExecution(task_support="optional") if name == "start" else None,
     )
