@@ -6,7 +6,7 @@ make screens
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.browsers.chromium import chromium_path
 from tests.console.people import Installation, People, open_installation, until
@@ -47,6 +47,7 @@ def fill(installation: Installation) -> dict[str, str]:
         (asked, *_) = [each for each in api.get("/agent/inbox").json()["items"] if each["tool"] == "refund"]
     return {
         "inbox": f"requests/{asked['id']}",
+        "sessions": "sessions",
         "session": f"sessions/{session}",
         "executions": "executions",
         "search": "executions?q=bergen+OR+euros",
@@ -55,6 +56,7 @@ def fill(installation: Installation) -> dict[str, str]:
         "compare": f"compare/{first['execution_id']}/{other['execution_id']}",
         "usage": "usage?measure=executions",
         "agent": "agents/clerk",
+        "system": "system",
     }
 
 
@@ -63,6 +65,7 @@ def take(page: Page, address: str, picture: Path) -> None:
     page.goto(address)
     page.locator("h1").first.wait_for()
     page.wait_for_load_state("networkidle")
+    expect(page.get_by_text("not reported")).to_have_count(0)
     page.screenshot(path=picture)
 
 
