@@ -315,7 +315,7 @@ class _Creation:
                 409,
                 "requests-open",
                 "Requests are open",
-                f"{calls} waits for approval: send an mcp_approval_response, omit `input` to wait for "
+                f"{calls} waits for a decision: send an mcp_approval_response, omit `input` to wait for "
                 "others, or send everstep.on_busy with your message",
             )
         if len(questions) > 1 and on_busy is None:

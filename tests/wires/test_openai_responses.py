@@ -19,7 +19,7 @@ from openai import (
 
 from everstep.agent_domain.ids import ExecutionRef
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller
-from tests.wires.clients import OpenAiClient, openai_viewer
+from tests.wires.clients import OpenAiClient, exhaust_budget, openai_viewer
 
 pytestmark = pytest.mark.usefixtures("work")
 
@@ -145,7 +145,7 @@ async def test_another_person_decides_and_the_client_waits(
         await openai.responses.create(
             model="clerk", previous_response_id=asked.id, input=decision(asked, approve=True)
         )
-    with pytest.raises(ConflictError, match="refund waits for approval"):
+    with pytest.raises(ConflictError, match="refund waits for a decision"):
         await openai.responses.create(model="clerk", previous_response_id=asked.id, input="Hurry")
     following = await openai.responses.create(model="clerk", previous_response_id=asked.id, background=True)
     assert (following.id, following.status) == (f"{asked.id}_1", "queued")
@@ -157,6 +157,25 @@ async def test_another_person_decides_and_the_client_waits(
         )
     assert (await waiting).output_text == "So be it: 80 euros are paid back"
     assert (await openai.responses.retrieve(following.id)).status == "completed"
+
+
+async def test_an_exhausted_budget_is_said_and_waited_for(openai: AsyncOpenAI, ann: ApiCaller) -> None:
+    """17.5.5, 17.5.11"""
+    await exhaust_budget(ann)
+    waits: Any = await openai.responses.create(model="clerk", input="hello")
+    (request,) = waits.to_dict()["everstep"]["requests"]
+    assert (request["kind"], request["text"]) == ("budget", waits.output_text)
+    with pytest.raises(ConflictError, match="a budget waits"):
+        await openai.responses.create(model="clerk", input="hurry", previous_response_id=waits.id)
+    following = await openai.responses.create(model="clerk", previous_response_id=waits.id, background=True)
+    assert following.status == "queued"
+    messages: list[Any] = [{"role": "user", "content": "hello"}]
+    said = await openai.chat.completions.create(model="clerk", messages=messages)
+    answer = said.choices[0].message.content or ""
+    assert "budget" in answer
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "hurry"}]
+    with pytest.raises(ConflictError, match="budget is exhausted"):
+        await openai.chat.completions.create(model="clerk", messages=messages)
 
 
 async def test_a_background_response_outlives_its_request(openai: AsyncOpenAI) -> None:
