@@ -39,12 +39,12 @@ from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
 from everstep.agent_domain.storage.ledger import LedgerEntry
 from everstep.agent_domain.storage.recorded_executions import RecordFilter
-from everstep.agent_domain.storage.sessions import ExecutionFilter
+from everstep.agent_domain.storage.sessions import ExecutionFilter, ExecutionLaunch
 from everstep.agent_domain.storage.text_query import TextQuery
 from everstep.agent_domain.storage.text_search import TextHit
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.inquiry import ModelChoice
-from everstep.agent_domain.values import EMPTY, frozen_map, json_text
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text, reading
 from everstep.agent_domain.what_if.policy_change import PolicyChange
 from everstep.client.compared_executions import compare_executions
 from everstep.client.errors import Taken
@@ -226,7 +226,7 @@ class Client:
                 messages,
                 user_id=user_id,
                 metadata=frozen_map(metadata, "metadata"),
-                plan=frozen_map(plan.model_dump(mode="json") | tracing.trace_to_store()),
+                plan=plan_to_store(plan),
                 task_queue=self.task_queue,
                 notes=frozen_map({REQUEST_DIGEST: request} if request else {}),
                 request=request_data(metadata),
@@ -305,6 +305,13 @@ class Client:
                 start = replace(start, search_attributes=False)
                 await self._start_workflow(start, task_queue, run.user_id)
         return Execution(self, ref)
+
+    async def launch_from_store(self, launch: ExecutionLaunch) -> Execution:
+        """Start the workflow of a stored execution, in the trace in which it was accepted."""
+        with reading("the execution's plan"):
+            plan = ExecutionPlan.model_validate(launch.plan)
+        with tracing.continue_trace_of(launch.plan):
+            return await self.launch(launch.ref, plan, launch.task_queue, launch.clocks, launch.run)
 
     async def _start_workflow(
         self, start: ExecutionInput, task_queue: str | None, user_id: str | None
@@ -436,3 +443,8 @@ class Client:
         if name not in self.agents:
             raise UnknownName("agent", name, self.agents)
         return self.agents[name]
+
+
+def plan_to_store(plan: ExecutionPlan) -> FrozenDict:
+    """Return a plan as it is stored, with the trace of the request that the execution is accepted with."""
+    return frozen_map(plan.model_dump(mode="json") | tracing.trace_to_store())

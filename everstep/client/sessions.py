@@ -17,7 +17,6 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.definition import AgentDefinition
-from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.capabilities.rights import CANCEL, Decider, command_decider
 from everstep.agent_domain.errors import NotFound
@@ -43,8 +42,8 @@ from everstep.agent_domain.storage.sessions import (
 )
 from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.stream.session_messages import Context
-from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text, reading
-from everstep.client.client import Client
+from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text
+from everstep.client.client import Client, plan_to_store
 from everstep.client.context_validation import ContextRules
 from everstep.client.errors import Ended, Refused
 from everstep.client.execution import Execution, now
@@ -290,12 +289,7 @@ class Sessions:
 
     async def launch(self, launch: ExecutionLaunch) -> Execution[Any]:
         """Start the workflow of a pending execution that is next in its session; repeating it is safe."""
-        with reading("the execution's plan"):
-            plan = ExecutionPlan.model_validate(launch.plan)
-        with tracing.continue_trace_of(launch.plan):
-            execution = await self.client.launch(
-                launch.ref, plan, launch.task_queue, launch.clocks, launch.run
-            )
+        execution = await self.client.launch_from_store(launch)
         if launch.has_commands:
             await self._deliver_early(execution)
         return execution
@@ -471,8 +465,7 @@ class Sessions:
             "broadcast": given.broadcast,
             "budgets": given.budgets,
         }
-        plan = self.client.plan_of(definition, given.model, given.output, **options)
-        return frozen_map(plan.model_dump(mode="json") | tracing.trace_to_store())
+        return plan_to_store(self.client.plan_of(definition, given.model, given.output, **options))
 
     async def _with_stored_files(self, scope: Scope, user_message: UserMessage) -> UserMessage:
         """The message with references of its files."""
