@@ -480,8 +480,7 @@ class Sessions:
 
     def _require_fit(self, definition: AgentDefinition, user_message: UserMessage) -> None:
         files = cast("tuple[Attachment, ...]", user_message.attachments)
-        content = user_message.content
-        self.client.require_fit(definition, user_message.model, content, files)
+        self.client.require_fit(definition, user_message.model, user_message.content, files)
 
     def _derive_id(self, scope: Scope, user_message: UserMessage, what: str) -> UUID:
         return message_id(scope.tenant_id, user_message.user_id, user_message.key, what)
