@@ -110,6 +110,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
     failed = {status: {**each, "model": OpenAiErrorBody} for status, each in _REFUSALS.items()}
     for module in (openai_models, chat_completions, response_routes):
         app.include_router(module.routes, responses=failed)
+    app.include_router(openai_models.other_routes)
     app.include_router(health.routes)
     pages.install(app)
     site.install(app, partial(_gateway_url, api))

@@ -317,6 +317,9 @@ async def test_rights_are_those_of_the_api(
         assert await watching.responses.retrieve(mine.id) == mine
         with pytest.raises(PermissionDeniedError, match="read-only"):
             await watching.responses.create(model="clerk", input="x")
+    for method, path in (("POST", "/v1/embeddings"), ("PUT", "/v1/models"), ("GET", "/v1/files/a")):
+        unknown = await ann.http.request(method, path)
+        assert (unknown.status_code, {*unknown.json()}) == (404, {"error"}), unknown.text
     large = await ann.http.post("/v1/responses", json={"model": "clerk", "input": "x" * 5_000_000})
     assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
 

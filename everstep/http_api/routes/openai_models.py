@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
+from starlette.requests import Request
 
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.errors import UnknownName
@@ -33,6 +34,25 @@ async def read_model(
     del caller
     require_model(api, model)
     return _model(api.sessions.client.agents[model])
+
+
+other_routes = APIRouter(route_class=wire_route(render_error))
+"""Include it after all other routes of the protocol."""
+
+
+@other_routes.api_route(
+    "/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False
+)
+async def refuse_unknown_address(path: str, request: Request) -> None:
+    """Refuse what OpenAI's API has and this one has not, such as embeddings.
+
+    Raises:
+        Refusal: Always.
+    """
+    detail = (
+        f"{request.method} /v1/{path} does not exist here: agents have responses, chat/completions, models"
+    )
+    raise Refusal(404, "unknown-url", "Not found", detail)
 
 
 def require_model(api: Api, name: str) -> None:
