@@ -37,7 +37,7 @@ from everstep.activities.live_text import LiveTexts
 from everstep.activities.processors import ProcessorRunner
 from everstep.activities.status_writer import StatusWriter
 from everstep.activities.tool_runner import ToolRunner
-from everstep.activities.worker_places import Places
+from everstep.activities.worker_places import WorkerPlaces, equal_places
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.execution_store import ExecutionStore
@@ -59,9 +59,9 @@ class AgentActivities:
         start_delay: float = START_DELAY,
         disclosure: Disclosure = DEFAULT_DISCLOSURE,
         attachments: Attachments | None = None,
-        places: Places | None = None,
+        places: WorkerPlaces | None = None,
     ) -> None:
-        self.places = places or Places()
+        self.places = places or equal_places()
         texts = LiveTexts(bus)
         self.tool_runner = ToolRunner(
             store, agents, strike, start_delay, disclosure=disclosure, attachments=attachments
@@ -88,7 +88,7 @@ class AgentActivities:
         return await self.brief_inference.start(request)
 
     async def _infer(self, request: InferInput) -> StepFacts:
-        async with self.places.place(request.ref.tenant_id):
+        async with self.places.place(request.ref.tenant_id, is_model_call=True):
             return await self.inference.infer(request)
 
     @activity.defn(name=RUN_TOOL)

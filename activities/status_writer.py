@@ -95,7 +95,7 @@ class StatusWriter:
             settled = await self.store.settle(settlement)
         except CancelComesFirst:
             return True
-        if request.stop_reason is not None:
+        if request.stop_reason is not None or (settled and settled.frees_place):
             await self.on_end(request.ref, settled)
         self.strike(Failpoint.SETTLE_BEFORE_REPORT)
         is_refused = settled is None and request.stop_reason is not None

@@ -8,7 +8,8 @@ the server dispatches.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Final
 
 from temporalio import activity
@@ -22,6 +23,7 @@ from everstep.agent_domain.fairness.shares import (
     Ticket,
     equal_terms,
 )
+from everstep.agent_domain.fairness.tenant_limits import LARGEST_LIMIT
 
 WAITING_PER_PLACE: Final = 4
 
@@ -79,3 +81,29 @@ class Places:
             # A cancelled activity gives its place back when it runs.
             if not waiter.done():
                 waiter.set_result(None)
+
+
+@dataclass(frozen=True)
+class WorkerPlaces:
+    """The places of a worker, and its model calls, which tenants and users may have limits for."""
+
+    places: Places
+    model_calls: Places
+    """Shared by limits only; a call waits for its limit before it waits for a place."""
+
+    @asynccontextmanager
+    async def place(self, tenant_id: str, *, is_model_call: bool = False) -> AsyncGenerator[None]:
+        """Wait for a place for the running activity, and hold it while the body runs."""
+        limit = self.model_calls.place(tenant_id) if is_model_call else nullcontext()
+        async with limit, self.places.place(tenant_id):
+            yield
+
+    def grant_waiting(self) -> None:
+        """Grant places after terms have changed."""
+        self.model_calls.grant_waiting()
+        self.places.grant_waiting()
+
+
+def equal_places(count: int = DEFAULT_PLACES) -> WorkerPlaces:
+    """The places of a worker whose tenants have no limits."""
+    return WorkerPlaces(Places(count), Places(LARGEST_LIMIT))

@@ -194,7 +194,7 @@ def execution_sentence(explainer: StepExplainer, last: StepRow | None) -> str:
     if row.status.is_terminal:
         return ended_sentence(row, last, in_full=explainer.in_full)
     if row.status is ExecutionStatus.PENDING:
-        return pending_sentence(row.ahead, row.created_at, now)
+        return pending_sentence(row.ahead, row.created_at, now, row.queue_position)
     if last is not None and last.outcome is None:
         return explainer.sentence(last)
     if explainer.requests:

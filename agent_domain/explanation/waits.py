@@ -56,14 +56,22 @@ def calls_sentence(
     return f"runs: {shown} {since_text(since, now)}"
 
 
-def pending_sentence(ahead: int | None, since: datetime, now: datetime) -> str:
+def pending_sentence(
+    ahead: int | None, since: datetime, now: datetime, queue_position: int | None = None
+) -> str:
     """An execution that has not begun.
 
     Args:
         ahead: How many executions of its session come first; None if that is unknown.
         since: When it was accepted.
         now: The current time.
+        queue_position: Its position in the queue of its tenant, from 1; None if it does not wait there.
     """
+    if queue_position is not None:
+        return (
+            f"pending: number {queue_position} in the queue of its tenant, which runs as many executions as "
+            f"its limits allow, {since_text(since, now)}"
+        )
     if ahead:
         return (
             f"pending: queued behind {count_text(ahead, 'execution')} of its session {since_text(since, now)}"

@@ -33,6 +33,7 @@ from everstep.agent_domain.storage.steps import (
     StepInput,
     StepRow,
 )
+from everstep.agent_domain.storage.tenant_store import TenantStore
 from everstep.agent_domain.storage.text_search import TextSearch
 from everstep.agent_domain.stream.records import EventRecord, StoredEnvelope, no_event_records
 from everstep.agent_domain.stream.session_messages import Announcement
@@ -40,7 +41,7 @@ from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import FrozenDict
 
 
-class ExecutionStore(BudgetStore, RecordedExecutions, TextSearch, Protocol):
+class ExecutionStore(BudgetStore, RecordedExecutions, TenantStore, TextSearch, Protocol):
     """Stores executions. Every method is one transaction."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:

@@ -172,6 +172,10 @@ class ExecutionRow:
     """How many executions of its session come before it, while it waits for its turn; None in lists."""
     paused_by: Decider | None = field(default=None, compare=False)
     """Who paused it, while it is paused; None if no caller did, and in lists."""
+    is_waiting: bool = field(default=False, compare=False)
+    """Whether it waits for a place of its tenant."""
+    queue_position: int | None = field(default=None, compare=False)
+    """Its position in the queue of its tenant, from 1, while it waits for a place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,6 +301,8 @@ class ExecutionLaunch:
     """The times with which it begins: those of its session."""
     run: RunContext = NO_RUN_CONTEXT
     """Its user and its request."""
+    is_waiting: bool = False
+    """Whether it waits for a place of its tenant, so that it must be admitted first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +313,10 @@ class Settled:
     """Whether the queue of the execution's session was advanced in the same transaction."""
     launch: ExecutionLaunch | None = None
     """The next execution of the session, whose workflow is to be started."""
+    frees_place: bool = False
+    """Whether an execution of the tenant may now be admitted that waits for a place."""
+    has_ended: bool = True
+    """Whether the execution has ended; otherwise it runs or is paused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "sign-ins": ("sign_in_commands:sign_ins", "List and end the sessions of people in browsers."),
         "budgets": ("budget_commands:budgets", "Manage the budgets of tenants and users."),
         "schedules": ("schedules:schedules", "Send messages to agents at times."),
+        "tenants": ("tenant_commands:tenants", "Manage what tenants and their users may use."),
         "prune": ("processes:prune", "Remove rows that are older than the retention settings."),
     },
 }

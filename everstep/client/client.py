@@ -5,7 +5,7 @@ Every call is idempotent: repeating it with the same execution id, key or answer
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -40,6 +40,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
 from everstep.agent_domain.storage.ledger import LedgerEntry
 from everstep.agent_domain.storage.recorded_executions import RecordFilter
 from everstep.agent_domain.storage.sessions import ExecutionFilter, ExecutionLaunch
+from everstep.agent_domain.storage.tenant_store import ADMITTED_AT_ONCE
 from everstep.agent_domain.storage.text_query import TextQuery
 from everstep.agent_domain.storage.text_search import TextHit
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
@@ -238,6 +239,9 @@ class Client:
         if row.status is not ExecutionStatus.PENDING:
             # It has started, perhaps so long ago that Temporal has deleted its history.
             return Execution[OutputT_co](self, ref, output)
+        if row.is_waiting:
+            await self.admit(self.tenant_id)
+            return Execution[OutputT_co](self, ref, output)
         run = RunContext.from_request(ref, user_id, {"metadata": metadata})
         started = await self.launch(ref, plan, clocks=row.clocks, run=run)
         return Execution[OutputT_co](self, started.ref, output)
@@ -312,6 +316,35 @@ class Client:
             plan = ExecutionPlan.model_validate(launch.plan)
         with tracing.continue_trace_of(launch.plan):
             return await self.launch(launch.ref, plan, launch.task_queue, launch.clocks, launch.run)
+
+    async def admit(
+        self,
+        tenant_id: str,
+        start: Callable[[ExecutionLaunch], Awaitable[object]] | None = None,
+        *,
+        is_repair: bool = False,
+    ) -> int:
+        """Start executions that wait for a place of their tenant, as far as places are free.
+
+        If this process is lost before an admitted workflow has started, the reconciler starts it.
+
+        Args:
+            tenant_id: The tenant.
+            start: Starts an admitted execution; default: starts its workflow.
+            is_repair: Whether to free the places of ended executions first.
+
+        Returns:
+            How many were admitted.
+        """
+        count = 0
+        while True:
+            admitted = await self.store.admit(tenant_id, is_repair=is_repair)
+            self.strike(Failpoint.API_AFTER_COMMIT)
+            for launch in admitted:
+                await (start or self.launch_from_store)(launch)
+            count += len(admitted)
+            if len(admitted) < ADMITTED_AT_ONCE:
+                return count
 
     async def _start_workflow(
         self, start: ExecutionInput, task_queue: str | None, user_id: str | None

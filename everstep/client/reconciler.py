@@ -72,6 +72,8 @@ class Repairs:
     """Stored commands of users that were not delivered to workflows."""
     handed_over: int = 0
     """Ended executions with messages that were not delivered."""
+    admitted: int = 0
+    """Executions that waited for a place of their tenant although one was free."""
     charged: int = 0
     """Model calls for titles, in budgets, whose process was lost."""
     scheduled: int = 0
@@ -127,6 +129,8 @@ class Reconciler:
         async for launch in self._repair_launches(repairs):
             with _isolation(launch.ref):
                 await self._launch(launch, repairs)
+        for tenant_id in await self.sessions.client.store.waiting_tenants():
+            repairs.admitted += await self.sessions.admit(tenant_id, is_repair=True)
         await self._deliver(repairs)
         for ref in await self.sessions.store.with_undelivered_messages(self.task_queue, self.grace):
             with _isolation(ref):

@@ -46,7 +46,7 @@ from everstep.agent_domain.storage.schedules import (
 )
 from everstep.client.client import Client
 from everstep.client.errors import Refused
-from everstep.client.sessions import message_id
+from everstep.client.message_ids import message_id
 from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE, ScheduledRun
 
 log = logging.getLogger(__name__)

@@ -47,15 +47,13 @@ from everstep.client.client import Client, plan_to_store
 from everstep.client.context_validation import ContextRules
 from everstep.client.errors import Ended, Refused
 from everstep.client.execution import Execution, now
+from everstep.client.message_ids import message_id
 from everstep.client.structured_results import requested_output
 from everstep.client.titles import NewSessionMessage, Titles
 from everstep.client.user_messages import SendResult, UserMessage
 from everstep.telemetry import tracing
 
 log = logging.getLogger(__name__)
-
-NAMESPACE = UUID("b7f3a1de-3b1c-4c1e-8a55-0f5c8f3a9d21")
-"""The namespace of ids that derive from idempotency keys; it must never change."""
 
 MAX_ATTEMPTS = 5
 """How often a message is retried whose question another sender has just answered."""
@@ -289,6 +287,9 @@ class Sessions:
 
     async def launch(self, launch: ExecutionLaunch) -> Execution[Any]:
         """Start the workflow of a pending execution that is next in its session; repeating it is safe."""
+        if launch.is_waiting:
+            await self.admit(launch.ref.tenant_id)
+            return Execution(self.client, launch.ref)
         execution = await self.client.launch_from_store(launch)
         if launch.has_commands:
             await self._deliver_early(execution)
@@ -331,16 +332,17 @@ class Sessions:
         return launch is not None
 
     async def on_end(self, ref: ExecutionRef, settled: Settled | None) -> None:
-        """Start what follows an execution whose end was stored.
-
-        Args:
-            ref: The execution.
-            settled: The outcome of storing its end; None if an earlier attempt stored it.
-        """
-        if settled is None or not settled.is_queue_checked:
+        """Start what follows an end, or a free place; `settled` is None if an earlier attempt stored it."""
+        if settled is None or (settled.has_ended and not settled.is_queue_checked):
             await self.advance(ref)
         elif settled.launch:
             await self.launch(settled.launch)
+        if settled is None or settled.frees_place:
+            await self.admit(ref.tenant_id)
+
+    async def admit(self, tenant_id: str, *, is_repair: bool = False) -> int:
+        """Start executions that wait for a place of their tenant; see `Client.admit`."""
+        return await self.client.admit(tenant_id, self.launch, is_repair=is_repair)
 
     async def _resolve_ref(self, ref: ExecutionRef) -> ExecutionRef:
         """The reference of the execution, including its session."""
@@ -348,8 +350,6 @@ class Sessions:
         if row is None:
             raise NotFound("execution", ref.execution_id)
         return row.ref
-
-    # Handling of a message.
 
     def _request_title(self, message: NewMessage, sent: SendResult) -> None:
         if self.titles:
@@ -484,15 +484,6 @@ class Sessions:
 
     def _derive_id(self, scope: Scope, user_message: UserMessage, what: str) -> UUID:
         return message_id(scope.tenant_id, user_message.user_id, user_message.key, what)
-
-
-def message_id(tenant_id: str, user_id: str, key: str, what: str) -> UUID:
-    """Return the id of what a message creates, which derives from the message's idempotency key."""
-    owner = f"{tenant_id}/{user_id}"
-    if owner.count("/") > 1:
-        # Names with a slash would be ambiguous.
-        owner = json_text([tenant_id, user_id])
-    return uuid5(NAMESPACE, f"{owner}/{key}/{what}")
 
 
 def _session_context(context: Context, initial_url: str | None) -> Context:

@@ -26,7 +26,7 @@ def _access_check(api: Api, request: Request) -> Callable[[], Awaitable[bool]]:
     async def is_good() -> bool:
         try:
             async with asyncio.timeout(CHECK_SECONDS):
-                await api.caller_of(request)
+                await api.caller_of(request, is_new=False)
         except Refusal as refusal:
             return refusal.status != HTTPStatus.UNAUTHORIZED
         except (StoreUnavailable, TimeoutError):

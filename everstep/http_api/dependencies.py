@@ -1,5 +1,7 @@
 """The dependencies of the routes."""
 
+import math
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -7,6 +9,8 @@ from uuid import UUID
 
 from starlette.requests import Request
 
+from everstep.agent_domain.fairness.request_rates import RequestRates
+from everstep.agent_domain.fairness.tenant_limits import LimitBook
 from everstep.agent_domain.hosts import AllowedHosts
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.redaction import Redaction
@@ -23,6 +27,7 @@ from everstep.http_api.callers import Caller
 from everstep.http_api.channel_authorization import Signer
 from everstep.http_api.identity_provider import IdentityProvider
 from everstep.http_api.metrics import Metrics
+from everstep.http_api.problems import too_many_requests
 from everstep.http_api.schemas.system_responses import ChecksResponse, SystemResponse
 from everstep.http_api.sign_ins import BrowserSessions, find_caller
 from everstep.http_api.waiting_calls import WaitingCalls
@@ -120,13 +125,28 @@ class Api:
     """The state of the installation."""
     definition_uses: ReadDefinitionUses = no_definition_uses
 
-    async def caller_of(self, request: Request) -> Caller:
+    limits: Callable[[], LimitBook] = LimitBook
+    """The limits of tenants and users."""
+    request_rates: RequestRates = field(default_factory=RequestRates)
+    """How many requests tenants and users with limits have left in this process."""
+
+    async def caller_of(self, request: Request, *, is_new: bool = True) -> Caller:
         """The caller of a request, by its header or its cookie.
 
+        Args:
+            request: The request.
+            is_new: Whether it counts; otherwise the caller of an open stream is checked again.
+
         Raises:
-            Refusal: The caller is unknown.
+            Refusal: The caller is unknown, or sends too many requests.
         """
-        return await find_caller(request, self.authenticate, self.browser_sessions)
+        caller = await find_caller(request, self.authenticate, self.browser_sessions)
+        wait = is_new and self.request_rates.take(
+            self.limits(), caller.tenant_id, caller.user_id, time.monotonic()
+        )
+        if wait:
+            raise too_many_requests(math.ceil(wait))
+        return caller
 
     logs: Logs | None = None
     """The envelopes of streams, for the wires of other protocols."""

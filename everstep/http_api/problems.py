@@ -177,6 +177,14 @@ def too_many_attempts(seconds: int) -> Refusal:
     )
 
 
+def too_many_requests(seconds: int) -> Refusal:
+    """429: the tenant or the user has used its requests per second."""
+    detail = f"Your tenant, or you, may send no more requests now; try again in {seconds} s"
+    return Refusal(
+        429, "too-many-requests", "Too many requests", detail, headers={"Retry-After": str(seconds)}
+    )
+
+
 def bad_request() -> Refusal:
     """400: the data is not HTTP."""
     return Refusal(400, "malformed", "Bad Request", "This is not an HTTP/1.1 request; check the client")

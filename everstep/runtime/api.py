@@ -67,6 +67,7 @@ def build_api(installation: Installation, feeds: Feeds | None = None, page: Metr
         system=SystemReport(installation),
         definition_uses=partial(read_definition_uses, installation.store.engine),
         logs=feeds and Logs(feeds.open_lines, streams),
+        limits=lambda: installation.limits.book,
     )
 
 

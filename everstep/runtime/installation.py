@@ -14,15 +14,17 @@ from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Strike, inert
-from everstep.activities.worker_places import Places
+from everstep.activities.worker_places import Places, WorkerPlaces
 from everstep.agent_domain.agents.spawning import needed_resources
 from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.fairness.tenant_limits import LARGEST_LIMIT
 from everstep.agent_domain.storage.overview import OverviewReader
 from everstep.agent_domain.stream.bus import NULL_BUS, EnvelopeBus
 from everstep.capabilities.mcp import close_connections
 from everstep.client import titles
 from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
+from everstep.client.current_limits import CurrentLimits
 from everstep.client.fair_dispatch import FairDispatch
 from everstep.client.reconciler import Reconciler
 from everstep.client.schedule_entry import ScheduleEntry
@@ -143,6 +145,8 @@ class Installation:
     temporal: TemporalClient
     store: PostgresSessions
     models: Models
+    limits: CurrentLimits
+    """The limits of tenants, which long-running processes read again every few seconds."""
     bus: EnvelopeBus = NULL_BUS
 
     def with_public_url(self, url: str) -> "Installation":
@@ -181,7 +185,7 @@ class Installation:
     @cached_property
     def dispatch(self) -> FairDispatch:
         """The priorities of executions that this process starts."""
-        return FairDispatch()
+        return FairDispatch(self.limits.weight)
 
     @cached_property
     def attachments(self) -> Attachments:
@@ -269,8 +273,16 @@ class Installation:
         async with open_resources(needed_resources(self.book.agents.values())) as resources:
             yield partial(self._work, self.book.with_resources(resources), strike)
 
+    def _worker_places(self) -> WorkerPlaces:
+        places = WorkerPlaces(
+            Places(self.settings.worker_activities, self.limits.place_terms),
+            Places(LARGEST_LIMIT, self.limits.model_call_terms),
+        )
+        self.limits.on_change(places.grant_waiting)
+        return places
+
     async def _work(self, book: AgentBook, strike: Strike, stop: asyncio.Event) -> None:
-        places = Places(self.settings.worker_activities)
+        places = self._worker_places()
         worker = make_worker(
             self.temporal,
             self.store,
@@ -286,7 +298,7 @@ class Installation:
         )
         try:
             async with worker:
-                with slots_source(places, self.settings.worker_activities):
+                with slots_source(places.places, self.settings.worker_activities):
                     await self.reconciler.run(stop)
         finally:
             await close_connections()
@@ -335,12 +347,24 @@ async def open_installation(
             store = PostgresSessions(engine, bus)
             temporal = await connect(settings)
             settings = await choose_search_attributes(settings, temporal)
-            installation = Installation(settings, temporal, store, models, bus)
-            yield installation
+            installation = Installation(settings, temporal, store, models, CurrentLimits(store), bus)
+            async with _current_limits(installation.limits) if is_linked else nullcontext():
+                yield installation
             await installation.close_titles()
     finally:
         await engine.dispose()
         await models.aclose()
+
+
+@asynccontextmanager
+async def _current_limits(limits: CurrentLimits) -> AsyncGenerator[None]:
+    """Read the limits of tenants within the block."""
+    reading = asyncio.create_task(limits.run())
+    try:
+        yield
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from everstep.activities.agents import AgentProvider, OnEnd, ignore_end
 from everstep.activities.deferred_start import START_DELAY
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.activities.subagents import SubagentActivities
-from everstep.activities.worker_places import WAITING_PER_PLACE, Places
+from everstep.activities.worker_places import WAITING_PER_PLACE, WorkerPlaces, equal_places
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.storage.execution_store import ExecutionStore
@@ -50,7 +50,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
     bus: EnvelopeBus = NULL_BUS,
     moment: float = START_DELAY,
     attachments: Attachments | None = None,
-    places: Places | None = None,
+    places: WorkerPlaces | None = None,
 ) -> Worker:
     """Return a worker that detects crashes and cancels quickly, and lets running model calls finish.
 
@@ -58,7 +58,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
     a third of a worker's time; tests run them in the sandbox and under the replayer.
     """
     disclosure = disclosure_of(settings, os.environ)
-    places = places or Places(settings.worker_activities)
+    places = places or equal_places(settings.worker_activities)
     own = AgentActivities(
         store,
         agents,

@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from everstep.store.budget_statements import OPERATOR_UNITS
 from everstep.store.ledger_statements import OPEN_CHAIN
+from everstep.store.place_statements import IS_LIMITED, QUEUE_FOR_PLACE
 
 ACCEPT = text(f"""
     WITH execution AS (
@@ -69,8 +70,15 @@ ACCEPT = text(f"""
         SELECT :stream_id, tenant_id FROM execution
             ON CONFLICT (stream_id) DO NOTHING
     ), ledger AS ({OPEN_CHAIN.format(accepted="execution")}
+    ), placed AS ({
+    QUEUE_FOR_PLACE.format(
+        released="execution",
+        condition="NOT :is_queued AND execution.parent_execution_id IS NULL",
+        is_limited=IS_LIMITED,
     )
-    SELECT * FROM execution
+}
+    )
+    SELECT *, EXISTS (SELECT 1 FROM placed) AS is_waiting FROM execution
 """)  # noqa: S608 -- constants only
 """Returns no row, and writes nothing, if the id is taken."""
 

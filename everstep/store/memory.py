@@ -50,7 +50,7 @@ class MemoryStore(
         if known:
             if known.ref.tenant_id != ref.tenant_id:
                 raise InvalidInput(f"the execution id {ref.execution_id} is taken; choose another one")
-            return known.row
+            return self._row(known)
         stream = self._streams.get(ref.stream_id)
         if stream and stream.tenant_id != ref.tenant_id:
             raise NotFound("session", ref.stream_id)
@@ -81,7 +81,9 @@ class MemoryStore(
         execution.record(self._now(), ledger_entries.acceptance_entry(new, values))
         self._streams.setdefault(ref.stream_id, MemoryStream(ref.tenant_id))
         self._executions[ref.execution_id] = execution
-        return execution.row
+        if not new.is_queued:
+            self._queue_for_place(execution)
+        return self._row(execution)
 
     async def material(self, ref: ExecutionRef) -> StepInput:
         """Return the inputs of the next step."""
@@ -119,10 +121,15 @@ class MemoryStore(
         if execution is None:
             return None
         return replace(
-            execution.row,
+            self._row(execution),
             definition_hash=execution.spec.definition_hash or None,
             tree_cost_usd=self._tree_cost(execution),
         )
+
+    def _row(self, execution: MemoryExecution) -> ExecutionRow:
+        """Return an execution as clients see it, with its position in the queue of its tenant."""
+        position = self._queue_position(execution)
+        return replace(execution.row, is_waiting=position is not None, queue_position=position)
 
     def _tree_cost(self, execution: MemoryExecution) -> Decimal | None:
         """Return what an execution and its child executions cost."""
@@ -150,7 +157,7 @@ class MemoryStore(
         )
         left = [(place, e) for place, e in placed if before is None or place < before]
         page = left[:size]
-        return Page(tuple(e.row for _, e in page), page[-1][0].text if len(left) > size else None)
+        return Page(tuple(self._row(e) for _, e in page), page[-1][0].text if len(left) > size else None)
 
     async def transcript(self, ref: ExecutionRef) -> Messages:
         """Return the conversation of an execution, including that of the executions it continues."""

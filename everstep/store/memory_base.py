@@ -9,6 +9,7 @@ from uuid import UUID
 
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.messages.messages import Message, Messages
@@ -23,6 +24,7 @@ from everstep.store.memory_records import (
     MemoryBudget,
     MemoryCall,
     MemoryExecution,
+    MemoryPlace,
     MemoryStream,
     processing_usage,
     require_active,
@@ -44,6 +46,8 @@ class MemoryBase:
         self._executions: dict[UUID, MemoryExecution] = {}
         self._streams: dict[UUID, MemoryStream] = {}
         self._budgets: dict[UUID, MemoryBudget] = {}
+        self._limits: dict[tuple[str, str], TenantLimits] = {}
+        self._places: dict[UUID, MemoryPlace] = {}
 
     def _find(self, ref: ExecutionRef) -> MemoryExecution | None:
         execution = self._executions.get(ref.execution_id)

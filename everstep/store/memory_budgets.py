@@ -29,7 +29,6 @@ from everstep.agent_domain.storage.requests import RequestKind, RequestState, Re
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY
 from everstep.store import bodies, budget_values, ledger_entries
-from everstep.store.memory_base import MemoryBase
 from everstep.store.memory_records import (
     MemoryBudget,
     MemoryCall,
@@ -38,9 +37,10 @@ from everstep.store.memory_records import (
     MemoryRequest,
     as_stored,
 )
+from everstep.store.memory_tenants import MemoryTenants
 
 
-class MemoryBudgets(MemoryBase):
+class MemoryBudgets(MemoryTenants):
     """Budgets and their reservations."""
 
     async def reserve_budget(self, claim: BudgetClaim) -> BudgetGrant | BudgetRefusal:

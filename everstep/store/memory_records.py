@@ -326,3 +326,17 @@ def close_request(execution: MemoryExecution, call: MemoryCall) -> None:
     for identity in (request_id, question_id):
         if request := execution.requests.get(identity(execution.ref.execution_id, call.call.id)):
             request.state = RequestState.RESOLVED
+
+
+@dataclass(slots=True)
+class MemoryPlace:
+    """A place of a tenant, or the wait for one."""
+
+    execution: MemoryExecution
+    is_admitted: bool = False
+    is_paused: bool = False
+
+    @property
+    def user(self) -> str:
+        """The user of the execution."""
+        return self.execution.user_id or ""

@@ -80,7 +80,7 @@ class MemoryStatus(MemoryBudgets):
         _confirm_all(execution, ends=ends)
         self._append_envelopes(execution, news)
         self._record_settlement(execution, settlement, closing)
-        return Settled()
+        return Settled(frees_place=self._change_place(execution), has_ended=ends)
 
     def _record_settlement(
         self,

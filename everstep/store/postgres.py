@@ -32,6 +32,7 @@ from everstep.store.postgres_commands import PostgresCommands
 from everstep.store.postgres_ledger import PostgresLedger, ledger_writes
 from everstep.store.postgres_status import PostgresStatus
 from everstep.store.postgres_steps import PostgresSteps
+from everstep.store.postgres_tenants import PostgresTenants
 from everstep.store.postgres_text_search import PostgresTextSearch
 from everstep.store.reading import find_execution
 from everstep.store.recorded_reading import PostgresRecords
@@ -47,6 +48,7 @@ class PostgresStore(
     PostgresRecords,
     PostgresLedger,
     PostgresTextSearch,
+    PostgresTenants,
 ):
     """The execution store of an installation, on an engine from `create_engine`.
 

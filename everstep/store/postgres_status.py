@@ -89,7 +89,12 @@ class PostgresStatus(PostgresWriter):
         if settlement.status.is_terminal:
             # Only now: the transaction is committed, and another settlement of the same end changes nothing.
             record_end(_ended_execution(settlement, execution, standing.one()))
-        return Settled(bool(reads), launch_row(launch) if launch else None)
+        return Settled(
+            bool(reads),
+            launch_row(launch) if launch else None,
+            frees_place=standing.one().frees_place,
+            has_ended=settlement.status.is_terminal,
+        )
 
     def _queue_reads(self, execution: Row[Any]) -> list[BoundStatement]:
         """Return the reads of the queue of the execution's session; nothing where there are no sessions."""

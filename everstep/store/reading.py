@@ -1,25 +1,30 @@
 """Read-only queries of PostgreSQL."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Executable,
     Row,
     Select,
     Table,
     Text,
+    Uuid,
     and_,
     case,
     cast,
+    column,
     func,
     literal_column,
     or_,
     select,
+    text,
     tuple_,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -51,6 +56,7 @@ from everstep.store.cost_statements import TREE_COST
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import error_translation
 from everstep.store.parameters import execution_key
+from everstep.store.place_statements import QUEUE, QUEUE_POSITIONS
 from everstep.store.tables import commands, envelopes, executions, requests, tool_calls
 from everstep.store.transaction import BEGIN_SNAPSHOT, QueryResult, Transaction, transaction
 
@@ -126,6 +132,15 @@ PAUSED_BY = case(
     )
 ).label("paused_by")
 _ONLY_SINGLE = (executions.c.outcome, DEFINITION_HASH, CANCELLED_BY, TREE_COST, AHEAD, PAUSED_BY)
+
+_queue = text(QUEUE).columns(column("execution_id", Uuid), column("position", BigInteger)).subquery("queue")
+
+
+def with_queue_position(wanted: Select[Any], tenant_id: str) -> Select[Any]:
+    """Add the positions of executions in the queue of their tenant, computed once for all rows."""
+    joined = executions.outerjoin(_queue, _queue.c.execution_id == executions.c.id)
+    position = _queue.c.position.label("queue_position")
+    return wanted.add_columns(position).select_from(joined).params(tenant_id=tenant_id)
 
 
 STEP_OF_REQUEST = func.coalesce(tool_calls.c.step, requests.c.request["step_number"].as_integer())
@@ -218,7 +233,8 @@ class PostgresReader:
 
     async def execution(self, ref: ExecutionRef) -> ExecutionRow | None:
         """Return one execution."""
-        found = await self._fetch_all(_filter_by_execution(select(*ROW).add_columns(*_ONLY_SINGLE), ref))
+        wanted = with_queue_position(select(*ROW).add_columns(*_ONLY_SINGLE), ref.tenant_id)
+        found = await self._fetch_all(_filter_by_execution(wanted, ref))
         return rows.single_execution_row(found[0]) if found else None
 
     async def executions(
@@ -233,7 +249,22 @@ class PostgresReader:
         wanted = select(*ROW).where(executions.c.tenant_id == tenant_id)
         if status is not None:
             wanted = wanted.where(executions.c.status == str(status))
-        return await self._load_page(wanted, executions, rows.execution_row, cursor, limit)
+        found = await self._load_page(wanted, executions, rows.execution_row, cursor, limit)
+        return await self._with_queue_positions(tenant_id, found)
+
+    async def _with_queue_positions(self, tenant_id: str, page: Page[ExecutionRow]) -> Page[ExecutionRow]:
+        """Add the positions of pending executions in the queue of their tenant."""
+        if not any(row.status is ExecutionStatus.PENDING for row in page.rows):
+            return page
+        found = await self._fetch_all(QUEUE_POSITIONS, {"tenant_id": tenant_id})
+        positions = {row.execution_id: row.position for row in found}
+        shown = (
+            replace(row, is_waiting=True, queue_position=position)
+            if (position := positions.get(row.ref.execution_id))
+            else row
+            for row in page.rows
+        )
+        return replace(page, rows=tuple(shown))
 
     async def steps(
         self, ref: ExecutionRef, last: int | None = None, *, with_responses: bool = False
@@ -336,7 +367,8 @@ class PostgresReader:
 
 async def find_execution(connection: Transaction, ref: ExecutionRef) -> Row[Any] | None:
     """Return the execution without its large columns, with the data of its request."""
-    wanted = _filter_by_execution(select(*ROW).add_columns(_REQUEST), ref)
+    wanted = with_queue_position(select(*ROW).add_columns(_REQUEST), ref.tenant_id)
+    wanted = _filter_by_execution(wanted, ref)
     return (await connection.execute(wanted)).first()
 
 

@@ -55,6 +55,8 @@ def execution_row(row: Row[Any]) -> ExecutionRow:
         clocks=clocks(row),
         continues=row.continues_execution_id,
         continues_until=row.continues_until,
+        is_waiting=getattr(row, "is_waiting", False) or getattr(row, "queue_position", None) is not None,
+        queue_position=getattr(row, "queue_position", None),
     )
 
 

@@ -192,7 +192,7 @@ class SessionQueue(PostgresStore):
         """Queue undelivered messages, release the first execution, and return the unfinished ones."""
         queue = await self._queue_rows(connection, tenant_id, session_id, missed, under_way)
         if queue and not queue[0].is_released:
-            values = {"session_id": session_id, "execution_id": queue[0].id}
+            values = {"session_id": session_id, "execution_id": queue[0].id, "tenant_id": tenant_id}
             await connection.execute(session_statements.RELEASE, values)
         return queue
 
@@ -380,7 +380,9 @@ def _launch_from(message: NewMessage, context: Context, row: Row[Any]) -> Execut
     """Return the launch of the message's execution; the row has the clocks of its session."""
     ref, clocks = _ref(message, message.execution_id), rows.clocks(row)
     run = RunContext.from_request(ref, message.user_id, _request_from(message, context))
-    return ExecutionLaunch(ref, message.plan, message.task_queue, clocks=clocks, run=run)
+    return ExecutionLaunch(
+        ref, message.plan, message.task_queue, clocks=clocks, run=run, is_waiting=row.is_waiting
+    )
 
 
 def _ref(message: NewMessage, execution_id: UUID) -> ExecutionRef:

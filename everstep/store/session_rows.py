@@ -89,4 +89,5 @@ def launch_row(row: Row[Any]) -> ExecutionLaunch:
         row.has_commands,
         rows.clocks(row),
         rows.run_context(ref, row),
+        is_waiting=row.is_waiting,
     )

@@ -8,6 +8,7 @@ from sqlalchemy import text
 from everstep.store.attachment_statements import EXPIRE_OF_SESSION
 from everstep.store.columns import HAS_ENDED, IS_UNDER_WAY
 from everstep.store.ledger_statements import KEEP_HEADS, OPEN_CHAIN
+from everstep.store.place_statements import IS_LIMITED, IS_WAITING, QUEUE_FOR_PLACE
 
 SESSION_COLUMNS = """
     id, tenant_id, user_id, related_type, related_id, initial_context_url, title, status, metadata,
@@ -139,7 +140,7 @@ POSTED_EXECUTION = text("""
 """)
 """The execution of a posted message; rank 0 marks a message that interrupts."""
 
-RELEASE = text("""
+RELEASE = text(f"""
     WITH begun AS (
         SELECT id, agent_id
           FROM agent_executions
@@ -147,20 +148,23 @@ RELEASE = text("""
            AND started_at IS NOT NULL AND released_at IS NOT NULL
          ORDER BY released_at DESC
          LIMIT 1
+    ), released AS (
+        UPDATE agent_executions
+           SET released_at = clock_timestamp(),
+               continues_execution_id = coalesce(continues_execution_id, (SELECT id FROM begun)),
+               agent_id = coalesce((SELECT agent_id FROM begun), agent_id),
+               -- The executions before it have ended.
+               session_seconds = coalesce((SELECT worked_seconds FROM agent_sessions WHERE id = :session_id),
+                                          session_seconds),
+               session_began_at = coalesce((SELECT created_at FROM agent_sessions WHERE id = :session_id),
+                                           session_began_at),
+               updated_at = clock_timestamp()
+         WHERE id = :execution_id AND released_at IS NULL
+     RETURNING id, tenant_id, user_id, session_seconds, session_began_at
+    ), placed AS ({QUEUE_FOR_PLACE.format(released="released", condition="true", is_limited=IS_LIMITED)}
     )
-    UPDATE agent_executions
-       SET released_at = clock_timestamp(),
-           continues_execution_id = coalesce(continues_execution_id, (SELECT id FROM begun)),
-           agent_id = coalesce((SELECT agent_id FROM begun), agent_id),
-           -- The executions before it have ended.
-           session_seconds = coalesce((SELECT worked_seconds FROM agent_sessions WHERE id = :session_id),
-                                      session_seconds),
-           session_began_at = coalesce((SELECT created_at FROM agent_sessions WHERE id = :session_id),
-                                       session_began_at),
-           updated_at = clock_timestamp()
-     WHERE id = :execution_id AND released_at IS NULL
- RETURNING session_seconds, session_began_at
-""")
+    SELECT session_seconds, session_began_at, EXISTS (SELECT 1 FROM placed) AS is_waiting FROM released
+""")  # noqa: S608 -- constants only
 
 INTERRUPTED_EXECUTION = text("""
     SELECT command.execution_id
@@ -222,14 +226,15 @@ ENDED_WITH_MISSED_MESSAGES = text(f"""
 
 LAUNCH = text(f"""
     SELECT id, tenant_id, session_id, plan, task_queue, session_seconds, session_began_at, user_id,
-           input -> 'request' AS request, {_HAS_COMMANDS}
+           input -> 'request' AS request, {IS_WAITING}, {_HAS_COMMANDS}
       FROM agent_executions launched
      WHERE id = :execution_id AND tenant_id = :tenant_id AND status = 'pending' AND released_at IS NOT NULL
 """)  # noqa: S608 -- constants only
 
 STRANDED = text(f"""
-    SELECT launched.id, true AS has_commands, launched.tenant_id, launched.session_id, launched.status,
-           launched.plan, launched.task_queue, launched.updated_at, launched.session_seconds,
+    SELECT launched.id, true AS has_commands, false AS is_waiting, launched.tenant_id,
+           launched.session_id, launched.status, launched.plan,
+           launched.task_queue, launched.updated_at, launched.session_seconds,
            launched.session_began_at, launched.user_id, launched.input -> 'request' AS request,
            launched.released_at IS NOT NULL AS is_released,
            launched.parent_execution_id IS NOT NULL AS is_child
@@ -241,6 +246,9 @@ STRANDED = text(f"""
        AND (launched.status <> 'pending' OR launched.parent_execution_id IS NULL
             OR parent.status {HAS_ENDED})
        AND launched.task_queue = :task_queue
+       -- The end of another execution admits it, or the reconciler does, tenant by tenant.
+       AND NOT EXISTS (SELECT 1 FROM agent_places place
+                        WHERE place.execution_id = launched.id AND place.admitted_at IS NULL)
        AND launched.updated_at
            < clock_timestamp() - CAST(:older_than AS double precision) * interval '1 second'
        AND (launched.updated_at, launched.id) > (CAST(:after_at AS timestamptz), CAST(:after_id AS uuid))

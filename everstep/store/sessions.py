@@ -231,11 +231,13 @@ class PostgresSessions(MessageFeedback):
         """Return a page of executions, newest first."""
         query = filter_executions(select(*ROW), scope, wanted)
         if wanted.query is None:
-            return await self._load_page(query, executions, rows.execution_row, cursor, limit)
+            found = await self._load_page(query, executions, rows.execution_row, cursor, limit)
+            return await self._with_queue_positions(scope.tenant_id, found)
         candidates = await self._find_candidates(scope.tenant_id, wanted.query)
         query = query.where(candidates.executions())
         fetch = self._fetch_matches
-        return await self._load_page(query, executions, rows.execution_row, cursor, limit, fetch=fetch)
+        found = await self._load_page(query, executions, rows.execution_row, cursor, limit, fetch=fetch)
+        return await self._with_queue_positions(scope.tenant_id, found)
 
     async def snapshots(
         self, ref: ExecutionRef, *, cursor: str | None = None, limit: int = 50

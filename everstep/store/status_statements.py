@@ -4,6 +4,7 @@ from sqlalchemy import text
 
 from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.ledger_statements import END_DIGEST
+from everstep.store.place_statements import CHANGE_PLACE, LEAVE_PLACE
 
 SETTLE_ONCE = text(f"""
     INSERT INTO agent_settlements (execution_id, key, tenant_id, status)
@@ -135,6 +136,9 @@ RECORDED_SECONDS = """(
 """The recorded working time of an execution: steps, processors, calls. Concurrent calls count once."""
 
 SETTLE_EXECUTION = text(f"""
+    WITH changed_place AS ({CHANGE_PLACE}
+    ), left_place AS ({LEAVE_PLACE}
+    )
     UPDATE agent_executions
        SET status = :status,
            started_at = CASE WHEN :starts THEN coalesce(started_at, clock_timestamp()) ELSE started_at END,
@@ -161,7 +165,9 @@ SETTLE_EXECUTION = text(f"""
                                      worked_seconds),
            updated_at = clock_timestamp()
      WHERE id = :execution_id
- RETURNING step_count, worked_seconds, token_usage, cost_usd, stop_reason, {END_DIGEST} AS end_digest
+ RETURNING step_count, worked_seconds, token_usage, cost_usd, stop_reason, {END_DIGEST} AS end_digest,
+           coalesce((SELECT is_free FROM changed_place), (SELECT is_free FROM left_place), false)
+           AS frees_place
 """)  # noqa: S608 -- constants only
 
 SETTLE_SESSION = text("""

@@ -43,6 +43,7 @@ from everstep.store import (
     key_tables,
     ledger_tables,
     schedule_tables,
+    tenant_tables,
 )
 from everstep.store.columns import (
     IS_UNDER_WAY,
@@ -64,7 +65,7 @@ from everstep.store.columns import (
 
 OTHERS = (
     *(attachment_tables, budget_tables, cost_tables, feedback_tables, key_tables, ledger_tables),
-    schedule_tables,
+    *(schedule_tables, tenant_tables),
 )
 """Modules with more tables: importing them adds these to the metadata."""
 
@@ -274,8 +275,7 @@ transcript = Table(
     execution_column(),
     # 0 for the messages with which the execution began.
     Column("step", Integer, nullable=False),
-    # Below 0: steering messages before the reply. From 0: the reply, the results, then later notes; see
-    # `transcripts`.
+    # Below 0: steering messages before the reply. From 0: reply, results, later notes; see `transcripts`.
     Column("idx", Integer, nullable=False),
     tenant_column(),
     Column("role", Text, nullable=False),

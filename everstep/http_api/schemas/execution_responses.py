@@ -189,6 +189,11 @@ class ExecutionResponse(ResponseModel):
     cancelled_by: DecidedBy | None = Field(
         default=None, description="Who cancelled the execution; null if no caller did, and in lists."
     )
+    queue_position: int | None = Field(
+        default=None,
+        description="Its position in the queue of its tenant, from 1, while it is pending because the tenant "
+        "or the user runs as many executions as their limits allow; else null.",
+    )
     created_at: Moment
     started_at: Moment | None
     completed_at: Moment | None
@@ -244,6 +249,7 @@ class ExecutionResponse(ResponseModel):
             last_snapshot_id=row.last_snapshot_id,
             metadata=row.metadata,
             cancelled_by=DecidedBy.of(row.cancelled_by) if row.cancelled_by else None,
+            queue_position=row.queue_position,
             created_at=row.created_at,
             started_at=row.started_at,
             completed_at=row.completed_at,

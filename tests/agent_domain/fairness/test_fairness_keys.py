@@ -14,7 +14,7 @@ from everstep.agent_domain.fairness.fairness_keys import (
 MOST_BYTES = 64
 
 
-def test_a_key_names_a_user_of_a_tenant_and_tells_no_name():
+def test_a_key_names_a_user_of_a_tenant_without_the_names():
     """18.2.1"""
     keys = {fairness_key(tenant, user) for tenant in ("acme", "a" * 500) for user in (None, "ann", "ö@x.org")}
     assert len(keys) == 6

@@ -191,7 +191,9 @@ def test_repairs_are_described() -> None:
     repairs = Repairs(launched=1)
     repairs.add(Repairs(closed=2))
 
-    assert str(repairs) == "1 launched, 0 released, 2 closed, 0 delivered, 0 handed_over, 0 charged"
+    assert (
+        str(repairs) == "1 launched, 0 released, 2 closed, 0 delivered, 0 handed_over, 0 admitted, 0 charged"
+    )
     assert repairs
     assert not Repairs()
 

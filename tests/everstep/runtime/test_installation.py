@@ -24,7 +24,7 @@ MISSING: Any = None
 def test_a_preset_for_titles_without_its_key_stops_no_process(caplog: pytest.LogCaptureFixture) -> None:
     """The sessions then get no titles by a model, and the log says why."""
     models = Models(Presets.read({"fast": {"driver": "openai", "model": "small"}}, {}), {})
-    installation = Installation(Settings(), MISSING, MISSING, models)
+    installation = Installation(Settings(), MISSING, MISSING, models, MISSING)
     with caplog.at_level(logging.WARNING):
         assert installation.titles is None
     assert "no model writes titles of sessions" in caplog.text

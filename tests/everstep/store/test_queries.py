@@ -183,6 +183,8 @@ MANY = """
     INSERT INTO agent_budgets (id, tenant_id, scope, subject, agent, unit, limit_amount, on_exhausted)
     SELECT gen_random_uuid(), 'tenant ' || i % 5, 'user', 'user ' || i, '', 'usd', 1, 'stop'
       FROM generate_series(1, {executions}) AS i;
+    INSERT INTO agent_places (execution_id, tenant_id, user_id)
+    SELECT id, tenant_id, '' FROM agent_executions;
     INSERT INTO agent_streams (stream_id, tenant_id) SELECT session_id, tenant_id FROM agent_executions;
     INSERT INTO agent_envelopes (stream_id, seq, tenant_id, id, type, execution_id, payload)
     SELECT session_id, seq, tenant_id, gen_random_uuid(), 'agent.status', id, '{{}}'

@@ -90,7 +90,7 @@ function List({ wanted }) {
         ${/** @type {Execution[]} */ (list.items).map(
           (each, index) => html`<tr key=${each.id} class=${index === current ? "current" : ""}>
             <td><input type="checkbox" aria-label=${`Select ${each.id.slice(0, 8)}`} disabled=${!mayCancel(each)} checked=${chosen.has(each.id) && mayCancel(each)} onChange=${() => toggle(each.id)} /></td>
-            <td><${Status} status=${each.status} reason=${each.stop_reason} /></td>
+            <td class="nowrap"><${Status} status=${each.status} reason=${each.stop_reason} />${each.queue_position && html` <span class="quiet" title="Its position in the queue of its tenant">no. ${each.queue_position}</span>`}</td>
             <td class="nowrap"><a href=${href(`executions/${each.id}`)} title=${exactTime(each.created_at)}><code>${each.id.slice(0, 8)}</code></a>${each.parent_execution_id && html` <span class="quiet">subagent</span>`}</td>
             ${columns.map(({ isNumber, show }) => html`<td class=${isNumber ? "number" : "clip"}>${show(each)}</td>`)}
           </tr>`,

@@ -1,0 +1,139 @@
+"""The weight and the limits of tenants and of their users, which the operator sets."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.fairness.fairness_keys import LARGEST_WEIGHT, LEAST_WEIGHT, fairness_key
+from everstep.agent_domain.fairness.shares import Claimant, ShareTerms
+
+EVERYONE: Final = "*"
+"""As a tenant: each one without limits of its own. As a user: each user without limits of their own."""
+LARGEST_LIMIT: Final = 2**31 - 1
+LIMITS: Final = ("max_running", "max_model_calls", "requests_per_second", "tokens_per_minute")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """The limits of a tenant, or of a user of it; None is no limit.
+
+    Raises:
+        InvalidInput: A name is blank, or a limit cannot be used.
+    """
+
+    tenant_id: str
+    user_id: str | None = None
+    """None: of the tenant as a whole."""
+    weight: float | None = None
+    """The share of the tenant, in proportion to other tenants; None is 1."""
+    max_running: int | None = None
+    """How many executions run at once; with 0 none starts. Further ones wait in a queue."""
+    max_model_calls: int | None = None
+    """How many model calls each worker makes at once."""
+    requests_per_second: float | None = None
+    """How many requests each API process accepts."""
+    tokens_per_minute: int | None = None
+    """How many tokens the model calls of all workers use."""
+
+    def __post_init__(self) -> None:
+        if not self.tenant_id.strip() or (self.user_id is not None and not self.user_id.strip()):
+            raise InvalidInput("the names of tenants and users are not blank")
+        if self.weight is not None and not LEAST_WEIGHT <= self.weight <= LARGEST_WEIGHT:
+            allowed = f"one from {LEAST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
+            raise InvalidInput(f"the weight is {self.weight:g}; use {allowed}")
+        if self.weight is not None and self.user_id is not None:
+            raise InvalidInput("only tenants have a weight; the users of a tenant share it equally")
+        for name in ("max_running", "max_model_calls"):
+            count = getattr(self, name)
+            if count is not None and not 0 <= count <= LARGEST_LIMIT:
+                raise InvalidInput(f"{name} is {count}; use a number from 0, with which nothing runs")
+        for name in ("requests_per_second", "tokens_per_minute"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 < rate <= LARGEST_LIMIT:
+                raise InvalidInput(
+                    f"{name} is {rate}; use a number above 0, or max_running 0 so that nothing starts"
+                )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it limits nothing."""
+        return all(getattr(self, field.name) is None for field in fields(self)[2:])
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing starts."""
+        return self.max_running == 0
+
+    @property
+    def text(self) -> str:
+        """The limits in words."""
+        words = [
+            f"{name.replace('_', ' ')} {getattr(self, name):g}"
+            for name in ("weight", *LIMITS)
+            if getattr(self, name) is not None
+        ]
+        paused = "paused: nothing starts until max_running is raised; " if self.is_paused else ""
+        return paused + (", ".join(words) or "no limits")
+
+    @property
+    def owner_text(self) -> str:
+        """The tenant or the user in words."""
+        tenant = "each other tenant" if self.tenant_id == EVERYONE else self.tenant_id
+        if self.user_id is None:
+            return tenant
+        return f"{tenant}, " + ("each other user" if self.user_id == EVERYONE else f"user {self.user_id}")
+
+
+class LimitBook:
+    """The limits of all tenants and users.
+
+    A tenant with limits of its own has none of those that are set for every tenant, and a user accordingly.
+    """
+
+    def __init__(self, limits: Iterable[TenantLimits] = ()) -> None:
+        self._limits: Mapping[tuple[str, str | None], TenantLimits] = {
+            (each.tenant_id, each.user_id): each for each in limits
+        }
+        # Workers know users by their keys only.
+        self._user_keys = {
+            fairness_key(tenant, user): each for (tenant, user), each in self._limits.items() if user
+        }
+
+    def tenant(self, tenant_id: str) -> TenantLimits | None:
+        """The limits of a tenant."""
+        return self._limits.get((tenant_id, None)) or self._limits.get((EVERYONE, None))
+
+    def user(self, tenant_id: str, user_id: str | None) -> TenantLimits | None:
+        """The limits of a user."""
+        names = ((tenant_id, user_id or ""), (tenant_id, EVERYONE), (EVERYONE, EVERYONE))
+        return next((self._limits[name] for name in names if name in self._limits), None)
+
+    def user_of(self, claimant: Claimant) -> TenantLimits | None:
+        """The limits of a user who is known by the fairness key."""
+        return self._user_keys.get(claimant.user) or self.user(claimant.tenant, None)
+
+    def weight(self, tenant_id: str) -> float:
+        """The weight of a tenant."""
+        limits = self.tenant(tenant_id)
+        return 1.0 if limits is None or limits.weight is None else limits.weight
+
+    def place_terms(self, claimant: Claimant) -> ShareTerms:
+        """The terms of the places of a worker."""
+        return ShareTerms(self.weight(claimant.tenant))
+
+    def model_call_terms(self, claimant: Claimant) -> ShareTerms:
+        """The terms of the model calls of a worker."""
+        tenant, user = self.tenant(claimant.tenant), self.user_of(claimant)
+        return ShareTerms(
+            self.weight(claimant.tenant), tenant and tenant.max_model_calls, user and user.max_model_calls
+        )
+
+
+def parse_limits(tenant_id: str, user_id: str | None, given: Mapping[str, Any]) -> TenantLimits:
+    """Return limits from named values.
+
+    Raises:
+        InvalidInput: One of them cannot be used.
+    """
+    return TenantLimits(tenant_id, user_id, **given)

@@ -1,0 +1,52 @@
+"""The limits of tenants, and the admission of their executions, in PostgreSQL."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from everstep.agent_domain.fairness.tenant_limits import TenantLimits
+from everstep.agent_domain.storage.sessions import ExecutionLaunch
+from everstep.agent_domain.storage.tenant_store import ADMITTED_AT_ONCE
+from everstep.store import place_statements
+from everstep.store.postgres_writing import PostgresWriter
+from everstep.store.session_rows import launch_row
+
+
+class PostgresTenants(PostgresWriter):
+    """The limits of tenants, and the admission of their executions; see `TenantStore`."""
+
+    async def tenant_limits(self) -> Sequence[TenantLimits]:
+        """Return the limits of all tenants and users."""
+        found = await self._fetch_all(place_statements.LIMITS)
+        return tuple(TenantLimits(*row) for row in found)
+
+    async def set_limits(self, limits: TenantLimits) -> None:
+        """Store limits in place of earlier ones."""
+        values = asdict(limits) | {"user_id": limits.user_id or ""}
+        async with self._transaction() as connection:
+            await connection.execute(place_statements.SET_LIMITS, values)
+            if limits.max_running is not None:
+                await connection.execute(place_statements.TAKE_PLACES_OF_RUNNING, values)
+
+    async def remove_limits(self, tenant_id: str, user_id: str | None = None) -> bool:
+        """Remove limits; return whether there were any."""
+        values = {"tenant_id": tenant_id, "user_id": user_id or ""}
+        async with self._transaction() as connection:
+            return (await connection.execute(place_statements.REMOVE_LIMITS, values)).first() is not None
+
+    async def has_executions(self, tenant_id: str) -> bool:
+        """Return whether a tenant has stored executions."""
+        return bool(await self._fetch_all(place_statements.HAS_EXECUTIONS, {"tenant_id": tenant_id}))
+
+    async def admit(self, tenant_id: str, *, is_repair: bool = False) -> Sequence[ExecutionLaunch]:
+        """Give the free places of a tenant to executions that wait; see `TenantStore`."""
+        values = {"tenant_id": tenant_id, "most": ADMITTED_AT_ONCE}
+        repair = [(place_statements.REMOVE_ENDED, values)] if is_repair else []
+        async with self._transaction() as connection:
+            *_, admitted = await connection.together(
+                (place_statements.LOCK_TENANT, values), *repair, (place_statements.ADMIT, values), last=True
+            )
+            return tuple(map(launch_row, admitted.all()))
+
+    async def waiting_tenants(self) -> Sequence[str]:
+        """Return the tenants with executions that wait for a place."""
+        return tuple(row.tenant_id for row in await self._fetch_all(place_statements.WAITING_TENANTS))
