@@ -70,8 +70,8 @@ check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose
 	@$(BIN)/python -m tests.rules
 	@$(BIN)/python -m pytest --quiet --numprocesses 2 $(OF_SOURCES)
 
-bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, budgets, fairness, what-ifs, the gateway, capabilities
-	@missed=0; for each in domain engine api budgets fairness what_if gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
+bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, search, budgets, fairness, what-ifs, the gateway, capabilities
+	@missed=0; for each in domain engine api search budgets fairness what_if gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
 
 console: $(READY)  ## Measure the console in a session of 50,000 envelopes: frames, scripts, memory, first paint
 	@PYTHONPATH=. $(BIN)/python bench/console.py

@@ -60,7 +60,7 @@ _LIMITS = text("""
            -- The matches of a frequent word fit into memory, exactly.
            set_config('work_mem', '32MB', true)
 """)
-_ONLY_INDEX = text(
+ONLY_INDEX = text(
     "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true)"
 )
 
@@ -79,7 +79,7 @@ _IS_MATCH = f"""{IS_SEARCHED} AND {_HAS_WORDS}
 
 _WORDS = "(CAST(md5(CAST(:tenant_id AS text)) AS tsquery) && to_tsquery('simple', CAST(:words AS text)))"
 
-_CANDIDATES = text(f"""
+CANDIDATES = text(f"""
     SELECT execution_id, step, idx
       FROM agent_transcript
      WHERE {IS_SEARCHED} AND tenant_id = :tenant_id AND {_HAS_WORDS} AND {SEARCH_VECTOR} @@ {_WORDS}
@@ -190,7 +190,7 @@ class PostgresTextSearch(PostgresReader):
         with error_translation(self.engine.url), _limited():
             async with transaction(self.engine) as connection:
                 *_, found = await connection.together(
-                    (_LIMITS, _LIMIT_VALUES), (_ONLY_INDEX, {}), (_CANDIDATES, values), last=True
+                    (_LIMITS, _LIMIT_VALUES), (ONLY_INDEX, {}), (CANDIDATES, values), last=True
                 )
         rows = found.all()
         return Candidates(query, tenant_id, None if len(rows) > FEW else [tuple(row) for row in rows])

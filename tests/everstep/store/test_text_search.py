@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncGenerator
 from typing import Any
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 import pytest_asyncio
+from sqlalchemy import text
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef, Scope
@@ -24,7 +26,9 @@ from everstep.store import migrate, postgres_text_search
 from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.postgres import PostgresStore
+from everstep.store.postgres_text_search import CANDIDATES, ONLY_INDEX, query_text
 from everstep.store.sessions import PostgresSessions
+from everstep.store.transaction import transaction
 from tests.everstep.store.session_words import ANN, BOB, a_message, new_session_id
 from tests.everstep.store.store_words import (
     OTHERS,
@@ -265,6 +269,28 @@ async def test_lists_have_what_a_message_of_theirs_matches(
         assert {row.ref.session_id for row in runs.rows} == expected
     (hit,) = await search(sessions, "green parcel")
     assert (hit.title, hit.user_id, hit.ref.session_id) == ("Trip", ANN, hers)
+
+
+async def test_few_matches_are_read_from_the_index(postgres: PostgresStore) -> None:
+    """16.6.9: and not the messages of other tenants."""
+    for number in range(3):
+        await accept_execution(postgres, f"orange {number}", tenant=OTHERS)
+    query = TextQuery.parse("orange")
+    values = {
+        "tenant_id": TENANT,
+        "query": query_text(query),
+        "words": query_text(query),
+        "phrases": list[str](),
+        "has_phrases": False,
+        "limit": 10,
+    }
+    async with transaction(postgres.engine) as connection:
+        await connection.execute(ONLY_INDEX)
+        found = await connection.execute(text(f"EXPLAIN (ANALYZE, COSTS OFF) {CANDIDATES}"), values)
+    plan = "\n".join(row[0] for row in found.rows)
+
+    scan = plan[plan.index("Bitmap Index Scan on agent_transcript_search") :]
+    assert re.search(r"rows=0(\.00)?\b", scan), plan
 
 
 async def test_erased_text_is_not_found(sessions: PostgresSessions) -> None:
