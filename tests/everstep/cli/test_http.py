@@ -32,8 +32,8 @@ async def test_a_key_is_created_listed_and_revoked(desk: CommandLine) -> None:
 
 
 UNKNOWN_SCOPE = (
-    "unknown scope 'all'; use: sessions:all, read-only, approve, approve:edit, answer, steer, cancel, or a "
-    "scope of your agents, which contains a colon, such as shop:refund"
+    "unknown scope 'all'; use: sessions:all, read-only, approve, approve:edit, answer, steer, cancel, admin, "
+    "or a scope of your agents, which contains a colon, such as shop:refund"
 )
 
 
