@@ -192,7 +192,8 @@ def test_repairs_are_described() -> None:
     repairs.add(Repairs(closed=2))
 
     assert (
-        str(repairs) == "1 launched, 0 released, 2 closed, 0 delivered, 0 handed_over, 0 admitted, 0 charged"
+        str(repairs)
+        == "1 launched, 0 released, 2 closed, 0 delivered, 0 handed_over, 0 admitted, 0 charged, 0 scheduled"
     )
     assert repairs
     assert not Repairs()
