@@ -10,6 +10,8 @@ PACKAGES = ("activities", "broadcast_gateway", "everstep")
 MAKERS = ("create_task", "ensure_future")
 
 AWAITED: Final = {
+    "activities/brief_inference.py": "a model call, which an activity awaits, or which is cancelled",
+    "everstep/http_api/mcp_server.py": "one exchange, awaited by its request",
     "activities/deferred_start.py": "awaited by the block that it belongs to",
     "everstep/runtime/serving.py": "the server itself, awaited by the block that it belongs to",
     "everstep/runtime/embedded/service.py": "awaited by the start, and the watch that reports a death",

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import make_url
@@ -16,6 +17,7 @@ from temporalio.service import RPCError
 from everstep.activities.failpoints import Strike, inert
 from everstep.activities.worker_places import Places, WorkerPlaces
 from everstep.agent_domain.agents.spawning import needed_resources
+from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.fairness.tenant_limits import LARGEST_LIMIT
 from everstep.agent_domain.storage.overview import OverviewReader
@@ -359,7 +361,11 @@ async def open_installation(
 @asynccontextmanager
 async def _current_limits(limits: CurrentLimits) -> AsyncGenerator[None]:
     """Read the limits of tenants within the block."""
-    reading = asyncio.create_task(limits.run())
+    reading = asyncio.create_task(
+        keep_running(
+            "the reading of the limits of tenants", limits.run, sleep=asyncio.sleep, clock=monotonic, log=log
+        )
+    )
     try:
         yield
     finally:

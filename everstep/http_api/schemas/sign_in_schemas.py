@@ -94,6 +94,8 @@ class SignInResponse(ResponseModel):
 class SignOutSent(RequestModel):
     """What ends when a person signs out."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"everywhere": True}]})
+
     everywhere: bool = Field(default=False, description="End all sessions of the user, in every browser.")
 
 

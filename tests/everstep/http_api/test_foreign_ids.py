@@ -16,6 +16,7 @@ OWN: Mapping[str, Any] = {
     "NewSessionSent": {},
     "FirstMessageSent": {"content": "Look"},
     "NewExecutionSent": {"content": "Look"},
+    "NewScheduleSent": {"agent": "clerk", "content": "Look", "interval_seconds": 3600, "paused": True},
     "FileUrlSent": {"url": "https://files.example/a.txt"},
 }
 """A valid body by the name of its schema."""
