@@ -52,6 +52,7 @@ _REFUSALS: Mapping[int | str, dict[str, Any]] = {
     409: {"model": ProblemDocument, "description": "The current state does not allow it."},
     413: {"model": ProblemDocument, "description": "The body is too large."},
     422: {"model": ProblemDocument, "description": "The request is invalid."},
+    429: {"model": ProblemDocument, "description": "Too many requests; see `Retry-After`."},
     431: {"model": ProblemDocument, "description": "The request line and the headers are too large."},
     500: {"model": ProblemDocument, "description": "An internal error."},
     503: {"model": ProblemDocument, "description": "Temporarily unavailable; send the same request again."},
