@@ -110,6 +110,7 @@ EXECUTION: Final[Mapping[str, Any]] = {
     "cancelled_by": None,
     "budget": BUDGET,
     "budgets": [BUDGET],
+    "queue_position": None,
 }
 
 REQUEST: Final[Mapping[str, Any]] = {

@@ -459,6 +459,9 @@ NOT_FOR_APPLICATIONS = {
     "everstep.inference.local_endpoint.LocalEndpoint",
     # How a stream waits between connections; our own tests replace it.
     "everstep.streams.backoff.ClientTimings",
+    # Sessions, workers and the reconciler start stored executions with a client; applications call `start`.
+    "everstep.agent_domain.storage.sessions.ExecutionLaunch",
+    "everstep.client.fair_dispatch.FairDispatch",
     # Our own tests end a client in the middle of a request here.
     "everstep.activities.failpoints.Failpoint",
 }
