@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage model chaos frontends check bench console docs exports screens reference fmt python
+.PHONY: help demo test properties coverage model chaos frontends check bench console docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -31,7 +31,7 @@ endif
 endif
 
 help:  ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## Kill a worker in the middle of a run, and watch another one finish it
 	@$(BIN)/python examples/survive.py
@@ -50,6 +50,9 @@ test: $(READY)  ## Run all tests of what the software does
 # Apart from `make test`: to count lines and branches takes the domain's tests 70 % more CPU time.
 coverage: COVERAGE := --cov --cov-report=term-missing:skip-covered
 coverage: test  ## Run all tests and report what they cover
+
+properties: $(READY)  ## Try a thousand random examples of every property, where `make test` tries thirty
+	@$(BIN)/python -m pytest --numprocesses 2 --dist load -m hypothesis --hypothesis-profile=thorough tests
 
 model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB)
 	@$(BIN)/everstep models download local

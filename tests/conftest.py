@@ -24,7 +24,11 @@ share_certificates()
 
 # An example's duration depends on the machine more than on the code. The other settings stay hypothesis's
 # defaults, which differ where the variable CI is set.
-settings.register_profile("everstep", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Thirty examples find nearly all that a hundred do, and each run draws others; `make properties` tries more.
+settings.register_profile(
+    "everstep", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=30
+)
+settings.register_profile("thorough", settings.get_profile("everstep"), max_examples=1000)
 settings.load_profile("everstep")
 
 SERVERS = pytest.StashKey[ServerHost]()

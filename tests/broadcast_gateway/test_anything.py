@@ -400,6 +400,6 @@ class Broadcast(Faithful):
 
 
 TestFaithful = Faithful.TestCase
-TestFaithful.settings = settings(max_examples=100, stateful_step_count=40, report_multiple_bugs=False)
+TestFaithful.settings = settings(stateful_step_count=40, report_multiple_bugs=False)
 TestBroadcast = Broadcast.TestCase
-TestBroadcast.settings = settings(max_examples=100, stateful_step_count=60, report_multiple_bugs=False)
+TestBroadcast.settings = settings(stateful_step_count=60, report_multiple_bugs=False)

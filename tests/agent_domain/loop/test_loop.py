@@ -7,7 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from everstep.agent_domain.agents.drivers import (
     OnText,
@@ -577,7 +577,6 @@ def open_call_ids(state: AgentState) -> list[str]:
     return open_calls
 
 
-@settings(max_examples=200)
 @given(some_rules(), st.data())
 def test_facts_and_state_of_the_same_history_are_decided_alike(rules: Rules, data: st.DataObject) -> None:
     """1.1.2: a decision is a function of what happened; 1.1.5: no call is left without a result."""

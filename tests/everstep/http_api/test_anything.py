@@ -243,7 +243,7 @@ IDS: Final = st.text(st.characters(), min_size=1).map(
     lambda text: quote(text.encode(errors="replace"), safe="")
 )
 
-LINES: Final = settings(max_examples=60, derandomize=True, database=None, deadline=None)
+LINES: Final = settings(derandomize=True, database=None)
 
 
 @LINES

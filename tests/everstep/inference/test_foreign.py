@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from everstep.agent_domain.errors import RETRYABLE, ModelError, ModelUnavailable, UnreadableAnswer, WrongApi
 from everstep.agent_domain.state.steps import InferenceResponse
@@ -175,7 +175,6 @@ def an_unconnected_model(driver: str) -> Any:
 
 @pytest.mark.parametrize("driver", DIALECTS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 async def test_an_invalid_response_is_an_answer_or_a_typed_error(driver: str, data: st.DataObject) -> None:
     """3.5.3: for any output of a server."""
     events = data.draw(mangled_events(DIALECTS[driver]) | st.lists(ANYTHING, max_size=4))

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from everstep import (
     AgentBuilder,
@@ -94,7 +94,6 @@ def conversations(draw: st.DrawFn) -> list[Message]:
     return said
 
 
-@settings(max_examples=50)
 @given(
     conversations(),
     st.integers(1000, 4000),

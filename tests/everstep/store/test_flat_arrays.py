@@ -31,7 +31,7 @@ async def elements_of(store: PostgresStore, values: list[Any], kind: str = "text
         return [row.each for row in (await current.execute(query, {"values": values})).all()]
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXTS)
 @example(["", "NULL", "null", None, '"', "\\", '\\"', "{a,b}", " a ", "\u2003", "a\nb"])
 async def test_texts_arrive_unchanged(postgres: PostgresStore, values: list[str | None]) -> None:
