@@ -215,6 +215,13 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
         "everstep/http_api/routes",
         "everstep/store",
     ),
+    "webhooks": (
+        "agent_domain/storage",
+        "everstep/cli",
+        "everstep/client",
+        "everstep/http_api/routes",
+        "everstep/store",
+    ),
     "sign_ins": ("agent_domain/storage", "everstep/http_api", "everstep/store"),
     "session_charges": ("agent_domain/storage", "everstep/store"),
     "sessions": (

@@ -51,7 +51,7 @@ async def api(settings: Settings, http_port: int | None) -> None:
         open_api(installation, listener=port.listener) as url,
     ):
         echo(f"answering at {url}, documented at {url}/docs; Ctrl-C stops")
-        await installation.reconciler.run(stop)
+        await installation.maintain(stop)
 
 
 @click.group()

@@ -37,6 +37,7 @@ from everstep.http_api.routes import (
     system,
     ui_message_streams,
     usage,
+    webhooks,
     what_if_route,
 )
 from everstep.http_api.schemas.ag_ui_requests import RunErrorEvent
@@ -97,6 +98,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
             signing_in,
             system,
             schedules,
+            webhooks,
         ),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})

@@ -22,6 +22,7 @@ from everstep.agent_domain.stream.channels import Admission, StreamIndex, Stream
 from everstep.agent_domain.stream.reader import Position
 from everstep.client.client import Client
 from everstep.client.sessions import Sessions
+from everstep.client.webhooks import Webhooks
 from everstep.http_api.auth import Authenticate
 from everstep.http_api.callers import Caller
 from everstep.http_api.channel_authorization import Signer
@@ -95,6 +96,7 @@ class Api:
     keys: KeyStore
     accounts: UsageReportStore
     schedules: ScheduleStore
+    webhooks: Webhooks
     streams: StreamStore
     authenticate: Authenticate
     signer: Signer | None = None

@@ -49,6 +49,7 @@ def build_api(installation: Installation, feeds: Feeds | None = None, page: Metr
         keys,
         PostgresAccounts(installation.store.engine),
         installation.schedules.store,
+        installation.webhooks,
         streams,
         authenticate,
         channel_signer(settings),

@@ -34,6 +34,8 @@ from everstep.client.schedules import Schedules
 from everstep.client.sessions import Sessions
 from everstep.client.temporal_entry import TemporalEntry
 from everstep.client.titles import Titles
+from everstep.client.webhook_delivery import WebhookDelivery
+from everstep.client.webhooks import Webhooks
 from everstep.inference.models import Models
 from everstep.runtime.agents import AgentBook, load_all_agents
 from everstep.runtime.context_policy import load_context_policy
@@ -51,6 +53,7 @@ from everstep.runtime.models import agent_window, models_of, require_prices
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
+from everstep.runtime.webhook_sender import HttpSender, SealedSecrets
 from everstep.runtime.worker import build_failpoint, build_frame_loss, make_worker
 from everstep.runtime.worker_telemetry import slots_source
 from everstep.steps.attachments import Attachments
@@ -64,6 +67,7 @@ from everstep.store.overview import PostgresOverview
 from everstep.store.schedules import PostgresSchedules
 from everstep.store.sessions import PostgresSessions
 from everstep.store.sign_ins import PostgresSignIns
+from everstep.store.webhooks import PostgresWebhooks
 from everstep.streams.ordering import OrderedBus
 
 HOW_TO_START = "start a local installation with `everstep up`, or set DATABASE_URL and TEMPORAL_ADDRESS"
@@ -229,10 +233,22 @@ class Installation:
         """The schedules."""
         return Schedules(self.client, PostgresSchedules(self.store.engine))
 
+    @property
+    def webhooks(self) -> Webhooks:
+        """The webhooks."""
+        sender = HttpSender(allows_private=self.settings.webhook_private_addresses == "on")
+        box = SealedSecrets(self.settings.payload_key)
+        return Webhooks(PostgresWebhooks(self.store.engine), sender, box)
+
     @cached_property
     def reconciler(self) -> Reconciler:
         """The reconciler, which recovers what lost processes left behind."""
         return Reconciler(self.sessions, schedules=self.schedules)
+
+    async def maintain(self, stop: asyncio.Event) -> None:
+        """Recover what lost processes left behind, and deliver events to webhooks, until the stop event."""
+        delivery = WebhookDelivery(self.webhooks, self.client)
+        await asyncio.gather(self.reconciler.run(stop), delivery.run(stop))
 
     @property
     def default_agent(self) -> str:
@@ -301,7 +317,7 @@ class Installation:
         try:
             async with worker:
                 with slots_source(places.places, self.settings.worker_activities):
-                    await self.reconciler.run(stop)
+                    await self.maintain(stop)
         finally:
             await close_connections()
 

@@ -44,6 +44,7 @@ async def open_retention(settings: Settings) -> AsyncGenerator[Sequence[TableRet
             _retention(settings, "agent_executions", "keep_executions_days", store.prune_executions),
             _retention(settings, "agent_envelopes", "keep_envelopes_days", store.prune_envelopes),
             _retention(settings, "agent_answers", "keep_answers_days", store.prune_answers),
+            _retention(settings, "agent_webhook_deliveries", "keep_deliveries_days", store.prune_deliveries),
             _retention(settings, "agent_attachments", "keep_uploads_days", files.prune),
         ]
     finally:

@@ -139,6 +139,9 @@ class Settings(StrictModel, BaseSettings):
     text; other files are described to them in words."""
     attachment_urls: Literal["on", "off"] = "off"
     """Whether users may send the URL of a file, which the API reads from public hosts."""
+    webhook_private_addresses: Literal["on", "off"] = "off"
+    """Whether webhooks may be at addresses of your own networks, and at http URLs. Otherwise only https URLs
+    of public hosts are accepted."""
     http_host: str = "127.0.0.1"
     """The address on which the HTTP API listens; 0.0.0.0 for all interfaces."""
     http_port: int = Field(default=8080, ge=0, le=65535)
@@ -235,6 +238,8 @@ class Settings(StrictModel, BaseSettings):
     """How long an execution without a session is kept after its end. None: forever."""
     keep_envelopes_days: Days | None = None
     """How long envelopes are kept, for viewers that resume a stream. None: as long as the execution."""
+    keep_deliveries_days: Days = 30
+    """How long deliveries to webhooks are listed after they were delivered or given up."""
     cgroup: Path | None = None
     """A cgroup (version 2) for this worker only, in which each command of an agent gets a cgroup of its own.
     None: the one that systemd delegates (`Delegate=yes`), if there is one."""

@@ -45,6 +45,25 @@ REMOVE_ANSWERS = text("""
 """)
 """Rows are addressed by ctid, which is stable under their locks. By key, all other rows would be read."""
 
+COUNT_OLD_DELIVERIES = text(
+    "SELECT count(*) AS many FROM agent_webhook_deliveries WHERE completed_at < :before"
+)
+
+REMOVE_DELIVERIES = text("""
+    WITH gone AS (
+        DELETE FROM agent_webhook_deliveries
+         WHERE ctid = ANY (ARRAY(
+                   SELECT ctid
+                     FROM agent_webhook_deliveries
+                    WHERE completed_at < :before
+                    ORDER BY completed_at
+                    LIMIT :limit
+                      FOR UPDATE SKIP LOCKED))
+     RETURNING 1
+    )
+    SELECT count(*) AS many FROM gone
+""")
+
 REMOVE_CLAIMS = text("""
     WITH gone AS (
         DELETE FROM agent_claims
@@ -203,6 +222,16 @@ class PostgresRetention(PostgresSessions):
         removed = BATCH
         while removed == BATCH:
             removed = await self._count(REMOVE_ANSWERS, before=before, limit=BATCH)
+            yield removed
+
+    async def prune_deliveries(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
+        """Remove deliveries to webhooks that were delivered, or given up, before `before`."""
+        if dry_run:
+            yield await self._count(COUNT_OLD_DELIVERIES, before=before)
+            return
+        removed = BATCH
+        while removed == BATCH:
+            removed = await self._count(REMOVE_DELIVERIES, before=before, limit=BATCH)
             yield removed
 
     async def _remove_session(self, session: Row[Any], before: datetime) -> bool:

@@ -44,6 +44,7 @@ from everstep.store import (
     ledger_tables,
     schedule_tables,
     tenant_tables,
+    webhook_tables,
 )
 from everstep.store.columns import (
     IS_UNDER_WAY,
@@ -65,7 +66,7 @@ from everstep.store.columns import (
 
 OTHERS = (
     *(attachment_tables, budget_tables, cost_tables, feedback_tables, key_tables, ledger_tables),
-    *(schedule_tables, tenant_tables),
+    *(schedule_tables, tenant_tables, webhook_tables),
 )
 """Modules with more tables: importing them adds these to the metadata."""
 

@@ -104,7 +104,7 @@ async def a_place(signed_with: str = SECRET, bounds: GatewayLimits = QUICK) -> A
         gateway = await parts.enter_async_context(open_gateway(table, bounds=bounds))
         relay = await parts.enter_async_context(open_relay(gateway.port))
         absent = cast("Any", None)
-        api = Api(absent, absent, absent, absent, office, allow_all(), Signer(KEY, signed_with))
+        api = Api(absent, absent, absent, absent, absent, office, allow_all(), Signer(KEY, signed_with))
         served_at = serve_app(cast("Any", office.noting(create_app(api))))
         office.url = await parts.enter_async_context(served_at)
         yield Place(office, relay, table, gateway, parts)

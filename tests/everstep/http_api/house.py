@@ -21,6 +21,7 @@ from everstep.client.reconciler import Reconciler
 from everstep.client.schedule_entry import ScheduleEntry
 from everstep.client.schedules import Schedules
 from everstep.client.sessions import Sessions
+from everstep.client.webhooks import Webhooks
 from everstep.http_api.app import create_app
 from everstep.http_api.auth import Authenticator
 from everstep.http_api.authorities import Authority
@@ -31,6 +32,7 @@ from everstep.http_api.tokens import Tokens, sign_token
 from everstep.runtime.agents import AgentBook, ModelSource, load_agents
 from everstep.runtime.file_store import build_attachments
 from everstep.runtime.settings import Settings
+from everstep.runtime.webhook_sender import HttpSender, SealedSecrets
 from everstep.runtime.worker import make_worker
 from everstep.store.accounts import PostgresAccounts
 from everstep.store.engine import create_engine
@@ -39,6 +41,7 @@ from everstep.store.schedules import PostgresSchedules
 from everstep.store.sessions import PostgresSessions
 from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
+from everstep.store.webhooks import PostgresWebhooks
 from tests.workflows.harness import eventually
 
 AGENTS = "tests.everstep.http_api.clerk:agents"
@@ -79,6 +82,7 @@ class ApiSetup:
             self.keys,
             PostgresAccounts(self.keys.engine),
             PostgresSchedules(self.keys.engine),
+            self.webhooks,
             PostgresStreams(self.keys.engine),
             Authenticator(Tokens(SECRET), self.keys),
             Signer("everstep", "hush"),
@@ -104,6 +108,13 @@ class ApiSetup:
             return token
         signed = jwt.decode(token, options={"verify_signature": False})
         return jwt.encode({**signed, **claims}, SECRET, "HS256")
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Webhooks at any address."""
+        return Webhooks(
+            PostgresWebhooks(self.keys.engine), HttpSender(allows_private=True), SealedSecrets(None)
+        )
 
     @asynccontextmanager
     async def open_worker(self) -> AsyncGenerator[None]:

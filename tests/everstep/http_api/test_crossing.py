@@ -14,7 +14,7 @@ import pytest
 from everstep.http_api.app import create_app
 from everstep.http_api.pages import PUBLIC_ROUTES
 from everstep.http_api.schemas.request_bodies import ForkSent
-from tests.everstep.http_api.house import TICKET, ApiCaller, ApiSetup, MakeCaller
+from tests.everstep.http_api.house import TICKET, ApiCaller, ApiSetup, MakeCaller, http_client
 
 EVERYBODYS = {
     "/agent/agents",
@@ -51,6 +51,8 @@ BODIES: Mapping[str, Any] = {
     "WhatIfSent": {"max_steps": 1},
     "FeedbackSent": {"rating": "down", "text": "Mine"},
     "ApprovalDecision": {"decision": "approve", "args_digest": "{digest}"},
+    "NewWebhookSent": {"url": "https://mine.example/"},
+    "WebhookChangesSent": {"enabled": False},
     "ScheduleChangesSent": {"content": "Mine"},
     "BackfillSent": {"start_at": "2026-01-12T00:00:00Z", "end_at": "2026-01-13T00:00:00Z"},
 }
@@ -130,7 +132,10 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
     booked = (await person.post_message(booking, "book My treasure"))["execution_id"]
     request = await person.wait_for_request(booked)
     schedule = {"agent": "clerk", "content": "Look for My treasure", "interval_seconds": 3600, "paused": True}
+    webhook, delivery = await create_webhook(person)
     ids = {
+        "webhook_id": webhook,
+        "delivery_id": delivery,
         "schedule_id": (await person.post("/agent/schedules", schedule))["id"],
         "session_id": session,
         "stream_id": session,
@@ -146,7 +151,18 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "response_id": f"resp_{UUID(booked).hex}",
     }
     ids["digest"] = request["args_digest"]
-    return OwnObjects(ids, ("My treasure", "Harbour Inn", "Which day", asked, booked, session, booking))
+    return OwnObjects(
+        ids, ("My treasure", "My-treasure", "Harbour Inn", "Which day", asked, booked, session, booking)
+    )
+
+
+async def create_webhook(person: ApiCaller) -> tuple[str, str]:
+    """The ids of a webhook in this person's tenant, and of a delivery."""
+    token = person.api_setup.token("boss", "admin")
+    async with http_client(person.app, {"Authorization": f"Bearer {token}"}) as http:
+        boss = ApiCaller(http, person.api_setup, person.app)
+        webhook = (await boss.post("/agent/webhooks", {"url": "http://127.0.0.1:9/My-treasure"}))["id"]
+        return webhook, (await boss.post(f"/agent/webhooks/{webhook}/ping"))["id"]
 
 
 async def sign_in_with_browser(person: ApiCaller) -> str:
@@ -218,6 +234,9 @@ async def test_another_user_and_another_tenant_get_nothing(sign_in: MakeCaller, 
     await assert_no_access(await sign_in("ben"), theirs)
     await assert_no_access(await sign_in("ann", tenant=f"far-{uuid4().hex}"), theirs)
     await assert_no_access(await sign_in("robot", "sessions:all", tenant=f"far-{uuid4().hex}"), theirs)
+    far = f"far-{uuid4().hex}"
+    opened = ("/agent/system", "/agent/system/checks", "/agent/webhooks")
+    await assert_no_access(await sign_in("boss", "admin", tenant=far), theirs, opened)
 
     assert await stored_objects(ann, theirs) == before
     del work

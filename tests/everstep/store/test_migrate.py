@@ -96,6 +96,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0025_schedules",
         "0026_first_texts",
         "0027_tenants",
+        "0028_webhooks",
     ]
 
 
@@ -239,6 +240,9 @@ BEFORE_BUDGETS = """
     ALTER TABLE agent_steps DROP COLUMN boundary, DROP COLUMN first_text_seconds;
     ALTER TABLE agent_tool_calls DROP COLUMN digest;
     DROP TABLE agent_pruned_ledgers, agent_session_usage, agent_budget_holds, agent_sign_ins, agent_schedules;
+    DROP TABLE agent_webhooks, agent_webhook_deliveries;
+    DROP FUNCTION agent_queue_end CASCADE;
+    DROP FUNCTION agent_queue_request CASCADE;
     DROP TABLE agent_ledger, agent_ledger_heads;
     ALTER TABLE agent_executions DROP COLUMN is_sealed;
     ALTER TABLE agent_tool_calls DROP COLUMN progress;

@@ -155,6 +155,7 @@ const KEPT = /** @type {Record<string, string>} */ ({
   keep_executions_days: "Executions without a session",
   keep_envelopes_days: "Stored events for viewers",
   keep_answers_days: "Answers to repeated requests",
+  keep_deliveries_days: "Deliveries to webhooks",
   keep_uploads_days: "Uploaded files that no message uses",
 });
 
