@@ -32,7 +32,7 @@ from everstep.store.engine import create_engine
 from everstep.store.migrate import upgrade
 from everstep.store.postgres import PostgresStore
 from tests.acceptance.agents import ARMED, JOURNAL, OPEN
-from tests.programs import LENGTH, SOCKET
+from tests.programs import LENGTH, NAME, SOCKET
 from tests.services import Servers
 
 ROOT: Final = Path(__file__).parents[2]
@@ -75,6 +75,8 @@ class Nursery:
     """The source of processes, which are forks; see `tests/programs.py`."""
 
     def __init__(self, programs: Path) -> None:
+        self.everstep = programs / NAME
+        """The command, each run of which is a fork."""
         self._socket = str(programs / SOCKET)
         self._running = set[asyncio.Task[None]]()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -22,6 +22,7 @@ from everstep.runtime.settings import Settings
 from everstep.runtime.worker import make_worker
 from everstep.store.sign_ins import PostgresSignIns
 from tests.acceptance.harness import Installation, until_pause
+from tests.everstep.cli.pseudo_terminal import PseudoTerminal, open_terminal
 from tests.services import Servers, make_database
 
 AGENTS = "tests.everstep.cli.agents:agents"
@@ -63,6 +64,13 @@ class CommandLine:
         temporal, store = self.installation.temporal, self.installation.store
         known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
         return Client(temporal, store, known, task_queue=self.queue, tenant_id=tenant)
+
+    def open_terminal(
+        self, *arguments: object, columns: int = 80
+    ) -> AbstractAsyncContextManager[PseudoTerminal]:
+        """Run a command, as a fork, in a terminal of this width."""
+        everstep = self.installation.nursery.everstep
+        return open_terminal(self.environment, *arguments, columns=columns, everstep=everstep)
 
     async def run_command(self, *arguments: object, **environment: str | None) -> Result:
         """A command's output and exit code; its errors are in the output, too."""

@@ -12,6 +12,7 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from everstep.agent_domain.values import EMPTY
@@ -81,13 +82,19 @@ async def open_terminal(
     columns: int = 80,
     rows: int = 40,
     told: Mapping[str, str] = EMPTY,
+    everstep: Path | None = None,
 ) -> AsyncGenerator[PseudoTerminal]:
-    """Run a command in a terminal of this size, which controls it."""
+    """Run a command in a terminal of this size, which controls it.
+
+    By default in an interpreter of its own, which the terminal can interrupt, and whose start reads all of
+    the environment.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     modes = termios.tcgetattr(theirs)
     # A session of its own, so that Ctrl-C reaches the command and not the tests.
-    command = ("setsid", "--ctty", "--wait", sys.executable, "-m", "everstep.cli", *map(str, arguments))
+    program = (everstep,) if everstep else (sys.executable, "-m", "everstep.cli")
+    command = ("setsid", "--ctty", "--wait", *program, *map(str, arguments))
     env = {**environment, "TERM": "xterm-256color", **told}
     env.pop("COLUMNS", None)
     process = await asyncio.create_subprocess_exec(

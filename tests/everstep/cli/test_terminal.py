@@ -16,7 +16,7 @@ DECIDE = "[a]pprove, [d]eny (reason), [e]dit the arguments, Enter: later > "
 
 async def test_a_call_is_approved_where_it_is_shown(desk: CommandLine) -> None:
     """15.5.1, 15.5.2"""
-    async with open_terminal(desk.environment, "run", "pay", "--agent", "clerk") as terminal:
+    async with desk.open_terminal("run", "pay", "--agent", "clerk") as terminal:
         await terminal.wait_for(DECIDE)
         assert "approval of transfer" in terminal.text
         assert "euros: 80" in terminal.text
@@ -31,7 +31,7 @@ async def test_a_call_is_approved_where_it_is_shown(desk: CommandLine) -> None:
 
 async def test_what_was_typed_before_a_call_was_shown_approves_nothing(desk: CommandLine) -> None:
     """15.5.2"""
-    async with open_terminal(desk.environment, "run", "pay", "--agent", "clerk") as terminal:
+    async with desk.open_terminal("run", "pay", "--agent", "clerk") as terminal:
         terminal.type("a\n")
         await terminal.wait_for(DECIDE)
         terminal.type("d too much\n")
@@ -43,7 +43,7 @@ async def test_what_was_typed_before_a_call_was_shown_approves_nothing(desk: Com
 
 async def test_arguments_are_edited_one_by_one(desk: CommandLine) -> None:
     """15.5.2"""
-    async with open_terminal(desk.environment, "run", "pay", "--agent", "clerk") as terminal:
+    async with desk.open_terminal("run", "pay", "--agent", "clerk") as terminal:
         await terminal.wait_for(DECIDE)
         terminal.type("maybe\n")
         await terminal.wait_for(DECIDE, times=2)
@@ -59,7 +59,7 @@ async def test_arguments_are_edited_one_by_one(desk: CommandLine) -> None:
 async def test_a_choice_is_answered_by_its_number_and_an_open_one_can_wait(desk: CommandLine) -> None:
     """15.5.2"""
     execution = await desk.start_until_pause("choose")
-    async with open_terminal(desk.environment, "follow", execution.id) as terminal:
+    async with desk.open_terminal("follow", execution.id) as terminal:
         await terminal.wait_for("a number or the text, Enter: later > ")
         terminal.type("\n")
         await terminal.wait_for(f"to answer it later: everstep answer {execution.id} TEXT")
@@ -68,7 +68,7 @@ async def test_a_choice_is_answered_by_its_number_and_an_open_one_can_wait(desk:
     assert f"To follow it again: everstep follow {execution.id}" in terminal.text
     assert terminal.is_clean
 
-    async with open_terminal(desk.environment, "follow", execution.id) as terminal:
+    async with desk.open_terminal("follow", execution.id) as terminal:
         await terminal.wait_for("  2  low\n")
         await terminal.wait_for("Enter: later > ")
         terminal.type("2\n")
@@ -78,7 +78,7 @@ async def test_a_choice_is_answered_by_its_number_and_an_open_one_can_wait(desk:
 
 async def test_a_form_is_filled_in_field_by_field(desk: CommandLine) -> None:
     """15.5.2"""
-    async with open_terminal(desk.environment, "run", "fill in", "--agent", "clerk") as terminal:
+    async with desk.open_terminal("run", "fill in", "--agent", "clerk") as terminal:
         await terminal.wait_for("  day (string), Enter: later > ")
         terminal.type("Friday\n")
 
@@ -89,7 +89,7 @@ async def test_a_form_is_filled_in_field_by_field(desk: CommandLine) -> None:
 async def test_a_request_that_is_answered_elsewhere_is_no_longer_asked(desk: CommandLine) -> None:
     """15.5.2"""
     execution = await desk.start_until_pause("pay")
-    async with open_terminal(desk.environment, "follow", execution.id) as terminal:
+    async with desk.open_terminal("follow", execution.id) as terminal:
         await terminal.wait_for(DECIDE)
         await execution.approve()
         await terminal.wait_for("no longer open")
@@ -143,7 +143,7 @@ async def test_pages_fit_into_twenty_columns(desk: CommandLine) -> None:
         ("top", "--once"),
     )
     for arguments in commands:
-        async with open_terminal(desk.environment, *arguments, columns=20) as terminal:
+        async with desk.open_terminal(*arguments, columns=20) as terminal:
             assert await terminal.end() == 0, terminal.text
         lines = terminal.text.splitlines()
         # A cursor is one word, and cannot be broken.
