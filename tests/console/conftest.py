@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.browsers.chromium import chromium_path
+from tests.browsers.chromium import FRUGAL, chromium_path
 from tests.console.people import Installation, People, open_installation
+from tests.programs import NAME
 
 
 @pytest.fixture(scope="module")
-def installation() -> Generator[Installation]:
+def installation(programs: Path) -> Generator[Installation]:
     """A running installation with the agents of `desk.py`."""
-    with open_installation() as installation:
+    with open_installation(programs / NAME) as installation:
         yield installation
 
 
@@ -22,7 +23,7 @@ def browser() -> Generator[Browser]:
     """The installed Chromium."""
     path = chromium_path()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path)
+        browser = playwright.chromium.launch(executable_path=path, args=FRUGAL)
         yield browser
         browser.close()
 

@@ -67,11 +67,11 @@ class Installation:
 
 
 @contextmanager
-def open_installation() -> Generator[Installation]:
-    """Run `everstep up` within the block."""
+def open_installation(everstep: Path = EVERSTEP) -> Generator[Installation]:
+    """Run `everstep up` within the block, by this command."""
     with data_directory() as data:
         ports = [f"--{name}-port=0" for name in ("http", "gateway", "temporal", "ui")]
-        command = [str(EVERSTEP), f"--data={data}", f"--agents={AGENTS}", "up", "--json", *ports]
+        command = [str(everstep), f"--data={data}", f"--agents={AGENTS}", "up", "--json", *ports]
         up = subprocess.Popen(  # noqa: S603 -- fixed command
             command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
         )
@@ -89,6 +89,7 @@ def open_installation() -> Generator[Installation]:
 class Processes:
     """An API, a gateway and a worker of their own, on the servers of an installation, which can be killed."""
 
+    everstep: Path
     installation: Installation
     ports: Mapping[str, int]
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, subprocess.Popen[bytes]])
@@ -109,7 +110,7 @@ class Processes:
             EVERSTEP_TASK_QUEUE="losses", EVERSTEP_GATEWAY_URL=f"ws://127.0.0.1:{self.ports['gateway']}"
         )
         port = [f"--port={self.ports[name]}"] if name in self.ports else []
-        command = [str(EVERSTEP), f"--data={self.installation.data}", f"--agents={AGENTS}", name, *port]
+        command = [str(self.everstep), f"--data={self.installation.data}", f"--agents={AGENTS}", name, *port]
         self._running[name] = subprocess.Popen(  # noqa: S603 -- fixed command
             command, cwd=ROOT, env=given, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL
         )
@@ -200,7 +201,8 @@ def until(find: Callable[[], T]) -> T:
 
 def axe_findings(page: Page) -> list[str]:
     """What axe finds on the page as it is now."""
-    page.evaluate((installed_modules(LOCK) / "axe-core" / "axe.min.js").read_text())
+    if not page.evaluate("'axe' in window"):
+        page.evaluate((installed_modules(LOCK) / "axe-core" / "axe.min.js").read_text())
     result: Any = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{rule['id']}: {node['html'][:200]} {node.get('failureSummary', '')}"

@@ -15,14 +15,15 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.acceptance.front import a_free_port
 from tests.console.desk import MEGABYTE, WORDS
 from tests.console.people import Installation, People, Processes, until
+from tests.programs import NAME
 
 WHOLE = " ".join(f"word{number}" for number in range(WORDS))
 
 
 @pytest.fixture
-def processes(installation: Installation) -> Generator[Processes]:
+def processes(installation: Installation, programs: Path) -> Generator[Processes]:
     """Processes that can be killed."""
-    processes = Processes(installation, {"api": a_free_port(), "gateway": a_free_port()})
+    processes = Processes(programs / NAME, installation, {"api": a_free_port(), "gateway": a_free_port()})
     try:
         yield processes
     finally:

@@ -3,13 +3,14 @@
 import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal
 
 import httpx2
 from playwright.sync_api import expect
 
 from tests.console.people import People, axe_findings, until
 
+SHAPES: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = ((1440, "light"), (360, "dark"))
 HEBREW = "\u05e9\u05dc\u05d5\u05dd \u05e2\u05d5\u05dc\u05dd"
 
 
@@ -80,7 +81,7 @@ def test_an_expired_session_says_so_over_the_page(people: People) -> None:
     again.get_by_role("button", name="Sign in").click()
     expect(again).to_have_count(0)
     with people.installation.api("ann") as api:
-        sent = api.get("/agent/sessions").json()["items"]
+        sent = until(lambda: api.get("/agent/sessions").json()["items"])
     assert [each["title"] for each in sent] == ["A long letter"]
 
 
@@ -131,33 +132,35 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
         waiting = api.post("/agent/messages", json={"content": "refund"}).json()["execution_id"]
         (request,) = until(lambda: api.get(f"/agent/executions/{waiting}/requests").json()["items"])
     both = f"{sent['execution_id']}/{waiting}"
-    for width, scheme in ((1440, "light"), (360, "dark")):
-        page = people.signed_in("", width=width, scheme=scheme)
-        for place, heading in (
-            ("", "Needs you"),
-            ("sessions", "Sessions"),
-            ("executions", "Executions"),
-            ("agents", "Agents"),
-            ("what-if", "What-if"),
-            ("compare", "Compare"),
-            ("usage", "Usage"),
-            ("agents/clerk", "clerk"),
-            ("system", "System"),
-            (f"sessions/{sent['session_id']}?inspect=off", "Third"),
-            (f"executions/{waiting}", "Steps"),
-            (f"compare/{both}", "Compare"),
-            (f"requests/{request['id']}", "Call refund?"),
-        ):
-            page.goto(people.installation.console + place)
-            expect(page.get_by_role("heading", name=heading).first).to_be_visible()
-            expect(page.get_by_role("status", name="Loading")).to_have_count(0)
+    page = people.signed_in()
+    for place, heading in (
+        ("", "Needs you"),
+        ("sessions", "Sessions"),
+        ("executions", "Executions"),
+        ("agents", "Agents"),
+        ("what-if", "What-if"),
+        ("compare", "Compare"),
+        ("usage", "Usage"),
+        ("agents/clerk", "clerk"),
+        ("system", "System"),
+        (f"executions/{waiting}", "Steps"),
+        (f"compare/{both}", "Compare"),
+        (f"requests/{request['id']}", "Call refund?"),
+        (f"sessions/{sent['session_id']}?inspect=off", "Third"),
+    ):
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.goto(people.installation.console + place)
+        expect(page.get_by_role("heading", name=heading).first).to_be_visible()
+        expect(page.get_by_role("status", name="Loading")).to_have_count(0)
+        for width, scheme in SHAPES:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
             assert axe_findings(page) == [], (place, width)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (place, width)
-        page.goto(f"{people.installation.console}sessions/{sent['session_id']}?inspect=off")
-        page.get_by_role("textbox", name="Message").fill(HEBREW)
-        hebrew = page.get_by_role("log", name="Thread").get_by_text(HEBREW, exact=True).last
-        for element in (page.get_by_role("textbox", name="Message"), hebrew):
-            assert element.evaluate("(element) => getComputedStyle(element).direction") == "rtl"
+    page.get_by_role("textbox", name="Message").fill(HEBREW)
+    hebrew = page.get_by_role("log", name="Thread").get_by_text(HEBREW, exact=True).last
+    for element in (page.get_by_role("textbox", name="Message"), hebrew):
+        assert element.evaluate("(element) => getComputedStyle(element).direction") == "rtl"
 
 
 class _OtherApplication(BaseHTTPRequestHandler):
