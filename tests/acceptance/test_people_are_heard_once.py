@@ -198,7 +198,7 @@ async def test_two_processes_asked_at_once_give_the_same_reply(front: Front, rea
     other = replace(front, port=a_free_port())
     await asyncio.gather(front.api(), other.api())
     async with ann_at(front) as ann, ann_at(other) as also_ann:
-        for _ in range(3):
+        for _ in range(2):
             path, body, is_done = await ready(ann)
             key = f"at once: {path}".replace(" ", "-")
             sent = (each.posts(path, body, key) for each in (ann, also_ann) * 3)
@@ -247,7 +247,7 @@ async def test_a_message_near_the_end_is_received_once_or_refused(front: Front) 
         (accepted if answers[0].status_code == 200 else refused).add(words)
 
     async with ann_at(front) as ann, ann_at(other) as also_ann:
-        await asyncio.gather(*(talk(ann, also_ann, number) for number in range(30)))
+        await asyncio.gather(*(talk(ann, also_ann, number) for number in range(16)))
 
         async def is_heard() -> bool:
             return set(await texts(front, HEARD)) == accepted

@@ -26,7 +26,7 @@ from tests.wires.clients import AgUiClient, ag_ui_viewer, exhaust_budget
 from tests.wires.random_logs import RandomLog
 from tests.wires.readers import uncut, with_cuts
 
-RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "100"))
+RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "40"))
 
 pytestmark = pytest.mark.usefixtures("work")
 

@@ -20,7 +20,7 @@ from tests.wires.clients import ChatClient, chat_viewer, exhaust_budget
 from tests.wires.random_logs import RandomLog
 from tests.wires.readers import uncut, with_cuts
 
-RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "100"))
+RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "40"))
 
 pytestmark = pytest.mark.usefixtures("work")
 

@@ -56,7 +56,7 @@ class Force:
     """The whole test's time limit in seconds."""
 
 
-SHORT = Force(talks=6, viewers=6, seconds=16, faults=6, patience=60, limit=200)
+SHORT = Force(talks=5, viewers=6, seconds=12, faults=6, patience=60, limit=200)
 LONG = Force(talks=40, viewers=24, seconds=150, faults=30, patience=240, limit=1500)
 
 
