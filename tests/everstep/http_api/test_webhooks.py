@@ -17,6 +17,7 @@ from everstep.client.webhook_delivery import WebhookDelivery
 from everstep.client.webhooks import Webhooks
 from everstep.runtime.serving import serve_app
 from everstep.runtime.webhook_sender import HttpSender, SealedSecrets
+from everstep.store.retention import PostgresRetention
 from everstep.store.webhooks import PostgresWebhooks
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, assert_problem
 
@@ -315,3 +316,19 @@ async def test_an_invalid_webhook_is_refused(api_setup: ApiSetup, sign_in: MakeC
     for body, words in INVALID.values():
         assert_problem(await boss.send_post(PATH, body), 422, words)
     assert (await boss.get(PATH))["items"] == []
+
+
+async def test_old_deliveries_are_pruned(api_setup: ApiSetup, sign_in: MakeCaller) -> None:
+    """8.7.2: those that were delivered or given up; others are still to be delivered."""
+    boss = await sign_in("boss", "admin")
+    path = f"{PATH}/{(await boss.post(PATH, {'url': 'http://127.0.0.1:9/'}))['id']}"
+    old, pending = [(await boss.post(f"{path}/ping"))["id"] for _ in range(2)]
+    at = "UPDATE agent_webhook_deliveries SET completed_at = '2001-01-01', state = 'dead' WHERE id = :id"
+    engine = api_setup.keys.engine
+    async with engine.connect() as connection:
+        await connection.execute(text(at), {"id": UUID(old)})
+    retention, before = PostgresRetention(engine), datetime(2002, 1, 1, tzinfo=UTC)
+
+    assert [count async for count in retention.prune_deliveries(before, dry_run=True)] == [1]
+    assert [count async for count in retention.prune_deliveries(before)] == [1]
+    assert [each["id"] for each in (await boss.get(f"{path}/deliveries"))["items"]] == [pending]
