@@ -120,6 +120,23 @@ async def test_requests_to_people_are_events(api_setup: ApiSetup, sign_in: MakeC
     assert by_type["execution.cancelled"]["status"] == "cancelled"
 
 
+async def test_an_exhausted_budget_is_an_event(api_setup: ApiSetup, sign_in: MakeCaller, work: None) -> None:
+    """18.6.1, 18.6.2: also one that another program stores, such as an older release."""
+    boss, ann = await sign_in("boss", "admin"), await sign_in("ann")
+    path = f"{PATH}/{(await boss.post(PATH, {'url': 'http://127.0.0.1:9/'}))['id']}"
+    execution = await ann.start_execution("ask me")
+    await ann.wait_for_request(execution)
+    stored = (
+        "INSERT INTO agent_requests (id, tenant_id, execution_id, kind) VALUES (:id, :tenant, :of, 'budget')"
+    )
+    values = {"id": uuid4(), "tenant": api_setup.tenant, "of": UUID(execution)}
+    async with api_setup.keys.engine.connect() as connection:
+        await connection.execute(text(stored), values)
+
+    types = {each["type"] for each in (await boss.get(f"{path}/deliveries"))["items"]}
+    assert types == {"input.requested", "budget.exhausted"}
+
+
 async def test_a_failed_delivery_is_repeated_and_dead_at_last(
     api_setup: ApiSetup, sign_in: MakeCaller
 ) -> None:
