@@ -19,9 +19,6 @@ from tests.node import do_without
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-FRUGAL = ("--disable-gpu", "--disable-software-rasterizer", "--in-process-gpu")
-"""Without a simulated graphics card and its process, a page takes a quarter less CPU time."""
-
 
 def chromium_path() -> str:
     """The installed Chromium."""
@@ -36,7 +33,7 @@ async def chromium() -> AsyncGenerator[Browser]:
     """A headless browser."""
     path = chromium_path()
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=FRUGAL)
+        browser = await playwright.chromium.launch(executable_path=path)
         try:
             yield browser
         finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.browsers.chromium import FRUGAL, chromium_path
+from tests.browsers.chromium import chromium_path
 from tests.console.people import Installation, People, open_installation
 from tests.programs import NAME
 
@@ -23,7 +23,7 @@ def browser() -> Generator[Browser]:
     """The installed Chromium."""
     path = chromium_path()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FRUGAL)
+        browser = playwright.chromium.launch(executable_path=path)
         yield browser
         browser.close()
 
