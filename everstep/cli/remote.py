@@ -36,6 +36,7 @@ _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOW_TO_CONNECT = (
     "start a local installation with `everstep up`, or name another API (--url, EVERSTEP_API_URL)"
 )
+_WHERE_TO_RUN = "A local installation is found from the folder of its project, or with --data"
 
 _TRY_AGAIN = "try again; `everstep doctor` checks the installation"
 
@@ -193,7 +194,7 @@ async def open_remote(settings: Settings, url: str | None, token: str | None) ->
 
 def _validate_url(url: str | None) -> str:
     if not url:
-        raise InvalidInput(f"no API is configured: {_HOW_TO_CONNECT}")
+        raise InvalidInput(f"no API is configured: {_HOW_TO_CONNECT}. {_WHERE_TO_RUN}")
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:

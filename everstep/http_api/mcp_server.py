@@ -112,8 +112,8 @@ TOOLS: Final[Mapping[str, ServedTool]] = {
     ),
     "answer": ServedTool(
         "Answer a question of a run, decide about a call that waits for approval, raise an exhausted budget, "
-        "or cancel the run. Only a person may decide: ask your user first. The same answer again changes "
-        "nothing.",
+        "or cancel the run. Only a person may decide: ask your user first. The same answer again, with its "
+        "`request_id`, changes nothing.",
         AnswerArguments,
         _answer,
         types.ToolAnnotations(

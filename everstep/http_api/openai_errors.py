@@ -22,7 +22,8 @@ def render_error(refusal: Refusal) -> JSONResponse:
     """A refusal as an error. What OpenAI's API answers with 400 is 422 elsewhere in this one."""
     status = 400 if refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY else refusal.status
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-    param = next((fault["at"].removeprefix("body.") for fault in refusal.errors), None)
+    place = next((fault["at"] for fault in refusal.errors), "body")
+    param = None if place == "body" else place.removeprefix("body.")
     error = {
         "message": refusal.detail,
         "type": _TYPES.get(HTTPStatus(status), kind),

@@ -314,7 +314,7 @@ def refusal_from_validation(error: RequestValidationError) -> Refusal:
     """The refusal for invalid input, with each invalid place; the input itself is not repeated."""
     faults = [
         {
-            "at": escape_unstorable(".".join(map(str, fault["loc"]))),
+            "at": escape_unstorable(_fault_place(fault)),
             "message": escape_unstorable(_fault_message(fault)),
         }
         for fault in cast("Sequence[Mapping[str, Any]]", error.errors())
@@ -323,8 +323,16 @@ def refusal_from_validation(error: RequestValidationError) -> Refusal:
     return invalid_request(f"Correct these parts of the request: {first}", faults[:20])
 
 
+def _fault_place(fault: Mapping[str, Any]) -> str:
+    # For text that is not JSON, `loc` ends with the position of the fault, which is no part of the request.
+    is_json = fault["type"] != "json_invalid"
+    return (".".join(map(str, fault["loc"])) if is_json else "") or "body"
+
+
 def _fault_message(fault: Mapping[str, Any]) -> str:
     match fault:
+        case {"type": "json_invalid", "loc": (*_, int(at)), "ctx": {"error": str(reason)}}:
+            return f"Invalid JSON: {reason} (at character {at + 1})"
         # Pydantic reports this for text that is validated before its length is checked.
         case {"type": "too_long", "input": str(), "ctx": {"max_length": limit, "actual_length": length}}:
             return f"it has {length} characters; send at most {limit}"

@@ -148,6 +148,15 @@ async def test_any_content_is_accepted_or_refused(ann: ApiCaller, body: bytes, s
         assert_problem(answer, status)
 
 
+async def test_text_that_is_not_json_is_refused_with_the_place_of_its_fault(ann: ApiCaller) -> None:
+    answer = await ann.http.post("/agent/messages", content=b'{"content": x}', headers=JSON)
+
+    assert_problem(answer, 422)
+    assert answer.json()["errors"] == [
+        {"at": "body", "message": "Invalid JSON: Expecting value (at character 13)"}
+    ]
+
+
 async def test_invalid_json_is_refused(ann: ApiCaller) -> None:
     as_text = {"Content-Type": "text/plain"}
 
