@@ -24,7 +24,10 @@ PATH = "/agent/schedules"
 
 @click.group()
 def schedules() -> None:
-    """Send messages to agents at times: at an interval, or as a cron expression says."""
+    """Send messages to agents at times.
+
+    The times follow from an interval or a cron expression.
+    """
 
 
 _schedule_id = click.argument("schedule_id", type=click.UUID)

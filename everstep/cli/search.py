@@ -45,7 +45,7 @@ async def search(  # noqa: PLR0913 -- options, passed by keyword
     url: str | None,
     token: str | None,
 ) -> None:
-    """Search messages, replies, calls and results, those of the newest execution first.
+    """Search messages, replies, calls and results, the newest first.
 
     \b
     invoice acme          with both words

