@@ -31,6 +31,7 @@ from everstep.runtime.temporal_threads import temporal_runtime
 from everstep.workflows import search_attributes
 from everstep.workflows.contracts import ExecutionInput
 from everstep.workflows.foreign_workflows import foreign_workflow_error
+from everstep.workflows.scheduled_message import ScheduledRun
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 """Payloads hold only facts and references; a larger one is a mistake."""
@@ -94,6 +95,8 @@ class GuardedPayloadConverter(CompositePayloadConverter):
         except Exception as error:
             if type_hints == [ExecutionInput] and not names_an_execution(payloads[0]):
                 raise foreign_workflow_error("its input does not say which execution it is") from error
+            if type_hints == [ScheduledRun] and not names_a_schedule(payloads[0]):
+                raise foreign_workflow_error("its input does not say which schedule it runs") from error
             raise
 
     def _values(self, payloads: Sequence[Payload], type_hints: list[type] | None) -> list[Any]:
@@ -111,6 +114,16 @@ class GuardedPayloadConverter(CompositePayloadConverter):
                 size = len(payload.data)
                 raise PayloadTooLarge(f"a payload of {size} bytes; keep bodies in the store, not in history")
         return payloads
+
+
+def names_a_schedule(payload: Payload) -> bool:
+    """Return whether the undecodable run of a schedule was started by Everstep, like `names_an_execution`."""
+    if payload.metadata.get("encoding") == ENCODING:
+        return True
+    try:
+        return bool(UUID(json.loads(payload.data)["schedule_id"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return False
 
 
 def names_an_execution(payload: Payload) -> bool:
