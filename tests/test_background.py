@@ -40,6 +40,7 @@ AWAITED: Final = {
 
 CAUGHT: Final = {
     ("everstep/client/titles.py", "_entitle"),
+    ("everstep/client/webhook_delivery.py", "_deliver_batch"),
     ("everstep/store/batches.py", "_run_all"),
     ("everstep/streams/publisher.py", "_send"),
     ("broadcast_gateway/links.py", "send_changes"),
