@@ -80,7 +80,7 @@ def require_cron(text: str) -> str:
 def _require_item(item: str, name: str, least: int, most: int) -> None:
     matched = _ITEM.fullmatch(item)
     if matched is None:
-        raise InvalidInput(f"cron: '{item}' is no {name}; write a number, a range, a list or *")
+        raise InvalidInput(f"cron: '{item}' is not a valid {name}; write a number, a range, a list or *")
     begin, end, step = matched.groups()
     values = [_value(each, name, least, most) for each in (begin, end) if each is not None]
     if values != sorted(values):
@@ -94,7 +94,7 @@ def _value(text: str, name: str, least: int, most: int) -> int:
     if text.lower() in names:
         return names.index(text.lower()) + (1 if name == "month" else 0)
     if not text.isdecimal() or not least <= int(text) <= most:
-        raise InvalidInput(f"cron: '{text}' is no {name}; write {least} to {most}")
+        raise InvalidInput(f"cron: '{text}' is not a valid {name}; write {least} to {most}")
     return int(text)
 
 

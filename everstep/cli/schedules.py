@@ -225,7 +225,7 @@ def _print(schedule: ScheduleResponse, *, as_json: bool) -> None:
         print_line("  Temporal does not have the last change yet")
     if not isinstance(schedule, ScheduleDetails):
         return
-    for at in schedule.next_runs[:5]:
+    for at in () if schedule.paused else schedule.next_runs[:5]:
         print_line(f"  next   {format_moment(at, 0)}")
     for run in schedule.recent_runs[:5]:
         print_line(f"  ran    {format_moment(run.scheduled_at, 0)}  execution {run.execution_id}")

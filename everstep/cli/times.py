@@ -30,8 +30,8 @@ class Since(click.ParamType[datetime]):
             at = datetime.fromisoformat(value.strip())
         except ValueError:
             self.fail(
-                f"{value!r} is no time; write how long ago, such as 30m, 2h or 7d, or a time in UTC, such as "
-                "2026-01-16 or 2026-01-16T10:05:00Z",
+                f"{value!r} is not a time; write how long ago, such as 30m, 2h or 7d, or a time in UTC, "
+                "such as 2026-01-16 or 2026-01-16T10:05:00Z",
                 param,
                 ctx,
             )

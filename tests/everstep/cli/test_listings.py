@@ -136,4 +136,4 @@ async def test_an_unavailable_database_is_one_sentence(desk: CommandLine) -> Non
 @pytest.mark.parametrize("arguments", [("executions", "--since", "soon"), ("inbox", "--since", "soon")])
 async def test_an_unreadable_time_is_refused(desk: CommandLine, arguments: tuple[str, ...]) -> None:
     """15.5.7"""
-    assert "'soon' is no time; write how long ago" in await desk.usage_error_of(*arguments)
+    assert "'soon' is not a time; write how long ago" in await desk.usage_error_of(*arguments)

@@ -71,7 +71,7 @@ async def test_a_run_that_waits_is_exported_up_to_its_last_step(desk: CommandLin
         (("00000000-0000-0000-0000-000000000001",), "There is no execution 00000000-"),
         ((), "name executions, or choose some with --agent"),
         (("abc", "--agent", "clerk"), "name executions, or choose some with --agent"),
-        (("--since", "yesterday"), "'yesterday' is no time; write how long ago, such as 30m, 2h or 7d"),
+        (("--since", "yesterday"), "'yesterday' is not a time; write how long ago, such as 30m, 2h or 7d"),
         (("--agent", "unheard"), "there are no such executions to export"),
     ],
 )

@@ -196,8 +196,14 @@ INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "an interval of zero": ({"interval_seconds": 0}, "interval_seconds"),
     "an interval of ages": ({"interval_seconds": 10**9}, "interval_seconds"),
     "four fields": ({"interval_seconds": None, "cron": "* * * *"}, "five fields"),
-    "an hour that does not exist": ({"interval_seconds": None, "cron": "0 25 * * *"}, "'25' is no hour"),
-    "a word": ({"interval_seconds": None, "cron": "0 9 * * someday"}, "'someday' is no day of the week"),
+    "an hour that does not exist": (
+        {"interval_seconds": None, "cron": "0 25 * * *"},
+        "'25' is not a valid hour",
+    ),
+    "a word": (
+        {"interval_seconds": None, "cron": "0 9 * * someday"},
+        "'someday' is not a valid day of the week",
+    ),
     "a range backwards": ({"interval_seconds": None, "cron": "0 9-5 * * *"}, "ends before it begins"),
     "a step of zero": ({"interval_seconds": None, "cron": "*/0 * * * *"}, "the step"),
     "an unknown zone": ({"timezone": "Mars/Olympus"}, "timezone 'Mars/Olympus' is unknown"),
