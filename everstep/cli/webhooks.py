@@ -24,7 +24,10 @@ LAST = 200
 
 @click.group()
 def webhooks() -> None:
-    """Send events, such as the end of an execution, to URLs."""
+    """Send events to URLs.
+
+    They say, for example, that an execution has ended or waits for a person.
+    """
 
 
 _webhook_id = click.argument("webhook_id", type=click.UUID)

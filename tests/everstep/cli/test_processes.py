@@ -217,11 +217,11 @@ async def test_an_installation_without_a_worker_leaves_executions_to_others(
         assert await up.wait() == 0, up.log.read_text()
 
 
-async def test_a_background_installation_handles_signals_like_one_in_the_foreground() -> None:
+async def test_a_background_installation_handles_signals_like_one_in_the_foreground(tmp_path: Path) -> None:
     need_a_sandbox()
     with data_directory() as folder:
-        data, work = folder / "data", folder / "work"
-        work.mkdir()
+        # The sandbox has a /dev/shm of its own, where the data may be.
+        data, work = folder / "data", tmp_path
         options = ("--data", str(data), "--agents", "tests.everstep.cli.interrupting:agents")
         ports = [word for name in ("temporal", "ui", "http", "gateway") for word in (f"--{name}-port", "0")]
         given = environment(PYTHONPATH=str(ROOT))

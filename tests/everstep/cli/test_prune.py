@@ -56,6 +56,7 @@ async def test_old_data_are_deleted_table_by_table(desk: CommandLine) -> None:
         "agent_executions   kept: EVERSTEP_KEEP_EXECUTIONS_DAYS is not set",
         "agent_envelopes    kept: EVERSTEP_KEEP_ENVELOPES_DAYS is not set",
         "agent_answers      0 removed, older than a day",
+        "agent_webhook_deliveries  0 removed, older than 30 days",
         "agent_attachments  0 removed, older than a day",
     ]
     assert await remaining_sessions(desk) == []

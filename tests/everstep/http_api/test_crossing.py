@@ -161,7 +161,8 @@ async def create_webhook(person: ApiCaller) -> tuple[str, str]:
     token = person.api_setup.token("boss", "admin")
     async with http_client(person.app, {"Authorization": f"Bearer {token}"}) as http:
         boss = ApiCaller(http, person.api_setup, person.app)
-        webhook = (await boss.post("/agent/webhooks", {"url": "http://127.0.0.1:9/My-treasure"}))["id"]
+        url = f"http://127.0.0.1:9/My-treasure-{uuid4().hex}"
+        webhook = (await boss.post("/agent/webhooks", {"url": url}))["id"]
         return webhook, (await boss.post(f"/agent/webhooks/{webhook}/ping"))["id"]
 
 
