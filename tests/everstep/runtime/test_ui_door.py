@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from everstep.runtime.embedded import EmbeddedServices, open_services
 from everstep.runtime.embedded.ui_proxy import hidden_address
+from tests.acceptance.harness import until
 from tests.services import careless, data_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,6 +53,11 @@ class TestTheUi:
         """13.3.4"""
         port = ours.temporal.ui_port
         assert await status(port, f"Host: {host.format(port)}", target="/") == 200
+
+        async def is_ready() -> bool:
+            return await status(port, "Host: localhost") != 503
+
+        await until("the API of a server that has just started answers", is_ready)
         assert await status(port, f"Host: {host.format(port)}") == 200
 
     @pytest.mark.parametrize(
