@@ -6,7 +6,7 @@ from temporalio import activity
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.capabilities.rights import Decider
-from everstep.agent_domain.errors import EverstepError, NotFound, StoreUnavailable
+from everstep.agent_domain.errors import EverstepError, InvalidInput, NotFound, StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
@@ -15,7 +15,7 @@ from everstep.agent_domain.storage.sessions import ExecutionFilter
 from everstep.agent_domain.values import frozen_map, parse_uuid
 from everstep.client.errors import Refused
 from everstep.client.execution import now
-from everstep.client.schedules import Schedules, schedule_name
+from everstep.client.schedules import ID_PREFIX, Schedules, run_execution_id, schedule_name
 from everstep.client.sessions import Sessions
 from everstep.client.user_messages import SendResult, UserMessage
 from everstep.workflows.scheduled_message import CANCEL, HAS_ENDED, SEND, SentMessage
@@ -65,7 +65,23 @@ class ScheduleEntry:
 
     @activity.defn(name=CANCEL)
     async def cancel(self, ref: ExecutionRef) -> None:
-        """Cancel an execution, as the next run of its schedule begins or an operator cancelled the run."""
+        """Cancel an execution, as the next run of its schedule begins or an operator cancelled the run.
+
+        Any client of the namespace can start a run with an execution of its choice, so only the execution
+        that derives from the run is cancelled.
+        """
+        run = activity.info().workflow_id or ""
+        try:
+            schedule_id = parse_uuid(run.removeprefix(ID_PREFIX)[:36], "the schedule")
+        except InvalidInput:
+            row = None
+        else:
+            row = await self.schedules.store.schedule_to_run(schedule_id)
+        if row is None or (row.tenant_id, run_execution_id(row, run)) != (ref.tenant_id, ref.execution_id):
+            activity.logger.warning(
+                "the execution %s is not cancelled: it is not of this run", ref.execution_id
+            )
+            return
         try:
             await self._sessions_of(ref.tenant_id).cancel(ref, SCHEDULER, sent_by=Decider(SCHEDULER, now()))
         except (Refused, NotFound) as error:
