@@ -9,7 +9,7 @@ COPY workflows workflows
 COPY activities activities
 COPY broadcast_gateway broadcast_gateway
 COPY everstep everstep
-RUN uv sync --locked --no-dev --no-editable --extra mcp --extra s3
+RUN uv sync --locked --no-dev --no-editable --extra mcp --extra s3 --extra nats
 
 FROM python:3.13.14-slim@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6
 # Commands of agents run in it, where the container is allowed to: see docs/deployment.md.

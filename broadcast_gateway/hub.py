@@ -226,8 +226,11 @@ class Hub:
         self._metrics.count_push(is_chunk=isinstance(envelope, RelayedChunk))
         self._schedule_send(watched)
 
-    def request_comparison(self) -> None:
-        """Compare the heads of all streams soon, because pushes may have been lost."""
+    def request_comparison(self, stream_id: UUID | None = None) -> None:
+        """Compare the head of a stream, or of all, with the table soon: pushes may have been lost."""
+        if stream_id is not None:
+            self._compare_later(stream_id)
+            return
         self._to_compare = None
         self._compare_soon.set()
 

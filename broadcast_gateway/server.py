@@ -20,9 +20,11 @@ from websockets.http11 import Request
 
 from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.hosts import AllowedHosts
+from everstep.agent_domain.values import json_text
 from everstep.broadcast_gateway.connections import ViewerConnection
 from everstep.broadcast_gateway.protocols import GatewayContext
 from everstep.broadcast_gateway.wires.closing import RESTARTING
+from everstep.telemetry.bus_state import bus_state
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +170,9 @@ class GatewayServer:
             case "/healthz":
                 return "application/json", b'{"status":"ok"}'
             case "/readyz":
-                return "application/json", b'{"status":"ready","checks":[]}'
+                bus = bus_state()
+                checks = [] if bus is None else [{"name": "bus", "ok": True, "detail": bus}]
+                return "application/json", json_text({"status": "ready", "checks": checks}).encode()
             case "/metrics" if not self._host_refusal(request):
                 self.house.metrics.streams.set(len(self.house.hub.stream_ids))
                 return "text/plain; version=0.0.4; charset=utf-8", self.house.metrics.render()

@@ -84,7 +84,7 @@ def test_temporal_dispatches_fairly() -> None:
 def test_every_lasting_service_is_watched_or_restarted_and_its_processes_are_two() -> None:
     """18.5.2: two of each process, behind a proxy that knows all of them."""
     lasting = {name for name, each in services().items() if each.get("restart") == "unless-stopped"}
-    assert lasting == {"temporal", "worker", "api", "gateway", "proxy"}
+    assert lasting == {"temporal", "worker", "api", "gateway", "proxy", "nats"}
     replicas = {name: each["deploy"]["replicas"] for name, each in services().items() if "deploy" in each}
     assert replicas == {"worker": 2, "api": 2, "gateway": 2}
     watched = {name for name, each in services().items() if "healthcheck" in each}

@@ -73,14 +73,19 @@ def line_from(stream_id: UUID, envelope: bytes) -> bytes:
 
 def pack_lines(lines: Iterable[bytes]) -> list[bytes]:
     """Join lines into as few messages as possible."""
-    groups, size = list[list[bytes]](), MAX_LINK_MESSAGE_BYTES
+    return [b"\n".join(together) for together in group_lines(lines, MAX_LINK_MESSAGE_BYTES)]
+
+
+def group_lines(lines: Iterable[bytes], limit: int) -> list[list[bytes]]:
+    """Divide lines into as few groups of this size as possible; a longer line is a group by itself."""
+    groups, size = list[list[bytes]](), limit
     for each in lines:
         size += len(each) + 1
-        if size >= MAX_LINK_MESSAGE_BYTES:
+        if size >= limit:
             groups.append([])
             size = len(each)
         groups[-1].append(each)
-    return [b"\n".join(together) for together in groups]
+    return groups
 
 
 def interest_messages(want: Iterable[UUID], unwant: Iterable[UUID] = ()) -> list[str]:

@@ -27,6 +27,7 @@ from everstep.capabilities.bash.self_test import failed_checks
 from everstep.client.temporal_entry import ActRequest, ExecutionReport
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import load_all_agents
+from everstep.runtime.bus_choice import probe_nats
 from everstep.runtime.codec import ENCODING, PlainPayload, WrongPayloadKey
 from everstep.runtime.embedded import search_attributes
 from everstep.runtime.installation import (
@@ -79,6 +80,8 @@ async def run_checks(settings: Settings) -> AsyncGenerator[CheckResult]:
         return
     database = await _run_check("PostgreSQL", _check_database, settings)
     yield database
+    if settings.bus == "nats":
+        yield await _run_check("NATS", _check_nats, settings)
     temporal = await _run_check("Temporal", _check_temporal, settings)
     yield temporal
     models = await _run_check("The provider of models", _check_models, settings)
@@ -114,6 +117,8 @@ async def check_installation(installation: Installation) -> AsyncGenerator[Check
     results = await asyncio.gather(*(_run_check(what, check, settings) for what, check in checks))
     for result in results:
         yield result
+    if settings.bus == "nats":
+        yield await _run_check("NATS", _check_nats, settings)
     agents = installation.book.agents
     keyless = [
         finding
@@ -166,6 +171,11 @@ async def _check_database(settings: Settings) -> CheckResult:
             False, f"the tables are out of date ({', '.join(missing)}): run `everstep db upgrade`"
         )
     return CheckResult(True, "PostgreSQL answers, and its tables are up to date")
+
+
+async def _check_nats(settings: Settings) -> CheckResult:
+    """Report whether the bus works; without it, viewers get events later."""
+    return CheckResult(True, f"NATS answers at {await probe_nats(settings)}")
 
 
 async def _check_temporal(settings: Settings) -> CheckResult:

@@ -23,6 +23,7 @@ from everstep.broadcast_gateway.server import GatewayServer
 from everstep.broadcast_gateway.sse import Feeds
 from everstep.http_api.channel_authorization import Signer
 from everstep.runtime.authorization import build_gateway_access, channel_signer
+from everstep.runtime.bus_choice import nats_servers
 from everstep.runtime.data_folder import data_folder
 from everstep.runtime.embedded import write_private
 from everstep.runtime.installation import HOW_TO_START, Installation
@@ -162,30 +163,45 @@ async def open_feeds(
 async def open_publisher_links(
     settings: Settings, engine: AsyncEngine, hub: Hub, metrics: GatewayMetrics, secret: str
 ) -> AsyncGenerator[None]:
-    """Accept links of publishers to a hub within the block, and announce their address."""
-    host, gateways, own = settings.gateway_host, PostgresGateways(engine), uuid4()
+    """Take the frames of publishers within the block, over the bus that the settings choose."""
+    if servers := nats_servers(settings):
+        from everstep.streams.nats_publisher import announced_url  # noqa: PLC0415 -- needs the extra
+        from everstep.streams.nats_subscriber import NatsSubscriber  # noqa: PLC0415 -- needs the extra
+
+        subscriber = NatsSubscriber(hub, servers, secret)
+        async with subscriber.open(), _announcement(engine, announced_url(secret)):
+            yield
+        return
+    host = settings.gateway_host
     links = WriterLinks(hub, metrics, secret)
     with bind_socket(host, settings.gateway_link_port, what="EVERSTEP_GATEWAY_LINK") as back:
         reached = settings.gateway_link_host or (socket.gethostname() if host in EVERYWHERE else host)
         url = f"ws://{format_address(reached, back.getsockname()[1])}"
-        async with links.open_server(back):
-            # Announce it now, so that an unreachable database fails the start.
-            await gateways.announce(own, url)
-            announcing = asyncio.create_task(
-                keep_running(
-                    "the announcement of the gateway",
-                    partial(_announce, gateways, own, url),
-                    sleep=asyncio.sleep,
-                    clock=monotonic,
-                    log=logger,
-                )
-            )
-            try:
-                yield
-            finally:
-                announcing.cancel()
-                await asyncio.gather(announcing, return_exceptions=True)
-                await _withdraw(gateways, own)
+        async with links.open_server(back), _announcement(engine, url):
+            yield
+
+
+@asynccontextmanager
+async def _announcement(engine: AsyncEngine, url: str) -> AsyncGenerator[None]:
+    """Announce a gateway to publishers within the block."""
+    gateways, own = PostgresGateways(engine), uuid4()
+    # Announce it now, so that an unreachable database fails the start.
+    await gateways.announce(own, url)
+    announcing = asyncio.create_task(
+        keep_running(
+            "the announcement of the gateway",
+            partial(_announce, gateways, own, url),
+            sleep=asyncio.sleep,
+            clock=monotonic,
+            log=logger,
+        )
+    )
+    try:
+        yield
+    finally:
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+        await _withdraw(gateways, own)
 
 
 async def _announce(gateways: GatewayDirectory, own: UUID, url: str) -> None:

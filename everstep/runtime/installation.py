@@ -10,7 +10,6 @@ from time import monotonic
 from typing import Any
 
 from sqlalchemy import make_url
-from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
@@ -38,6 +37,7 @@ from everstep.client.webhook_delivery import WebhookDelivery
 from everstep.client.webhooks import Webhooks
 from everstep.inference.models import Models
 from everstep.runtime.agents import AgentBook, load_all_agents
+from everstep.runtime.bus_choice import open_bus
 from everstep.runtime.context_policy import load_context_policy
 from everstep.runtime.data_folder import data_folder, local_url, record_project
 from everstep.runtime.embedded import (
@@ -54,14 +54,13 @@ from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.runtime.webhook_sender import HttpSender, SealedSecrets
-from everstep.runtime.worker import build_failpoint, build_frame_loss, make_worker
+from everstep.runtime.worker import build_failpoint, make_worker
 from everstep.runtime.worker_telemetry import slots_source
 from everstep.steps.attachments import Attachments
 from everstep.steps.resource_lifetimes import open_resources
 from everstep.store import migrate
 from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
-from everstep.store.gateways import PostgresGateways
 from everstep.store.keys import PostgresKeys
 from everstep.store.overview import PostgresOverview
 from everstep.store.schedules import PostgresSchedules
@@ -360,7 +359,7 @@ async def open_installation(
     models = models_of(settings)
     engine = create_engine(settings.require("database_url", HOW_TO_START), application_name=application)
     try:
-        async with _open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:
+        async with open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:
             bus = OrderedBus(way)
             store = PostgresSessions(engine, bus)
             temporal = await connect(settings)
@@ -387,20 +386,3 @@ async def _current_limits(limits: CurrentLimits) -> AsyncGenerator[None]:
     finally:
         reading.cancel()
         await asyncio.wait([reading])
-
-
-@asynccontextmanager
-async def _open_bus(settings: Settings, engine: AsyncEngine) -> AsyncGenerator[EnvelopeBus]:
-    """Yield a bus that is linked to all gateways, if there is a secret for it."""
-    from everstep.streams.publisher import DirectBus  # noqa: PLC0415 -- read-only commands need no sockets
-
-    if settings.gateway_secret is None:
-        yield NULL_BUS
-        return
-    loses = build_frame_loss(settings.failpoint)
-    bus = DirectBus(PostgresGateways(engine), settings.gateway_secret, loses=loses)
-    bus.start()
-    try:
-        yield bus
-    finally:
-        await bus.aclose()

@@ -14,6 +14,7 @@ from temporalio.client import Client
 from everstep.http_api.dependencies import Check
 from everstep.runtime.settings import Settings
 from everstep.store.migrate import pending
+from everstep.telemetry.bus_state import bus_state
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,8 @@ class Readiness:
         async with self._lock:
             if monotonic() - self._asked_at >= FRESH:
                 database, temporal = await asyncio.gather(self._database(), self._temporal())
-                self._known = (*database, *temporal)
+                bus = bus_state()
+                self._known = (*database, *temporal, *([] if bus is None else [Check("bus", True, bus)]))
                 self._asked_at = monotonic()
             return self._known
 

@@ -15,7 +15,7 @@ MAX_BYTES = 65_536
 
 _SECRETS = re.compile(
     r"((EVERSTEP_)?DATABASE_URL|EVERSTEP_(PAYLOAD_KEY|AUTH_SECRET|BROADCAST_SECRET|CONSOLE_CLIENT_SECRET"
-    r"|API_TOKEN)|AWS_SECRET_ACCESS_KEY|[A-Z0-9_]*API_KEY)"
+    r"|API_TOKEN|NATS_URL)|AWS_SECRET_ACCESS_KEY|[A-Z0-9_]*API_KEY)"
 )
 """The variables that may be in files: secrets of Everstep, and keys of providers."""
 

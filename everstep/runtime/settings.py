@@ -211,6 +211,14 @@ class Settings(StrictModel, BaseSettings):
     """The largest number of new connections in a second. Further clients are asked to come back later."""
     gateway_drain_seconds: float = Field(default=5.0, ge=0, le=600)
     """The time over which a stopping gateway sends its subscribers to others."""
+    bus: Literal["direct", "nats"] = "direct"
+    """How events reach gateways: `direct` connections of workers and APIs to every gateway, or over `nats`.
+    The same for every process."""
+    nats_url: str | None = None
+    """The servers of NATS, with `bus = "nats"`: `nats://user:password@host:4222` or `tls://host:4222`;
+    several of one cluster are separated by commas."""
+    nats_credentials: Path | None = None
+    """A file of credentials for NATS (`.creds`), instead of a user and a password in the URL."""
     gateway_url: str | None = None
     """The public URL of the gateway, such as wss://watch.example, which the API returns to its clients."""
     presets: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)

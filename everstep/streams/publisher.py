@@ -20,14 +20,14 @@ from websockets.typing import Subprotocol
 from everstep.agent_domain.background import keep_running, note_failure
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.stream import link
-from everstep.agent_domain.stream.bus import Frame, SendQueue, TextChunk, encode_frame
-from everstep.agent_domain.stream.gateways import GATEWAY_EXPIRY_SECONDS, GatewayDirectory
+from everstep.agent_domain.stream.bus import Frame, SendQueue, TextChunk
+from everstep.agent_domain.stream.gateways import GatewayDirectory
 from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.streams.encoded_frames import encoded_or_empty
+from everstep.streams.gateway_watch import REFRESH_SECONDS, GatewayWatch
 
 logger = logging.getLogger(__name__)
 
-REFRESH_SECONDS = 1.0
-"""Seconds between two lookups of the running gateways."""
 MOST_FRAMES = 10_000
 """Frames queued per gateway before chunks are dropped."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
@@ -59,16 +59,14 @@ class DirectBus:
         ping: float = PING_SECONDS,
         loses: Callable[[], bool] = never_loses,
     ) -> None:
-        self._gateways = gateways
-        self._refresh = refresh
+        self._watch = GatewayWatch(gateways, self._update_links, refresh)
         self._token = link.link_token(secret)
         self._limit = limit
         self._first_pause = first_pause
         self._ping = ping
         self._loses = loses
         self._links: dict[tuple[UUID, str], _GatewayLink] = {}
-        self._search: asyncio.Task[None] | None = None
-        self._is_lost = False
+        self._unreachable = set[str]()
 
     def has_subscribers(self, stream_id: UUID) -> bool:
         """Whether a gateway wants this stream."""
@@ -92,40 +90,22 @@ class DirectBus:
 
     def start(self) -> None:
         """Start looking for gateways."""
-        self._search = asyncio.create_task(
-            keep_running(
-                "the search for gateways",
-                self._search_gateways,
-                sleep=asyncio.sleep,
-                clock=monotonic,
-                log=logger,
-            )
-        )
+        self._watch.start()
 
     async def aclose(self) -> None:
         """Send the rest of the queues, for a limited time, and close all links."""
-        if self._search:
-            await _cancel_all([self._search])
+        await self._watch.aclose()
         links, self._links = list(self._links.values()), {}
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await asyncio.gather(*(each.wait_idle() for each in links))
         await _cancel_all([each.task for each in links if each.task])
 
-    async def _search_gateways(self) -> None:
-        while True:
-            try:
-                self._update_links(*await self._gateways.active_gateways(GATEWAY_EXPIRY_SECONDS))
-                self._is_lost = False
-            except Exception as error:  # noqa: BLE001 -- the known gateways keep working
-                if not self._is_lost:
-                    logger.warning("looking up the gateways failed; the known ones are kept: %s", error)
-                self._is_lost = True
-            await asyncio.sleep(self._refresh)
-
     def _update_links(self, epoch: str, present: Sequence[tuple[UUID, str]]) -> None:
         for key in present:
-            if key not in self._links:
+            if not key[1].startswith("ws"):
+                self._warn_of(key[1])
+            elif key not in self._links:
                 self._links[key] = _GatewayLink(
                     key[1], self._token, self._limit, self._first_pause, self._ping, loses=self._loses
                 )
@@ -137,6 +117,14 @@ class DirectBus:
             else:
                 del self._links[key]
                 each.stop()
+
+    def _warn_of(self, url: str) -> None:
+        if url not in self._unreachable:
+            self._unreachable.add(url)
+            logger.warning(
+                "a gateway has EVERSTEP_BUS=nats, and this process direct: its viewers get events from the "
+                "table, later; set the same everywhere"
+            )
 
 
 class _EncodedFrame:
@@ -154,11 +142,8 @@ class _EncodedFrame:
     def data(self) -> bytes:
         """The encoded frame; empty if it cannot be encoded, which readers detect as a hole."""
         if self._data is None:
-            try:
-                self._data = link.line_from(self._stream_id, encode_frame(self._frame))
-            except Exception:
-                logger.exception("a frame of the stream %s cannot be encoded", self._stream_id)
-                self._data = b""
+            encoded = encoded_or_empty(self._stream_id, self._frame)
+            self._data = encoded and link.line_from(self._stream_id, encoded)
         return self._data
 
 

@@ -50,6 +50,12 @@ GATEWAY_LAG: Final = Histogram(
     "Seconds from the writing of a chunk to its arrival at the gateway",
     bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0),
 )
+BUS_CONNECTED: Final = Gauge(
+    "everstep_bus_connected", "Whether this process is connected to NATS, with EVERSTEP_BUS=nats", combine=min
+)
+BUS_REFUSED: Final = Counter(
+    "everstep_bus_refused", "Messages on NATS that are not of this installation, or cannot be read"
+)
 EVENT_LOOP_LAG: Final = Gauge(
     "everstep_event_loop_lag_seconds",
     "The longest delay of the event loop within the last 15 seconds",

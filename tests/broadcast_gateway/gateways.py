@@ -28,6 +28,8 @@ from everstep.broadcast_gateway.ports import Guest, JournalPage, NotAdmitted, Re
 from everstep.broadcast_gateway.protocols import GatewayContext
 from everstep.broadcast_gateway.server import GatewayServer
 from everstep.broadcast_gateway.wires import websocket
+from everstep.streams.nats_connection import NatsServers
+from everstep.streams.nats_subscriber import NatsSubscriber
 from tests.broadcast_gateway.writers import EXECUTION, SESSION, entry, envelope
 
 KEY, SECRET = "app", "secret-of-the-test"
@@ -139,17 +141,20 @@ async def open_gateway(
     pace: HubTimings = QUICK,
     keys: Keys | None = None,
     origins: Collection[str] = (),
+    nats: NatsServers | None = None,
 ) -> AsyncGenerator[RunningGateway]:
     table, keys, metrics = table or Table(), keys or Keys(), GatewayMetrics()
     hub = Hub(table, metrics, limits=limits, timings=pace)
     bounds = bounds or GatewayLimits(drain_seconds=0.05, closing_seconds=1.0)
     house = GatewayContext(hub, keys, metrics, bounds, {KEY: SECRET})
-    links = WriterLinks(hub, metrics, SECRET)
+    bus = NatsSubscriber(hub, nats, SECRET) if nats else WriterLinks(hub, metrics, SECRET)
     gateway = GatewayServer(house, origins)
     with listener() as front, listener() as back:
         ports = front.getsockname()[1], back.getsockname()[1]
         async with AsyncExitStack() as parts:
-            await parts.enter_async_context(links.open_server(back))
+            await parts.enter_async_context(
+                bus.open() if isinstance(bus, NatsSubscriber) else bus.open_server(back)
+            )
             await parts.enter_async_context(gateway.open_server(front))
             yield RunningGateway(gateway, table, keys, *ports, parts)
 

@@ -33,7 +33,7 @@ from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY, frozen_map
 from everstep.broadcast_gateway.links import WriterLinks
 from everstep.broadcast_gateway.metrics import GatewayMetrics
-from everstep.streams import publisher
+from everstep.streams import encoded_frames, publisher
 from everstep.streams.publisher import DirectBus
 
 AT = datetime(2026, 1, 16, 10, 5, tzinfo=UTC)
@@ -246,7 +246,7 @@ class TestDelivery:
             written.append(frame.seq)
             return encode_frame(frame)
 
-        monkeypatch.setattr(publisher, "encode_frame", once)
+        monkeypatch.setattr(encoded_frames, "encode_frame", once)
         async with open_gateways(2) as (one, two), open_publisher(FakeRegistry(one, two)) as bus:
             await wait_until(lambda: bool(one.connections and two.connections))
             await one.want(STREAM)
