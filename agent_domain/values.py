@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
+from typing import Any, Final, NoReturn, SupportsIndex, TypeVar, cast
 from uuid import UUID
 
 from pydantic import GetCoreSchemaHandler
@@ -246,7 +246,11 @@ def escape_unstorable(text: str) -> str:
 
 def json_text(value: object) -> str:
     """Serialize to compact JSON that keeps the order of keys and does not escape Unicode."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
+
+
+# `json.dumps` would make one for each value.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def parse_json(text: str, where: str = "the text") -> Any:

@@ -7,6 +7,7 @@ around the same bytes, once for all viewers on that wire.
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -108,12 +109,17 @@ def parse_envelope(body: bytes) -> RelayedEntry | RelayedChunk:
         return _parse_chunk(body, data) if data["seq"] is None else _parse_entry(body, data)
 
 
+@lru_cache(maxsize=10_000)
+def _canonical_id(text: str) -> str:
+    return str(UUID(text))
+
+
 def _parse_entry(body: bytes, data: Mapping[str, Any]) -> RelayedEntry:
     kind = valid_text(data["type"], "type")
     seq = data["seq"]
     if type(seq) is not int or seq < 1:
         raise InvalidInput(f"seq is {seq!r}; it counts from 1")
-    execution_id = str(UUID(data["execution_id"]))
+    execution_id = _canonical_id(data["execution_id"])
     return RelayedEntry(kind, body, seq, execution_id, fence_from(kind, data["payload"]))
 
 
@@ -126,7 +132,7 @@ def _parse_chunk(body: bytes, data: Mapping[str, Any]) -> RelayedChunk:
         raise InvalidInput(f"after_seq is {after_seq!r}; it names a stored envelope")
     return RelayedChunk(
         body,
-        str(UUID(data["execution_id"])),
+        _canonical_id(data["execution_id"]),
         place_from(payload, "chunk_index"),
         valid_text(payload["content"], "content"),
         is_complete=payload["is_complete"] is True,

@@ -10,13 +10,16 @@ A bus sends `encode_frame(frame)`: its bytes contain the payload as the store en
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
-from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.ids import ExecutionRef, envelope_id
+from everstep.agent_domain.stream.envelope_types import EnvelopeType
 from everstep.agent_domain.stream.envelopes import Attempt, Envelope, stream_chunk_record
 from everstep.agent_domain.stream.records import StoredEnvelope
+from everstep.agent_domain.values import json_text, valid_text
 
 T = TypeVar("T")
 
@@ -55,8 +58,34 @@ Frame: TypeAlias = StoredEnvelope | TextChunk
 def encode_frame(frame: Frame) -> bytes:
     """The envelope as viewers receive it, in JSON; the payload of a stored one is not encoded again."""
     if isinstance(frame, TextChunk):
-        return frame.envelope.to_json()
+        return _encode_chunk(frame)
     return Envelope.placed(frame).to_json(frame.payload_json)
+
+
+def _encode_chunk(chunk: TextChunk) -> bytes:
+    """`chunk.envelope.to_json()` in a tenth of the time: a worker sends thousands of chunks in a second.
+
+    Everything but the content is a number or an id, and the first part is the same for a whole execution.
+    """
+    ref, attempt, after_seq = chunk.ref, chunk.attempt, chunk.after_seq
+    content = json_text(valid_text(chunk.content, "content"))
+    timestamp = chunk.at.astimezone(UTC).isoformat(timespec="milliseconds")
+    identity = envelope_id(ref.execution_id, f"{attempt.key}/chunk/{chunk.index}")
+    return (
+        f'{_chunk_start(ref)}{timestamp[:-6]}Z","payload":{{"content":{content},'
+        f'"is_complete":{"false" if chunk.content else "true"},"chunk_index":{chunk.index},'
+        f'"step_number":{attempt.step_number},"attempt":{attempt.number},'
+        f'"after_seq":{"null" if after_seq is None else after_seq}}},"id":"{identity}","seq":null}}'
+    ).encode()
+
+
+@lru_cache(maxsize=10_000)
+def _chunk_start(ref: ExecutionRef) -> str:
+    session_id = "null" if ref.session_id is None else f'"{ref.session_id}"'
+    return (
+        f'{{"type":"{EnvelopeType.AGENT_STREAM_CHUNK}","session_id":{session_id},'
+        f'"execution_id":"{ref.execution_id}","timestamp":"'
+    )
 
 
 class EnvelopeBus(Protocol):

@@ -1,12 +1,14 @@
 """A queue to be sent, and its behaviour when full."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
+import pytest
 from hypothesis import given, strategies as st
 
+from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.stream.bus import NULL_BUS, Frame, SendQueue, TextChunk
+from everstep.agent_domain.stream.bus import NULL_BUS, Frame, SendQueue, TextChunk, encode_frame
 from everstep.agent_domain.stream.envelopes import Attempt
 from everstep.agent_domain.stream.records import StoredEnvelope
 from everstep.agent_domain.values import EMPTY
@@ -37,6 +39,31 @@ def test_a_chunk_is_published_like_any_envelope_and_has_no_number() -> None:
         "after_seq": 7,
     }
     assert a_chunk(2, "").envelope.payload["is_complete"]
+
+
+@given(
+    st.text(st.characters(exclude_characters="\x00")),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(1, 10**12)),
+    st.integers(-(10**16), 10**16),
+    st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=30))]),
+)
+def test_a_chunk_is_encoded_like_any_envelope(
+    content: str, has_session: bool, after_seq: int | None, later: int, zone: timezone
+) -> None:
+    """7.1.1, 7.6.2: by a shorter way, as there are thousands in a second."""
+    ref = ExecutionRef(UUID(int=3), session_id=UUID(int=4) if has_session else None)
+    at = (AT + timedelta(microseconds=later)).astimezone(zone)
+    chunk = TextChunk(ref, Attempt(3, 2), 5, 9, content, after_seq, at)
+
+    assert encode_frame(chunk) == chunk.envelope.to_json()
+
+
+@pytest.mark.parametrize("content", ["\x00", "\ud800"])
+def test_a_chunk_that_no_store_could_hold_is_not_encoded(content: str) -> None:
+    """7.1.1."""
+    with pytest.raises(InvalidInput):
+        encode_frame(a_chunk(1, content))
 
 
 def test_without_viewers_nothing_is_wanted() -> None:
