@@ -89,6 +89,7 @@ class InferenceRunner:
         self.tool_runner = tool_runner
         self.snapshots = Snapshots(store)
         self.live_texts = live_texts
+        self.checkpoints = TextCheckpoints(store)
         self.strike = strike
         self.start_delay = start_delay
 
@@ -265,16 +266,19 @@ class InferenceRunner:
 
         Only the driver sees the content of files; the state does not keep it.
         """
-        text = TextCheckpoints(self.store, live, self.strike)
+
+        def add_text(content: str) -> None:
+            live.add_text(content)
+            self.strike(Failpoint.INFER_DURING_STREAM)
 
         async def infer(state: AgentState) -> Reply:
             if contents:
                 state = state.with_messages(with_contents(state.messages, contents))
             live.on_request()
-            async with text.checkpoints():
+            with self.checkpoints.checkpoints(live):
                 if budgeted:
-                    return await budgeted.infer(driver, state, text.add_text)
-                return await observing(driver).infer(state, text.add_text)
+                    return await budgeted.infer(driver, state, add_text)
+                return await observing(driver).infer(state, add_text)
 
         try:
             definition, driver, call.state = await self._add_listed_tools(

@@ -18,7 +18,7 @@ from temporalio import activity
 
 from everstep.activities.call_records import now
 from everstep.agent_domain.storage.execution_store import ExecutionStore
-from everstep.agent_domain.storage.steps import BeginStep, BegunStep
+from everstep.agent_domain.storage.steps import BeginStep, BegunStep, PartialText
 from everstep.agent_domain.stream.bus import EnvelopeBus, TextChunk
 from everstep.agent_domain.stream.chunker import Chunker, Piece
 from everstep.agent_domain.stream.envelopes import Attempt
@@ -37,6 +37,8 @@ class LiveText:
         self._cut = self._next_index = 0
         self._timer: asyncio.TimerHandle | None = None
         self._text = ""
+        self._added: list[str] = []
+        """What comes after `_text`: to join the whole text for every word would take ever longer."""
         self._asked_at = monotonic()
         self.first_text_seconds: float | None = None
         """From the request to the model until its first text."""
@@ -58,7 +60,7 @@ class LiveText:
         """Add text from the model."""
         if content and self.first_text_seconds is None:
             self.first_text_seconds = round(monotonic() - self._asked_at, 6)
-        self._text += content
+        self._added.append(content)
         if self._is_public:
             self._cutter.feed(content)
             self._publish_due()
@@ -77,6 +79,9 @@ class LiveText:
     @property
     def text(self) -> str:
         """The text so far; if it is published, exactly the part that was cut into chunks."""
+        if self._added:
+            self._text = "".join((self._text, *self._added))
+            self._added.clear()
         return self._text[: self._cut] if self._is_public else self._text
 
     @property
@@ -84,15 +89,25 @@ class LiveText:
         """Whether viewers may have seen a part of it, which is then void if the attempt fails."""
         return self._next_index > 0
 
-    async def record(self, store: ExecutionStore) -> bool:
-        """Record the text so far, for viewers who join late; False if a later attempt has taken over.
+    @property
+    def partial_text(self) -> PartialText:
+        """The text so far, for viewers who join late.
 
-        If text is not published, it is recorded without the index of the next chunk, and joining viewers do
-        not receive it.
+        If text is not published, it has no index of the next chunk, and joining viewers do not receive it.
         """
         begin, index = self.begin, self._next_index if self._is_public else None
-        return await store.note_partial(
-            begin.ref, begin.number, begin.attempt, self.text, next_index=index, after_seq=self._after_seq
+        return PartialText(begin.ref, begin.number, begin.attempt, self.text, index, self._after_seq)
+
+    async def record(self, store: ExecutionStore) -> None:
+        """Record the text so far, even if another transaction holds the step."""
+        so_far = self.partial_text
+        await store.note_partial(
+            so_far.ref,
+            so_far.number,
+            so_far.attempt,
+            so_far.text,
+            next_index=so_far.next_index,
+            after_seq=so_far.after_seq,
         )
 
     @property

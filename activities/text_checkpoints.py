@@ -1,80 +1,136 @@
-"""Records the model's partial text for viewers who join during a step."""
+"""Records the partial texts of models, for viewers who join during a step.
+
+A thousand steps that stream at once would be a thousand writes in each second. So the texts that are due are
+recorded together, by one task for the whole process.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from time import monotonic
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass
 
-from temporalio import activity
-
-from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.live_text import LiveText
-from everstep.agent_domain.background import keep_running
-from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.background import note_failure
+from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
 from everstep.agent_domain.storage.execution_store import ExecutionStore
+from everstep.agent_domain.storage.steps import PartialTextOutcome
+from everstep.agent_domain.values import valid_text
 
 NOTE_SECONDS = 1.0
-"""Seconds between two records: one row per token would overload the store."""
+"""Seconds between two records of a text: one row per token would overload the store."""
+PAUSE_SECONDS = 0.1
+"""Seconds between two statements, in which more texts become due."""
+MAX_TEXTS = 200
+MAX_CHARACTERS = 1_000_000
+"""The limits of one statement."""
+
+NAME = "the notes of partial text"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _WatchedText:
+    live: LiveText
+    due_at: float
+    recorded_length: int = 0
+    is_over: bool = False
+
+    @property
+    def is_changed(self) -> bool:
+        return self.live.has_started and len(self.live.text) != self.recorded_length
 
 
 class TextCheckpoints:
-    """The text of one attempt at a step."""
+    """The texts that the models of this process are writing."""
 
-    def __init__(self, store: ExecutionStore, live: LiveText, strike: Strike) -> None:
-        self.store = store
-        self.live = live
-        self.strike = strike
+    def __init__(self, store: ExecutionStore) -> None:
+        self._store = store
+        self._waiting: dict[_WatchedText, None] = {}
+        """In the order in which they become due, as all wait equally long."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._recording: asyncio.Task[None] | None = None
 
-    def add_text(self, content: str) -> None:
-        """Add text from the model."""
-        self.live.add_text(content)
-        self.strike(Failpoint.INFER_DURING_STREAM)
+    @contextmanager
+    def checkpoints(self, live: LiveText) -> Generator[None]:
+        """Record a text periodically while the body runs.
 
-    @asynccontextmanager
-    async def checkpoints(self) -> AsyncGenerator[None]:
-        """Record the text periodically while the body runs.
-
-        In a task apart from the heartbeats: a store that hangs must not make the worker look dead.
+        Apart from the heartbeats: a store that hangs must not make the worker look dead.
         """
-        recording: asyncio.Task[None] | None = None
-
-        def start_recording() -> None:
-            nonlocal recording
-            recording = asyncio.create_task(
-                keep_running(
-                    "the notes of partial text",
-                    self._record_periodically,
-                    sleep=asyncio.sleep,
-                    clock=monotonic,
-                    log=activity.logger,
-                )
-            )
-
-        timer = asyncio.get_running_loop().call_later(NOTE_SECONDS, start_recording)
+        watched = _WatchedText(live, 0)
+        self._wait(watched)
         try:
             yield
         finally:
-            timer.cancel()
-            if recording:
-                recording.cancel()
-                await asyncio.gather(recording, return_exceptions=True)
+            watched.is_over = True
+            self._waiting.pop(watched, None)
+            if self._timer and not self._waiting:
+                self._timer.cancel()
+                self._timer = None
 
-    async def _record_periodically(self) -> None:
-        recorded_length = 0
-        while True:
-            if len(self.live.text) != recorded_length and self.live.has_started:
-                recorded_length = await self._record(recorded_length)
-            await asyncio.sleep(NOTE_SECONDS)
+    def _wait(self, watched: _WatchedText) -> None:
+        watched.due_at = asyncio.get_running_loop().time() + NOTE_SECONDS
+        self._waiting[watched] = None
+        self._schedule()
 
-    async def _record(self, recorded_length: int) -> int:
-        """Record the text, and return the length that is recorded now."""
-        length = len(self.live.text)
+    def _schedule(self) -> None:
+        """Set the timer: most texts are complete before it, and need no task."""
+        if self._timer or self._recording or not self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        due_at = next(iter(self._waiting)).due_at
+        # The context of the activity that happens to come first is not that of the others.
+        at = max(due_at, loop.time() + PAUSE_SECONDS)
+        self._timer = loop.call_at(at, self._on_timer, context=Context())
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._recording = asyncio.create_task(self._record_due())
+
+    async def _record_due(self) -> None:
+        due = self._take_due()
         try:
-            is_current = await self.live.record(self.store)
+            await self._record(due)
         except StoreUnavailable as error:
-            activity.logger.warning("the partial text could not be recorded: %s", error)
-            return recorded_length
-        if not is_current:
-            # Another worker has taken over, and the cancel has not reached this one yet.
-            self.live.stop()
-        return length
+            logger.warning("partial texts could not be recorded: %s", error)
+        except Exception as error:  # noqa: BLE001 -- the next ones are recorded in a second
+            note_failure(NAME, error, logger)
+        finally:
+            self._recording = None
+            for watched in due:
+                if not watched.is_over:
+                    self._wait(watched)
+            self._schedule()
+
+    def _take_due(self) -> list[_WatchedText]:
+        """Take the texts that are due, as many as one statement may have."""
+        now, characters, due = asyncio.get_running_loop().time(), 0, list[_WatchedText]()
+        for watched in self._waiting:
+            if watched.due_at > now or len(due) >= MAX_TEXTS or characters > MAX_CHARACTERS:
+                break
+            characters += len(watched.live.text) if watched.is_changed else 0
+            due.append(watched)
+        for watched in due:
+            del self._waiting[watched]
+        return due
+
+    async def _record(self, due: list[_WatchedText]) -> None:
+        texts = {watched: watched.live.partial_text for watched in due if watched.is_changed}
+        for watched, text in [*texts.items()]:
+            try:
+                valid_text(text.text, "the text")
+            except InvalidInput as error:
+                # The store would refuse the others with it.
+                note_failure(NAME, error, logger)
+                del texts[watched]
+        if not texts:
+            return
+        outcomes = await self._store.note_partials([*texts.values()])
+        for (watched, text), outcome in zip(texts.items(), outcomes, strict=True):
+            if outcome is not PartialTextOutcome.BUSY:
+                watched.recorded_length = len(text.text)
+            if outcome is PartialTextOutcome.REPLACED:
+                # Another worker has taken over, and the cancel has not reached this one yet.
+                watched.live.stop()

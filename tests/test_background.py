@@ -39,6 +39,7 @@ AWAITED: Final = {
 """
 
 CAUGHT: Final = {
+    ("activities/text_checkpoints.py", "_record_due"),
     ("everstep/client/titles.py", "_entitle"),
     ("everstep/client/webhook_delivery.py", "_deliver_batch"),
     ("everstep/store/batches.py", "_run_all"),

@@ -27,6 +27,8 @@ from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.storage.steps import (
     BeginStep,
     BegunStep,
+    PartialText,
+    PartialTextOutcome,
     RecordProcessing,
     RecordReply,
     RetryWait,
@@ -84,6 +86,10 @@ class ExecutionStore(BudgetStore, RecordedExecutions, TenantStore, TextSearch, P
         Returns:
             False if a later attempt or a reply has replaced this attempt.
         """
+        ...
+
+    async def note_partials(self, texts: Sequence[PartialText]) -> Sequence[PartialTextOutcome]:
+        """Store the texts of several steps, in one round trip; none waits for another one's step."""
         ...
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
+from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -181,6 +182,30 @@ class BeginStep:
     """The input, if the caller has read it and no message is added; its conversation is not read again."""
     boundary: Boundary | None = None
     """What that evaluation has read of which there is no other record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialText:
+    """The text of a step that its model is still writing, for viewers that join late."""
+
+    ref: ExecutionRef
+    number: int
+    attempt: int
+    text: str
+    next_index: int | None = None
+    """The index of the chunk that follows the text. Without it, viewers do not receive the text."""
+    after_seq: int | None = None
+    """The stored envelope that the chunks follow."""
+
+
+class PartialTextOutcome(Enum):
+    """What became of a text that was to be stored with others."""
+
+    STORED = auto()
+    BUSY = auto()
+    """Another transaction holds its step: store it later."""
+    REPLACED = auto()
+    """A later attempt or a reply has replaced this attempt."""
 
 
 @dataclass(frozen=True, slots=True)

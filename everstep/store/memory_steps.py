@@ -19,6 +19,8 @@ from everstep.agent_domain.storage.steps import (
     BeginStep,
     BegunStep,
     CallToRecord,
+    PartialText,
+    PartialTextOutcome,
     RecordProcessing,
     RecordReply,
     RetryWait,
@@ -128,6 +130,22 @@ class MemorySteps(MemoryBudgets):
             return False
         step.partial_text, step.next_index, step.after_seq = text, next_index, after_seq
         return True
+
+    async def note_partials(self, texts: Sequence[PartialText]) -> Sequence[PartialTextOutcome]:
+        """Store the texts of several steps."""
+        return [
+            PartialTextOutcome.STORED
+            if await self.note_partial(
+                each.ref,
+                each.number,
+                each.attempt,
+                each.text,
+                next_index=each.next_index,
+                after_seq=each.after_seq,
+            )
+            else PartialTextOutcome.REPLACED
+            for each in texts
+        ]
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
         """Count a failed model call of this step; return the number of failures, this one included."""

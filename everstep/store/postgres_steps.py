@@ -15,7 +15,15 @@ from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.storage.compactions import RecordCompaction
 from everstep.agent_domain.storage.ledger import NewEntry
-from everstep.agent_domain.storage.steps import BeginStep, BegunStep, RecordProcessing, RecordReply, RetryWait
+from everstep.agent_domain.storage.steps import (
+    BeginStep,
+    BegunStep,
+    PartialText,
+    PartialTextOutcome,
+    RecordProcessing,
+    RecordReply,
+    RetryWait,
+)
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import FrozenDict
@@ -98,6 +106,19 @@ class PostgresSteps(PostgresWriter):
             "after_seq": after_seq,
         }
         return bool(await self._fetch_all(step_statements.NOTE_PARTIAL, execution_key(ref) | values))
+
+    async def note_partials(self, texts: Sequence[PartialText]) -> Sequence[PartialTextOutcome]:
+        """Store the texts of several steps, in one round trip; none waits for another one's step."""
+        values = {
+            "executions": [each.ref.execution_id for each in texts],
+            "tenants": [each.ref.tenant_id for each in texts],
+            "numbers": [each.number for each in texts],
+            "attempts": [each.attempt for each in texts],
+            "texts": [each.text for each in texts],
+            "next_indexes": [each.next_index for each in texts],
+            "after_seqs": [each.after_seq for each in texts],
+        }
+        return [_outcome(row) for row in await self._fetch_all(step_statements.NOTE_PARTIALS, values)]
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
         """Count a failed model call of this step; return the number of failures, this one included."""
@@ -245,3 +266,9 @@ def _begun_step_from(
 def _is_call_id_conflict(error: IntegrityError) -> bool:
     constraint = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
     return constraint == tool_calls.primary_key.name
+
+
+def _outcome(row: Row[Any]) -> PartialTextOutcome:
+    if row.is_stored:
+        return PartialTextOutcome.STORED
+    return PartialTextOutcome.BUSY if row.is_current else PartialTextOutcome.REPLACED

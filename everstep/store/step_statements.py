@@ -227,6 +227,42 @@ NOTE_PARTIAL = text("""
 """)
 """An attempt that was superseded, or that reports after the reply, changes nothing."""
 
+NOTE_PARTIALS = text("""
+    WITH given AS (
+        SELECT *
+          FROM unnest(CAST(:executions AS uuid[]), CAST(:tenants AS text[]), CAST(:numbers AS int[]),
+                      CAST(:attempts AS int[]), CAST(:texts AS text[]), CAST(:next_indexes AS int[]),
+                      CAST(:after_seqs AS bigint[]))
+               WITH ORDINALITY AS given(execution_id, tenant_id, number, attempt, text, next_index, after_seq,
+                                        place)
+    ), free AS (
+        SELECT step.execution_id, step.number
+          FROM given
+          JOIN agent_steps step USING (execution_id, number, tenant_id, attempt)
+         WHERE step.facts IS NULL
+           FOR NO KEY UPDATE OF step SKIP LOCKED
+    ), stored AS (
+        UPDATE agent_steps AS step
+           SET partial_text = given.text, next_index = given.next_index, after_seq = given.after_seq,
+               noted_at = clock_timestamp()
+          FROM given
+          JOIN free USING (execution_id, number)
+         WHERE step.execution_id = given.execution_id AND step.number = given.number
+     RETURNING given.place
+    )
+    SELECT stored.place IS NOT NULL AS is_stored,
+           EXISTS (SELECT 1 FROM agent_steps step
+                    WHERE step.execution_id = given.execution_id AND step.number = given.number
+                      AND step.tenant_id = given.tenant_id AND step.attempt = given.attempt
+                      AND step.facts IS NULL) AS is_current
+      FROM given
+      LEFT JOIN stored USING (place)
+     ORDER BY place
+""")
+"""As `NOTE_PARTIAL` for many steps. A step that another transaction holds is left out: a process that stands
+still in the middle of one would hold up the texts of all the others.
+"""
+
 NOTE_FAILURE = text("""
     UPDATE agent_steps
        SET failed_attempts = CASE WHEN :attempt = ANY (failed_attempts) THEN failed_attempts

@@ -1,7 +1,8 @@
 """An attempt's writes beside its work, and those that it does not give up."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -11,14 +12,14 @@ from temporalio.testing import ActivityEnvironment
 
 from everstep.activities import heartbeat as pulse_module, store_retry, text_checkpoints
 from everstep.activities.deferred_start import deferred_start
-from everstep.activities.failpoints import Failpoint, inert
 from everstep.activities.heartbeat import heartbeat
 from everstep.activities.live_text import LiveText, LiveTexts
 from everstep.activities.store_retry import write_with_retry
 from everstep.activities.text_checkpoints import TextCheckpoints
+from everstep.agent_domain.background import FAILURES
 from everstep.agent_domain.errors import NotFound, StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.storage.steps import BeginStep, BegunStep
+from everstep.agent_domain.storage.steps import BeginStep, BegunStep, PartialText, PartialTextOutcome
 from everstep.agent_domain.stream.bus import NULL_BUS
 from everstep.agent_domain.stream.chunker import MAX_CHUNK_CHARACTERS
 from everstep.streams.memory_bus import MemoryBus
@@ -40,99 +41,168 @@ class Notes:
 
     def __init__(self, away: int = 0) -> None:
         self.away = away
-        self.kept: list[tuple[int, int, str, int | None]] = []
+        self.kept: list[list[PartialText]] = []
         self.noted = asyncio.Event()
-        self.has_say = True
+        self.outcomes: dict[ExecutionRef, list[PartialTextOutcome]] = {}
+        """The first outcomes of texts; others are stored."""
 
-    async def note_partial(
-        self,
-        ref: ExecutionRef,
-        number: int,
-        attempt: int,
-        text: str,
-        *,
-        next_index: int | None = None,
-        after_seq: int | None = None,
-    ) -> bool:
-        assert (ref, after_seq) == (BEGIN.ref, 1)
+    async def note_partials(self, texts: Sequence[PartialText]) -> list[PartialTextOutcome]:
         self.away -= 1
         if self.away >= 0:
             raise StoreUnavailable("not now")
-        self.kept.append((number, attempt, text, next_index))
+        self.kept.append([*texts])
         self.noted.set()
-        return self.has_say
+        outcomes = [self.outcomes.get(each.ref, []) for each in texts]
+        return [each.pop(0) if each else PartialTextOutcome.STORED for each in outcomes]
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0)
+    monkeypatch.setattr(text_checkpoints, "PAUSE_SECONDS", 0)
+
+
+def a_begin() -> BeginStep:
+    return BeginStep(ExecutionRef(uuid4()), 1, 1, None)
+
+
+@contextmanager
+def a_text(checkpoints: TextCheckpoints, begin: BeginStep) -> Generator[LiveText]:
+    """A text that is watched, of a step whose start is stored."""
+    with LiveTexts(NULL_BUS).open_text(begin, is_public=False) as live:
+        live.on_start(BegunStep(MATERIAL, after_seq=1))
+        with checkpoints.checkpoints(live):
+            yield live
+
+
+@pytest.mark.usefixtures("no_pauses")
 class TestPartialText:
     @pytest.mark.parametrize("away", [0, 2])
-    async def test_the_text_so_far_is_kept_for_viewers_who_join_late(
-        self, monkeypatch: pytest.MonkeyPatch, away: int
-    ) -> None:
+    async def test_the_text_so_far_is_kept_for_viewers_who_join_late(self, away: int) -> None:
         """7.8.4: under the number of the attempt; a store that is away for a while costs nothing else."""
-        monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0.001)
         store: Any = Notes(away)
-        struck = list[Failpoint]()
+        with LiveTexts(NULL_BUS).open_text(BEGIN, is_public=True) as live:
+            live.on_start(BegunStep(MATERIAL, after_seq=1))
+            with TextCheckpoints(store).checkpoints(live):
+                live.add_text("x" * MAX_CHUNK_CHARACTERS)
+                live.add_text("y" * MAX_CHUNK_CHARACTERS)
+                await asyncio.wait_for(store.noted.wait(), 10)
 
-        async def stream() -> None:
-            with LiveTexts(NULL_BUS).open_text(BEGIN, is_public=True) as live:
-                live.on_start(BegunStep(MATERIAL, after_seq=1))
-                text = TextCheckpoints(store, live, struck.append)
-                async with text.checkpoints():
-                    text.add_text("x" * MAX_CHUNK_CHARACTERS)
-                    text.add_text("y" * MAX_CHUNK_CHARACTERS)
-                    await store.noted.wait()
+        text = "x" * MAX_CHUNK_CHARACTERS + "y" * MAX_CHUNK_CHARACTERS
+        assert store.kept == [[PartialText(BEGIN.ref, 3, 2, text, next_index=2, after_seq=1)]]
 
-        await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
-
-        assert store.kept == [(3, 2, "x" * MAX_CHUNK_CHARACTERS + "y" * MAX_CHUNK_CHARACTERS, 2)]
-        assert struck == [Failpoint.INFER_DURING_STREAM] * 2
-
-    async def test_unchanged_text_is_not_stored(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_unchanged_text_is_not_stored(self) -> None:
         """7.8.4: neither an empty text nor a stored one."""
-        monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0)
         store: Any = Notes()
+        live = LiveText(LiveTexts(NULL_BUS), BEGIN, is_public=False)
+        with TextCheckpoints(store).checkpoints(live):
+            await some_turns()
+            assert store.kept == []
+            live.add_text("Hm")
+            await some_turns()
+            # There is no step yet to keep it with.
+            assert store.kept == []
+            live.on_start(BegunStep(MATERIAL, after_seq=1))
+            await some_turns()
 
-        async def stream() -> None:
-            live = LiveText(LiveTexts(NULL_BUS), BEGIN, is_public=False)
-            text = TextCheckpoints(store, live, inert)
-            async with text.checkpoints():
-                await some_turns()
-                assert store.kept == []
-                text.add_text("Hm")
-                await some_turns()
-                # There is no step yet to keep it with.
-                assert store.kept == []
-                live.on_start(BegunStep(MATERIAL, after_seq=1))
-                await some_turns()
+        assert store.kept == [[PartialText(BEGIN.ref, 3, 2, "Hm", None, 1)]]
 
-        await ActivityEnvironment().run(stream)
-
-        assert store.kept == [(3, 2, "Hm", None)]
-
-    async def test_a_superseded_attempt_publishes_nothing_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_superseded_attempt_publishes_nothing_more(self) -> None:
         """7.6.3: another worker has taken over, as the store reports to this one."""
-        monkeypatch.setattr(text_checkpoints, "NOTE_SECONDS", 0)
         store: Any = Notes()
-        store.has_say = False
+        store.outcomes[BEGIN.ref] = [PartialTextOutcome.REPLACED]
         bus = MemoryBus()
+        with (
+            bus.open_listener(BEGIN.ref.stream_id) as listener,
+            LiveTexts(bus).open_text(BEGIN, is_public=True) as live,
+        ):
+            live.on_start(BegunStep(MATERIAL, after_seq=1))
+            with TextCheckpoints(store).checkpoints(live):
+                live.add_text("Well, ")
+                assert len(listener.take_frames()) == 1
+                await asyncio.wait_for(store.noted.wait(), 10)
+                await some_turns()
+                live.add_text("no" * MAX_CHUNK_CHARACTERS)
+                live.finish()
+                assert listener.take_frames() == ()
 
-        async def stream() -> None:
-            with (
-                bus.open_listener(BEGIN.ref.stream_id) as listener,
-                LiveTexts(bus).open_text(BEGIN, is_public=True) as live,
-            ):
-                live.on_start(BegunStep(MATERIAL, after_seq=1))
-                text = TextCheckpoints(store, live, inert)
-                async with text.checkpoints():
-                    text.add_text("Well, ")
-                    assert len(listener.take_frames()) == 1
-                    await store.noted.wait()
-                    await some_turns()
-                    text.add_text("no" * MAX_CHUNK_CHARACTERS)
-                    live.finish()
-                    assert listener.take_frames() == ()
+    async def test_the_texts_of_all_executions_are_stored_together(self) -> None:
+        """18.1.2."""
+        store: Any = Notes()
+        checkpoints, begins = TextCheckpoints(store), [a_begin() for _ in range(3)]
+        with ExitStack() as stack:
+            for begin in begins:
+                stack.enter_context(a_text(checkpoints, begin)).add_text("Once")
+            await asyncio.wait_for(store.noted.wait(), 10)
+            await some_turns()
 
-        await asyncio.wait_for(ActivityEnvironment().run(stream), 10)
+        assert store.kept == [[PartialText(begin.ref, 1, 1, "Once", None, 1) for begin in begins]]
+
+    async def test_one_statement_has_a_limited_number_of_texts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """18.1.2: and of characters; the others follow in the next ones."""
+        monkeypatch.setattr(text_checkpoints, "MAX_TEXTS", 2)
+        store: Any = Notes()
+        checkpoints = TextCheckpoints(store)
+        with ExitStack() as stack:
+            for _ in range(5):
+                stack.enter_context(a_text(checkpoints, a_begin())).add_text("Once")
+            await some_turns()
+
+        assert [len(texts) for texts in store.kept] == [2, 2, 1]
+
+    async def test_a_text_whose_step_is_held_is_stored_later(self) -> None:
+        """18.1.2."""
+        store: Any = Notes()
+        held, free = a_begin(), a_begin()
+        store.outcomes[held.ref] = [PartialTextOutcome.BUSY]
+        checkpoints = TextCheckpoints(store)
+        with a_text(checkpoints, held) as first, a_text(checkpoints, free) as second:
+            first.add_text("Once")
+            second.add_text("There")
+            await some_turns()
+
+        assert [[each.ref for each in texts] for texts in store.kept] == [[held.ref, free.ref], [held.ref]]
+
+    async def test_a_text_that_cannot_be_stored_costs_the_others_nothing(self) -> None:
+        """18.1.2: such as one of a model of its agent's, with a NUL."""
+        store: Any = Notes()
+        checkpoints, good = TextCheckpoints(store), a_begin()
+        with a_text(checkpoints, a_begin()) as broken, a_text(checkpoints, good) as live:
+            broken.add_text("\x00")
+            live.add_text("Once")
+            await asyncio.wait_for(store.noted.wait(), 10)
+
+        assert store.kept == [[PartialText(good.ref, 1, 1, "Once", None, 1)]]
+
+    async def test_an_unexpected_failure_does_not_end_the_notes(self) -> None:
+        """Follows rule 1.3.3: it is counted."""
+        store: Any = Notes()
+        fails = [ZeroDivisionError("broken")]
+        note = store.note_partials
+
+        async def note_or_fail(texts: Sequence[PartialText]) -> list[PartialTextOutcome]:
+            for error in fails:
+                fails.clear()
+                raise error
+            return await note(texts)
+
+        store.note_partials = note_or_fail
+        before = FAILURES.counts.get(text_checkpoints.NAME, 0)
+        with a_text(TextCheckpoints(store), a_begin()) as live:
+            live.add_text("Once")
+            await asyncio.wait_for(store.noted.wait(), 10)
+
+        assert FAILURES.counts[text_checkpoints.NAME] == before + 1
+
+    async def test_a_text_that_is_complete_leaves_nothing_behind(self) -> None:
+        """18.1.2: most are complete before they are due."""
+        store: Any = Notes()
+        checkpoints = TextCheckpoints(store)
+        with a_text(checkpoints, a_begin()) as live:
+            live.add_text("Once")
+        await some_turns()
+
+        assert store.kept == []
 
 
 class TestPersistence:

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.steps import PartialText, PartialTextOutcome
 from everstep.agent_domain.stream.envelopes import Envelope
 from everstep.agent_domain.stream.reader import MAX_EPOCH, Place
 from everstep.agent_domain.values import json_text
@@ -175,6 +176,26 @@ class TestTexts:
         assert texts[str(waits.execution_id)] is None
         noted = texts[str(writes.execution_id)]
         assert noted == RecordedText(Place(2, 3, 4), "Once upon", 7, noted.timestamp if noted else AT)
+
+    async def test_a_step_that_is_held_does_not_hold_up_the_texts_of_others(
+        self, postgres: PostgresStore, journal: Journal
+    ) -> None:
+        """18.1.2."""
+        held, free = await accept_execution(postgres), await accept_execution(postgres)
+        for ref in (held, free):
+            await postgres.begin_step(a_step_start(ref))
+        texts = [PartialText(ref, 1, 1, "Once", 1, 7) for ref in (held, free)]
+
+        with open_admin_connection(postgres.engine) as connection:
+            connection.execute(
+                "SELECT 1 FROM agent_steps WHERE execution_id = %s FOR UPDATE", [held.execution_id]
+            )
+            outcomes = await postgres.note_partials(texts)
+
+        assert outcomes == [PartialTextOutcome.BUSY, PartialTextOutcome.STORED]
+        assert (await journal.read_texts(held.stream_id))[str(held.execution_id)] is None
+        assert (await journal.read_texts(free.stream_id))[str(free.execution_id)] is not None
+        assert await postgres.note_partials(texts) == [PartialTextOutcome.STORED] * 2
 
     async def test_an_execution_without_a_session_has_its_own_stream(
         self, postgres: PostgresStore, journal: Journal

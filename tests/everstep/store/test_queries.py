@@ -15,6 +15,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.requests import Resolution
+from everstep.agent_domain.storage.steps import PartialText
 from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.postgres import PostgresStore
@@ -49,6 +50,7 @@ ROUND_TRIPS = {
     "material": 1,
     "begin_step": 2,
     "note_partial": 1,
+    "note_partials": 1,
     "note_failure": 1,
     "note_wait": 2,
     "record_reply": 1,
@@ -93,6 +95,7 @@ class TestRoundTrips:
                 lambda: postgres.begin_step(a_step_start(ref, events=publishing([an_event("1")]))),
             ),
             ("note_partial", lambda: postgres.note_partial(ref, 1, 1, "text")),
+            ("note_partials", lambda: postgres.note_partials([PartialText(ref, 1, 1, "text")])),
             ("note_failure", lambda: postgres.note_failure(ref, 1, 1)),
             ("note_wait", lambda: postgres.note_wait(ref, 1, WAIT, [an_event("wait")])),
             (

@@ -17,7 +17,7 @@ from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionEnded
-from everstep.agent_domain.storage.steps import BegunStep
+from everstep.agent_domain.storage.steps import BegunStep, PartialText, PartialTextOutcome
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import frozen_map
@@ -302,6 +302,31 @@ class TestThePartialText:
         assert not await store.note_partial(ref, 1, 1, "Once upon a time")
 
         assert (await store.steps(ref))[0].partial_text == "There was"
+
+    async def test_the_texts_of_several_steps_are_stored_together(self, store: ExecutionStore) -> None:
+        """18.1.2: each unless its attempt was replaced."""
+        refs = [await accept_execution(store) for _ in range(3)]
+        for ref in refs:
+            await store.begin_step(a_step_start(ref))
+        await store.begin_step(a_step_start(refs[1], attempt=2))
+
+        outcomes = await store.note_partials(
+            [PartialText(ref, 1, 1, f'"{index}" \\{{}}', index, 7) for index, ref in enumerate(refs)]
+            + [PartialText(a_ref(), 1, 1, "Once"), PartialText(replace(refs[0], tenant_id="other"), 1, 1, "")]
+        )
+
+        replaced = PartialTextOutcome.REPLACED
+        assert outcomes == [
+            PartialTextOutcome.STORED,
+            replaced,
+            PartialTextOutcome.STORED,
+            replaced,
+            replaced,
+        ]
+        (first,), (second,), (third,) = [await store.steps(ref) for ref in refs]
+        assert (first.partial_text, first.next_index, first.after_seq) == ('"0" \\{}', 0, 7)
+        assert second.partial_text == ""
+        assert (third.partial_text, third.next_index, third.after_seq) == ('"2" \\{}', 2, 7)
 
     async def test_the_reply_replaces_it(self, store: ExecutionStore) -> None:
         ref = await accept_execution(store)
