@@ -36,6 +36,11 @@ STEADY_SECONDS = 5.0
 """A connection that lasted this long resets the backoff."""
 PING_SECONDS = 5.0
 """The interval of pings, and the timeout of their replies."""
+BUSY_LINES = 3000
+JOIN_SECONDS = 0.003
+"""From so many lines in a second on, lines wait so many seconds for others, and are sent together: to send
+each of them takes more time of both processes than everything else about it.
+"""
 FLUSH_SECONDS = 1.0
 """Seconds for sending the rest of the queue on close."""
 
@@ -145,6 +150,25 @@ class _EncodedFrame:
             encoded = encoded_or_empty(self._stream_id, self._frame)
             self._data = encoded and link.line_from(self._stream_id, encoded)
         return self._data
+
+
+class _LineRate:
+    """How many lines are sent in a second, measured again and again."""
+
+    SECONDS = 0.1
+
+    def __init__(self) -> None:
+        self.is_high = False
+        self._since = monotonic()
+        self._count = 0
+
+    def add(self, lines: int) -> None:
+        """Count lines that are sent."""
+        self._count += lines
+        seconds = monotonic() - self._since
+        if seconds >= self.SECONDS:
+            self.is_high = self._count >= BUSY_LINES * seconds
+            self._since, self._count = monotonic(), 0
 
 
 class _GatewayLink:
@@ -291,14 +315,17 @@ class _GatewayLink:
             connection.transport.abort()
 
     async def _send_all(self, connection: ClientConnection) -> None:
-        sent_epoch = ""
+        sent_epoch, rate = "", _LineRate()
         while True:
             await self._wakeup.wait()
+            if rate.is_high:
+                await asyncio.sleep(JOIN_SECONDS)
             self._wakeup.clear()
             if sent_epoch != self._epoch:
                 sent_epoch = self._epoch
                 await self._send_message(connection, link.epoch_message(sent_epoch).encode())
             lines = [line.data for line in self._outbox.take() if not self._loses()]
+            rate.add(len(lines))
             for message in link.pack_lines(filter(None, lines)):
                 await self._send_message(connection, message)
             if not self._outbox:

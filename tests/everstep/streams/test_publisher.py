@@ -223,6 +223,40 @@ class TestDelivery:
             }
             assert bodies[2]["payload"]["content"] == "ö\n"
 
+    async def test_lines_wait_for_others_only_while_there_are_many(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """18.1.2: they are sent together, without loss and in order."""
+        monkeypatch.setattr(publisher, "JOIN_SECONDS", 0.02)
+        async with (
+            open_gateways() as (gateway,),
+            open_publisher(FakeRegistry(gateway), limit=10_000) as bus,
+        ):
+            await wait_until(lambda: bool(gateway.connections))
+            await gateway.want(STREAM)
+            await wait_until(lambda: bus.has_subscribers(STREAM))
+
+            async def send(first: int, count: int) -> int:
+                """Send one after the other; return the number of messages."""
+                before, expected = gateway.messages, [f"chunk {index}" for index in range(first + count)]
+                for index in range(first, first + count):
+                    bus.publish_chunk(STREAM, a_chunk(index))
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.0005)
+                await wait_until(lambda: len(gateway.received_numbers) == len(expected))
+                assert gateway.received_numbers == expected
+                return gateway.messages - before
+
+            monkeypatch.setattr(publisher, "BUSY_LINES", 10**9)
+            apart = await send(0, 200)
+            monkeypatch.setattr(publisher, "BUSY_LINES", 1)
+            # From the next measurement of the rate on.
+            await send(200, 200)
+            together = await send(400, 200)
+
+        assert apart > 150
+        assert together < 50
+
     async def test_only_wanted_streams_are_sent(self) -> None:
         other = uuid4()
         async with open_gateways() as (gateway,), open_publisher(FakeRegistry(gateway)) as bus:
