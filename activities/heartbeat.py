@@ -8,11 +8,13 @@ from temporalio import activity
 
 HEARTBEAT_SECONDS = 0.25
 """A cancel reaches an activity with its next heartbeat."""
-SLOWEST_SECONDS = 3.0
-"""Well below the timeout after which Temporal takes a worker for lost."""
-HEARTBEATS_PER_SECOND = 200
-"""Each heartbeat is a write of the Temporal server: a thousand activities with the usual pause would keep it
-from dispatching tasks. So heartbeats become rarer if a process runs more activities than this in a second."""
+SLOWEST_SECONDS = 5.0
+"""Half of the timeout after which Temporal takes a worker for lost."""
+HEARTBEATS_PER_SECOND = 150
+"""Each heartbeat is a write of the Temporal server, of about a millisecond: a thousand activities with the
+usual pause would keep it from dispatching tasks. So heartbeats become rarer if a process runs many. A cancel
+does not wait for them while a model streams: see `text_checkpoints`.
+"""
 
 _beating = 0
 """The activities of this process that send heartbeats."""

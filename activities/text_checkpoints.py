@@ -6,10 +6,13 @@ recorded together, by one task for the whole process.
 
 import asyncio
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
+
+from temporalio import activity
 
 from everstep.activities.live_text import LiveText
 from everstep.agent_domain.background import note_failure
@@ -35,6 +38,8 @@ logger = logging.getLogger(__name__)
 class _WatchedText:
     live: LiveText
     due_at: float
+    beat: Callable[[], object]
+    """Sends a heartbeat of its activity."""
     recorded_length: int = 0
     is_over: bool = False
 
@@ -59,7 +64,7 @@ class TextCheckpoints:
 
         Apart from the heartbeats: a store that hangs must not make the worker look dead.
         """
-        watched = _WatchedText(live, 0)
+        watched = _WatchedText(live, 0, _heartbeat_function())
         self._wait(watched)
         try:
             yield
@@ -134,3 +139,17 @@ class TextCheckpoints:
             if outcome is PartialTextOutcome.REPLACED:
                 # Another worker has taken over, and the cancel has not reached this one yet.
                 watched.live.stop()
+            if outcome is PartialTextOutcome.CANCELLED and not watched.is_over:
+                # The cancel comes back with a heartbeat, and the next one may be seconds away.
+                watched.beat()
+
+
+def _heartbeat_function() -> Callable[[], object]:
+    """Return a function that sends a heartbeat of the running activity, if it is one that sends any."""
+    if not activity.in_activity() or activity.info().is_local:
+        return _ignore
+    return partial(copy_context().run, activity.heartbeat)
+
+
+def _ignore() -> None:
+    pass

@@ -202,6 +202,8 @@ class PartialTextOutcome(Enum):
     """What became of a text that was to be stored with others."""
 
     STORED = auto()
+    CANCELLED = auto()
+    """Stored, and its execution is to be cancelled."""
     BUSY = auto()
     """Another transaction holds its step: store it later."""
     REPLACED = auto()

@@ -133,19 +133,21 @@ class MemorySteps(MemoryBudgets):
 
     async def note_partials(self, texts: Sequence[PartialText]) -> Sequence[PartialTextOutcome]:
         """Store the texts of several steps."""
-        return [
-            PartialTextOutcome.STORED
-            if await self.note_partial(
-                each.ref,
-                each.number,
-                each.attempt,
-                each.text,
-                next_index=each.next_index,
-                after_seq=each.after_seq,
-            )
-            else PartialTextOutcome.REPLACED
-            for each in texts
-        ]
+        return [await self._note_partial(each) for each in texts]
+
+    async def _note_partial(self, each: PartialText) -> PartialTextOutcome:
+        is_stored = await self.note_partial(
+            each.ref,
+            each.number,
+            each.attempt,
+            each.text,
+            next_index=each.next_index,
+            after_seq=each.after_seq,
+        )
+        execution = self._find(each.ref)
+        if not is_stored or execution is None:
+            return PartialTextOutcome.REPLACED
+        return PartialTextOutcome.CANCELLED if execution.is_cancel_stored else PartialTextOutcome.STORED
 
     async def note_failure(self, ref: ExecutionRef, number: int, attempt: int) -> int:
         """Count a failed model call of this step; return the number of failures, this one included."""

@@ -270,5 +270,5 @@ def _is_call_id_conflict(error: IntegrityError) -> bool:
 
 def _outcome(row: Row[Any]) -> PartialTextOutcome:
     if row.is_stored:
-        return PartialTextOutcome.STORED
+        return PartialTextOutcome.CANCELLED if row.is_cancelled else PartialTextOutcome.STORED
     return PartialTextOutcome.BUSY if row.is_current else PartialTextOutcome.REPLACED

@@ -254,7 +254,10 @@ NOTE_PARTIALS = text("""
            EXISTS (SELECT 1 FROM agent_steps step
                     WHERE step.execution_id = given.execution_id AND step.number = given.number
                       AND step.tenant_id = given.tenant_id AND step.attempt = given.attempt
-                      AND step.facts IS NULL) AS is_current
+                      AND step.facts IS NULL) AS is_current,
+           EXISTS (SELECT 1 FROM agent_commands command
+                    WHERE command.execution_id = given.execution_id
+                      AND command.kind = 'cancel') AS is_cancelled
       FROM given
       LEFT JOIN stored USING (place)
      ORDER BY place

@@ -194,6 +194,20 @@ class TestPartialText:
 
         assert FAILURES.counts[text_checkpoints.NAME] == before + 1
 
+    async def test_a_cancelled_execution_sends_a_heartbeat_at_once(self) -> None:
+        """8.2.1: the cancel comes back with it, and the usual one may be seconds away in a busy worker."""
+        store: Any = Notes()
+        store.outcomes[BEGIN.ref] = [PartialTextOutcome.CANCELLED]
+        environment, has_beaten = ActivityEnvironment(), asyncio.Event()
+        environment.on_heartbeat = lambda *_details: has_beaten.set()
+
+        async def stream() -> None:
+            with a_text(TextCheckpoints(store), BEGIN) as live:
+                live.add_text("Once")
+                await has_beaten.wait()
+
+        await asyncio.wait_for(environment.run(stream), 10)
+
     async def test_a_text_that_is_complete_leaves_nothing_behind(self) -> None:
         """18.1.2: most are complete before they are due."""
         store: Any = Notes()

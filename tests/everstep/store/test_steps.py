@@ -15,6 +15,7 @@ from everstep.agent_domain.loop.step_error import ErrorType, StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts, StepType
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.steps import BegunStep, PartialText, PartialTextOutcome
@@ -327,6 +328,15 @@ class TestThePartialText:
         assert (first.partial_text, first.next_index, first.after_seq) == ('"0" \\{}', 0, 7)
         assert second.partial_text == ""
         assert (third.partial_text, third.next_index, third.after_seq) == ('"2" \\{}', 2, 7)
+
+    async def test_the_text_of_a_cancelled_execution_is_stored_as_such(self, store: ExecutionStore) -> None:
+        """18.1.2: the process that writes it learns of the cancel."""
+        ref = await accept_execution(store)
+        await store.begin_step(a_step_start(ref))
+        await store.command(ref, "cancel/1", CommandKind.CANCEL)
+
+        assert await store.note_partials([PartialText(ref, 1, 1, "Once")]) == [PartialTextOutcome.CANCELLED]
+        assert (await store.steps(ref))[0].partial_text == "Once"
 
     async def test_the_reply_replaces_it(self, store: ExecutionStore) -> None:
         ref = await accept_execution(store)
