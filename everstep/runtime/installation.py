@@ -357,7 +357,12 @@ async def open_installation(
     """
     settings = locate_services(settings)
     models = models_of(settings)
-    engine = create_engine(settings.require("database_url", HOW_TO_START), application_name=application)
+    engine = create_engine(
+        settings.require("database_url", HOW_TO_START),
+        application_name=application,
+        pool_size=settings.database_connections,
+        max_overflow=0,
+    )
     try:
         async with open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:
             bus = OrderedBus(way)

@@ -256,6 +256,18 @@ class Settings(StrictModel, BaseSettings):
     worker_activities: int = Field(default=DEFAULT_PLACES, ge=1, le=100_000)
     """How many model calls and tool calls a worker runs at once. Tenants and users share their places fairly:
     one tenant takes eight of nine. Four times as many may wait in the worker for a place."""
+    worker_workflow_tasks: int = Field(default=100, ge=2, le=10_000)
+    """How many decisions of executions a worker makes at once. Each takes milliseconds."""
+    worker_cached_executions: int = Field(default=1000, ge=1, le=1_000_000)
+    """How many executions a worker keeps in memory, paused ones included. One that is not in memory is
+    rebuilt from its history when it goes on."""
+    worker_activity_polls: int = Field(default=5, ge=1, le=1000)
+    """How many requests for model calls and tool calls a worker has open at Temporal."""
+    worker_workflow_polls: int = Field(default=5, ge=2, le=1000)
+    """The same for decisions of executions."""
+    database_connections: int = Field(default=20, ge=2, le=10_000)
+    """The largest number of connections to PostgreSQL of each process. The server's `max_connections` limits
+    those of all processes together."""
     graceful_shutdown_seconds: float = 60.0
     """How long a stopping worker lets running model calls finish."""
 

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from importlib.metadata import version
 from random import random
@@ -10,7 +11,12 @@ from typing import TypedDict
 
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
+from temporalio.worker import (
+    PollerBehaviorSimpleMaximum,
+    UnsandboxedWorkflowRunner,
+    Worker,
+    WorkerDeploymentConfig,
+)
 
 from everstep.activities.agent import AgentActivities
 from everstep.activities.agents import AgentProvider, OnEnd, ignore_end
@@ -35,6 +41,11 @@ from everstep.steps.attachments import Attachments
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.scheduled_message import ScheduledMessage
 from everstep.workflows.workflow_closing import ClosingRunner
+
+DECIDING_THREADS = 4
+"""The threads that run workflows. They only compute, so more of them decide no faster: each takes its turns
+from the event loop, which then streams late, and has memory of its own.
+"""
 
 
 def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
@@ -103,6 +114,11 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
         **_version(settings),
         # An activity waits for its tenant's place in a slot.
         max_concurrent_activities=settings.worker_activities * (1 + WAITING_PER_PLACE),
+        max_concurrent_workflow_tasks=settings.worker_workflow_tasks,
+        workflow_task_executor=ThreadPoolExecutor(DECIDING_THREADS, thread_name_prefix="workflows"),
+        max_cached_workflows=settings.worker_cached_executions,
+        activity_task_poller_behavior=PollerBehaviorSimpleMaximum(settings.worker_activity_polls),
+        workflow_task_poller_behavior=PollerBehaviorSimpleMaximum(settings.worker_workflow_polls),
         sticky_queue_schedule_to_start_timeout=STICKY,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

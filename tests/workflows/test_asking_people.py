@@ -1,5 +1,7 @@
 """`UseUserInput` in durable executions: a valid answer becomes the result, and so does silence."""
 
+import gc
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +13,8 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.loop.step_error import ErrorType
 from everstep.agent_domain.testing import calls
 from everstep.capabilities.user_input import UseUserInput
-from tests.workflows.harness import an_agent, at_work, final_result
+from everstep.workflows.agent_execution import AgentExecution
+from tests.workflows.harness import an_agent, an_office, at_work, final_result
 from tests.workflows.test_people import asks, results
 
 DAY = {"type": "object", "properties": {"day": {"enum": ["Friday"]}}, "required": ["day"]}
@@ -135,3 +138,27 @@ async def test_a_model_that_fills_in_choices_and_a_schema_asks_for_a_choice(temp
         await final_result(execution)
 
         assert await results(execution) == [("blue", True)]
+
+
+async def test_paused_executions_beyond_those_in_memory_go_on_from_their_history(
+    temporal: TemporalClient,
+) -> None:
+    """18.1.3"""
+    office = an_office(temporal, an_asker())
+    office = replace(office, settings=office.settings.model_copy(update={"worker_cached_executions": 1}))
+
+    def in_memory() -> int:
+        gc.collect()
+        return sum(isinstance(each, AgentExecution) for each in gc.get_objects())
+
+    before = in_memory()
+    async with office.worker():
+        executions = [await office.start() for _ in range(4)]
+        for execution in executions:
+            await office.until_waiting(execution)
+        assert in_memory() <= before + 1
+        for execution in executions:
+            await execution.submit_input(text="Friday")
+            await final_result(execution)
+
+        assert [await results(execution) for execution in executions] == [[("Friday", True)]] * 4
