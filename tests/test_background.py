@@ -26,6 +26,8 @@ AWAITED: Final = {
     "everstep/capabilities/mcp/shared_connections.py": "a connection; a failed request is its answer",
     "everstep/cli/processes.py": "waits for the death of a server",
     "everstep/cli/agent_process.py": "ends the process with its parent",
+    "everstep/cli/worker_program.py": "stops the process with its parent",
+    "everstep/runtime/worker_processes.py": "awaited by the worker that they belong to",
     "everstep/runtime/agent_process.py": "the worker itself, awaited by its process",
     "everstep/runtime/model_checks.py": "awaited by the block that they belong to",
     "everstep/runtime/reloading.py": "awaited by the block that they belong to, or at the end of `up`",

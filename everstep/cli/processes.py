@@ -16,7 +16,6 @@ from everstep.runtime.data_folder import find_data_folder
 from everstep.runtime.doctor import run_checks
 from everstep.runtime.installation import (
     database_without_password,
-    locate_services,
     mark_restore,
     open_installation,
     open_local_installation,
@@ -29,7 +28,8 @@ from everstep.runtime.retention import TableRetention, open_retention
 from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import open_telemetry
 from everstep.runtime.temporal_threads import export_sdk_metrics
-from everstep.runtime.worker import build_failpoint
+from everstep.runtime.worker_processes import MAX_PROCESSES, process_settings, run_processes
+from everstep.telemetry.log_lines import configure_logs
 
 
 @click.command()
@@ -142,34 +142,40 @@ def _print_addresses(
 
 
 @click.command()
+@click.option(
+    "--processes",
+    type=click.IntRange(1, MAX_PROCESSES),
+    default=1,
+    show_default=True,
+    help="Run so many processes, about one for each core; one that dies is started again.",
+)
 @with_agents
 @click.pass_obj
 @command
-async def worker(settings: Settings) -> None:
+async def worker(settings: Settings, processes: int) -> None:
     """Run agents until stopped by SIGINT or SIGTERM; running model calls may finish.
 
     The worker waits until PostgreSQL and Temporal are available, and reports it.
     """
     # Imported here because the other commands do not need it.
-    from everstep.runtime.waiting import wait_for_servers  # noqa: PLC0415
-    from everstep.runtime.worker_port import open_worker_port, worker_port  # noqa: PLC0415
+    from everstep.runtime.worker_run import run_worker  # noqa: PLC0415
 
-    settings, stop = locate_services(settings), cache(stop_on_signals)
-    click.get_current_context().with_resource(open_telemetry(settings, "worker"))
-    port = worker_port(settings)
-    if port:
-        export_sdk_metrics()
-    if not await wait_for_servers(settings, stop, warn, port):
-        return
-    async with open_installation(settings, "everstep worker", is_linked=True) as installation:
-        names, strike = ", ".join(installation.book.names), build_failpoint(settings.failpoint)
-        # Install the signal handlers before the line is printed: a reader may then send a signal.
-        stopped = stop()
-        async with installation.open_worker(strike) as work, open_worker_port(installation, port) as url:
-            if url:
-                echo(f"metrics at {url}/metrics")
-            echo(f"working on '{installation.settings.task_queue}' for the agents {names}; Ctrl-C stops")
-            await work(stopped)
+    if processes == 1:
+        await run_worker(settings, cache(stop_on_signals), warn, echo)
+    else:
+        await _run_processes(settings, processes)
+
+
+async def _run_processes(settings: Settings, processes: int) -> None:
+    """Run the processes of a worker; each reads the environment and everstep.toml itself."""
+    from everstep.cli.worker_program import PROGRAM  # noqa: PLC0415
+
+    configure_logs(settings.log_format, settings.log_level)
+    data, agents = settings.data_dir, settings.agents or None
+    same = {"data_dir": str(data) if data else None, "agents": agents}
+    given = [same | own for own in process_settings(settings, processes)]
+    patience = settings.graceful_shutdown_seconds
+    await run_processes(PROGRAM, given, stop_on_signals(), echo, patience=patience)
 
 
 @click.group()

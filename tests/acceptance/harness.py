@@ -245,13 +245,16 @@ class Site:
 
     async def worker(
         self,
-        *,
+        *options: str,
         kill_at: Failpoint | None = None,
         fuse: str | None = None,
         gates: str = "",
         grace: float = 60,
     ) -> Process:
-        """A worker that dies at `kill_at` once the failpoint at `fuse` is armed, or waits at `gates`."""
+        """A worker that dies at `kill_at` once the failpoint at `fuse` is armed, or waits at `gates`.
+
+        `options` are those of its command.
+        """
         given = {
             "EVERSTEP_TASK_QUEUE": self.name,
             "EVERSTEP_AGENTS": self.agents,
@@ -265,7 +268,7 @@ class Site:
         log = self.folder / f"worker-{len(self.workers) + 1}.log"
         log.touch()
         environment = self.installation.environment(**given)
-        worker = await self.installation.nursery.start("worker", log=log, environment=environment)
+        worker = await self.installation.nursery.start("worker", *options, log=log, environment=environment)
         self.workers.append(worker)
         await until("a worker works", lambda: "working on" in log.read_text() or worker.ended.done())
         assert worker.code is None, log.read_text()
