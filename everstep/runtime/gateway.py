@@ -48,7 +48,10 @@ NO_SECRET = "set EVERSTEP_AUTH_SECRET or EVERSTEP_BROADCAST_SECRET, the same for
 async def open_gateway_process(settings: Settings, listener: socket.socket) -> AsyncGenerator[str]:
     """Run a gateway as a process of its own within the block; yield the URL."""
     engine = create_engine(
-        settings.require("database_url", HOW_TO_START), application_name="everstep gateway"
+        settings.require("database_url", HOW_TO_START),
+        application_name="everstep gateway",
+        pool_size=settings.database_connections,
+        max_overflow=0,
     )
     try:
         async with measured_event_loop(), open_gateway(settings, engine, listener=listener) as url:
