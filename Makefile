@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test properties coverage model chaos frontends check bench console docs exports screens reference fmt python
+.PHONY: help demo test properties coverage model chaos frontends check bench capacity console docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -75,6 +75,10 @@ check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose
 
 bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, search, budgets, fairness, what-ifs, the gateway, capabilities
 	@missed=0; for each in domain engine api search budgets fairness what_if gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
+
+capacity: $(READY)  ## Measure how many executions stream at once from one worker, on this machine
+	@$(BIN)/python bench/fleet.py --executions 500 700 1000
+	@$(BIN)/python bench/fleet.py --paused 500
 
 console: $(READY)  ## Measure the console in a session of 50,000 envelopes: frames, scripts, memory, first paint
 	@PYTHONPATH=. $(BIN)/python bench/console.py

@@ -112,9 +112,11 @@ class Measured:
 class Tally:
     """The counters of all viewers together."""
 
-    __slots__ = ("cut", "disordered", "doubled", "is_timed", "late", "received", "skipped")
+    __slots__ = ("cut", "disordered", "doubled", "is_timed", "kind", "late", "received", "skipped")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: bytes = b"") -> None:
+        self.kind = kind
+        """How the frames begin that are counted; empty for all."""
         self.received = self.doubled = self.disordered = self.skipped = self.cut = 0
         self.is_timed = False
         self.late = array("q")
@@ -172,6 +174,9 @@ class Peer(asyncio.Protocol):
                 continue
             if after > end:
                 break
+            if not data.startswith(tally.kind, start):
+                at = after
+                continue
             mark = data.find(b"#", start, after)
             while mark >= 0:
                 number = int(data[mark + 1 : mark + NUMBER])
@@ -276,10 +281,10 @@ class Crowd:
         os.sched_setaffinity(0, cores)
 
     async def join(
-        self, target: Target, streams: Sequence[UUID], count: int, *, is_back: bool = False
+        self, target: Target, streams: Sequence[UUID], count: int, *, is_back: bool = False, kind: bytes = b""
     ) -> Measured:
         """Connect viewers, evenly spread over the streams; returning viewers connect all at once."""
-        self._target, self._tally, loop = target, Tally(), asyncio.get_running_loop()
+        self._target, self._tally, loop = target, Tally(kind), asyncio.get_running_loop()
         self._watching = [streams[number % len(streams)] for number in range(count)]
         self._lines = {}
         began, cpu = time.monotonic(), cpu_of(target.pid)

@@ -91,6 +91,7 @@ class CrowdProcess:
     """The load, in a separate process."""
 
     pipe: Connection
+    pid: int
 
     async def ask(self, what: str, *args: Any, **given: Any) -> Any:
         """Run a command of the crowd and return its result."""
@@ -110,7 +111,8 @@ async def open_crowd() -> AsyncGenerator[CrowdProcess]:
     started.start()
     theirs.close()
     try:
-        yield CrowdProcess(ours)
+        assert started.pid
+        yield CrowdProcess(ours, started.pid)
     finally:
         ours.close()
         await asyncio.to_thread(started.join)
