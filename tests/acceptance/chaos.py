@@ -35,7 +35,7 @@ from tests.acceptance.onlookers import (
     StreamViewer,
 )
 from tests.acceptance.storytellers import STEPS, is_long
-from tests.acceptance.ways import Way
+from tests.acceptance.ways import HOST, Address, Way
 from tests.services import careless, data_directory
 
 AGENTS = "tests.acceptance.storytellers:agents"
@@ -129,10 +129,15 @@ class RoleContext(Protocol):
     """The installation in which a role runs."""
 
     folder: Path
-    installation: Installation
 
     @property
     def measure(self) -> HasPatience: ...
+
+
+class Starter(Protocol):
+    """Starts `everstep` processes, on this machine or on one of a fleet."""
+
+    async def start(self, *arguments: str, log: Path, environment: Mapping[str, str]) -> Process: ...
 
 
 @dataclass
@@ -144,6 +149,7 @@ class Role:
     says: str
     environment: Mapping[str, str]
     stage: RoleContext
+    starter: Starter
     lives: list[Process] = field(default_factory=list[Process])
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -153,8 +159,7 @@ class Role:
         while True:
             log = self.stage.folder / f"{self.name}-{len(self.lives) + 1}.log"
             log.touch()
-            nursery = self.stage.installation.nursery
-            process = await nursery.start(*self.arguments, log=log, environment=self.environment)
+            process = await self.starter.start(*self.arguments, log=log, environment=self.environment)
             self.lives.append(process)
             while process.code is None:
                 if self.says in log.read_text():
@@ -233,7 +238,8 @@ class Stage:
             "EVERSTEP_GATEWAY_DRAIN_SECONDS": "1",
             **more,
         }
-        return Role(name, arguments, says, self.installation.environment(**given), self)
+        environment = self.installation.environment(**given)
+        return Role(name, arguments, says, environment, self, self.installation.nursery)
 
     async def open(self) -> None:
         for number in range(2):
@@ -375,8 +381,8 @@ class Stage:
         plots = [plot for plot in self.plots if plot.is_long] if is_slow else self.plots
         plot = plots[number % len(plots)]
 
-        def choose() -> int:
-            return self.api_port if kind is SseViewer else dice.choice(self.ports)
+        def choose() -> Address:
+            return HOST, self.api_port if kind is SseViewer else dice.choice(self.ports)
 
         way = await ways.enter_async_context(Way.open(choose, is_narrow=is_slow))
         await plot.began.wait()

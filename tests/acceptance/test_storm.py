@@ -11,7 +11,8 @@ import pytest
 
 from tests.acceptance.harness import Nursery
 from tests.acceptance.storm.accounts import wrong_books
-from tests.acceptance.storm.scene import SHORT, force, open_scene, seeds
+from tests.acceptance.storm.local import open_scene
+from tests.acceptance.storm.scene import SHORT, force, seeds
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(force().limit)]
 
@@ -21,9 +22,9 @@ async def test_no_acknowledged_operation_is_lost_or_doubled(
     seed: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     """Follows rules 1.1.1, 1.1.3, 1.1.5, 7.1.1, 7.4.2, 8.2.1, 8.3.1, 8.5.4 and 8.6.3."""
-    async with open_scene(force(), seed, nursery, tmp_path) as scene:
+    async with open_scene(force(), seed, nursery, tmp_path) as (scene, weather):
         try:
-            await scene.play()
+            await scene.play(weather)
             scene.faults += await wrong_books(scene)
         finally:
             # Shown if the test fails, or with `-s`.

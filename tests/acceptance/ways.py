@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 HOST = "127.0.0.1"
+Address = tuple[str, int]
+"""A host and a port."""
 NARROW = ((socket.SOL_SOCKET, socket.SO_RCVBUF, 4096), (socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536))
 """The buffers of a narrow route hold so little that a viewer that does not read is noticed."""
 
@@ -56,7 +58,7 @@ class _End(asyncio.Protocol):
 class Way:
     """Connections of one viewer, each to the server that is selected at that moment."""
 
-    def __init__(self, choose: Callable[[], int], *, is_narrow: bool = False) -> None:
+    def __init__(self, choose: Callable[[], Address], *, is_narrow: bool = False) -> None:
         self.port = 0
         self.is_held = False
         self.cuts = 0
@@ -68,7 +70,7 @@ class Way:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, choose: Callable[[], int], *, is_narrow: bool = False) -> AsyncGenerator["Way"]:
+    async def open(cls, choose: Callable[[], Address], *, is_narrow: bool = False) -> AsyncGenerator["Way"]:
         """A route that ends with the block."""
         way = cls(choose, is_narrow=is_narrow)
         server = await asyncio.get_running_loop().create_server(way._front, HOST, 0)
@@ -121,7 +123,7 @@ class Way:
         try:
             for option in NARROW if self._is_narrow else ():
                 made.setsockopt(*option)
-            await loop.sock_connect(made, (HOST, self._choose()))
+            await loop.sock_connect(made, self._choose())
             _, back = await loop.create_connection(lambda: _End(self), sock=made)
         except OSError:
             made.close()

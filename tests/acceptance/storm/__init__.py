@@ -7,6 +7,7 @@
 | `people.py` | what clients do: sessions, answers, approvals, steering, pauses, cancels, forks |
 | `relays.py` | links to PostgreSQL and Temporal that can be cut or fall silent |
 | `weather.py` | kills, freezes, restarts and links, at drawn moments |
-| `scene.py` | the installation under test and its viewers |
+| `scene.py` | an installation under test, the people who use it, and its viewers |
+| `local.py` | the installation on this machine, with links that fail |
 | `accounts.py` | what must be true of each operation in the end |
 """

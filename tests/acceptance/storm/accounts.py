@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -53,23 +54,36 @@ class Records:
 
     def count_in_transcripts(self, words: str) -> int:
         """Count the user messages of all transcripts with these words."""
-        return sum(row["role"] == "user" and row["text"] == words for row in self.transcript)
+        return len(self._receivers[words])
 
     def statuses_of_receivers(self, words: str) -> set[str]:
         """The final statuses of the executions whose transcripts have a user message with these words."""
-        return {
-            self.status(str(row["execution_id"]))
-            for row in self.transcript
-            if row["role"] == "user" and row["text"] == words
-        }
+        return {self.status(execution_id) for execution_id in self._receivers[words]}
 
     def count_in_messages(self, words: str) -> int:
         """Count the messages from people with these words, in all sessions."""
-        return sum(row["role"] == "user" and row["content"] == words for row in self.messages)
+        return self._messages[words]
 
     def count_in_requests(self, words: str) -> int:
         """Count the model calls with these words in the conversation."""
-        return sum(entry.event == "asked" and words in entry.data["users"] for entry in self.journal)
+        return self._requests[words]
+
+    @cached_property
+    def _receivers(self) -> defaultdict[str, list[str]]:
+        found = defaultdict[str, list[str]](list)
+        for row in self.transcript:
+            if row["role"] == "user":
+                found[row["text"]].append(str(row["execution_id"]))
+        return found
+
+    @cached_property
+    def _messages(self) -> Counter[str]:
+        return Counter(row["content"] for row in self.messages if row["role"] == "user")
+
+    @cached_property
+    def _requests(self) -> Counter[str]:
+        asked = (entry for entry in self.journal if entry.event == "asked")
+        return Counter(words for entry in asked for words in entry.data["users"])
 
     def status(self, execution_id: str) -> str:
         """The final status of an execution."""

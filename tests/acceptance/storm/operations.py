@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from random import Random
@@ -43,7 +43,7 @@ class Operation:
 class Customer:
     """Sends operations to any API process and keeps the answers."""
 
-    ports: list[int]
+    urls: Sequence[str]
     secret: str
     dice: Random
     patience: float
@@ -89,7 +89,7 @@ class Customer:
         deadline = monotonic() + self.patience
         while monotonic() < deadline:
             operation.tries += 1
-            base = f"http://127.0.0.1:{self.dice.choice(self.ports)}"
+            base = self.dice.choice(self.urls)
             headers = {"Authorization": f"Bearer {self.secret}"}
             if method == "POST":
                 headers["Idempotency-Key"] = operation.key

@@ -20,9 +20,13 @@ class Talk:
     number: int
     customer: Customer
     dice: Random
+    pause: float = 1.2
+    """The longest pause between two operations, in seconds."""
     session_id: str = ""
     executions: list[str] = field(default_factory=list[str])
     began: asyncio.Event = field(default_factory=asyncio.Event)
+    """It has a session, or could not begin one."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     count: int = 0
 
     def token(self) -> str:
@@ -39,12 +43,13 @@ class Talk:
         token = self.token()
         first = await self.customer.send("begin", token, "/agent/messages", content=self.program(token))
         if not first.is_accepted:
+            self.began.set()
             return
         self.session_id = first.answer["session_id"]
         self.executions.append(first.answer["execution_id"])
         self.began.set()
         while monotonic() < until:
-            await asyncio.sleep(self.dice.uniform(0, 1.2))
+            await asyncio.sleep(self.dice.uniform(0, self.pause))
             act = self.dice.choices([act for act, _ in ACTS], [weight for _, weight in ACTS])[0]
             await act(self)
 
@@ -131,6 +136,9 @@ class Decisions:
 
     customer: Customer
     dice: Random
+    name: str = "d"
+    pause: float = 0.6
+    """The longest pause between two looks at the inbox, in seconds."""
     decided: set[str] = field(default_factory=set[str])
     count: int = 0
 
@@ -142,7 +150,7 @@ class Decisions:
             waiting = [each for each in items if each["id"] not in self.decided]
             chosen = [each for each in waiting if self.dice.random() < 0.7]
             await asyncio.gather(*(self._decide(each) for each in chosen))
-            await asyncio.sleep(self.dice.uniform(0.1, 0.6))
+            await asyncio.sleep(self.dice.uniform(0.1, self.pause))
 
     async def _decide(self, request: dict[str, Any]) -> None:
         decide = self._answer if request["kind"] == "input" else self._approve
@@ -154,7 +162,7 @@ class Decisions:
 
     def _token(self) -> str:
         self.count += 1
-        return f"[d{self.count}]"
+        return f"[{self.name}.{self.count}]"
 
     async def _answer(self, request: dict[str, Any]) -> Operation:
         token = self._token()
