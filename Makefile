@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test properties coverage model chaos frontends check bench capacity console docs exports screens reference fmt python
+.PHONY: help demo test properties coverage model chaos cluster fleet frontends check bench capacity console docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -60,6 +60,12 @@ model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB
 
 chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py tests/acceptance/test_storm.py
+
+cluster: $(READY)  ## Run on a Temporal cluster, which Go builds once, and kill each of its processes
+	@$(BIN)/python -m tests.cluster
+
+fleet: $(READY)  ## Let hosts of a fleet lose each other for half an hour: network namespaces, as root
+	@$(BIN)/python -m tests.fleet
 
 frontends: $(READY)  ## Let clients of AG-UI, of the AI SDK and of OpenAI read random runs, while processes are killed and connections are cut
 	@EVERSTEP_RANDOM_RUNS=2000 $(BIN)/python -m pytest -q tests/wires -k random
