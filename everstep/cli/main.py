@@ -83,6 +83,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "gateway": ("gateway:gateway", "Serve events and live text to browsers."),
         "mcp": ("mcp_bridge:mcp", "Serve agents to an MCP host on stdin and stdout."),
         "db": ("processes:db", "Manage the database."),
+        "builds": ("builds:builds", "Manage the builds of workers."),
         "keys": ("http:keys", "Manage the keys that services send to the HTTP API."),
         "sign-ins": ("sign_in_commands:sign_ins", "List and end the sessions of people in browsers."),
         "budgets": ("budget_commands:budgets", "Manage the budgets of tenants and users."),

@@ -29,6 +29,7 @@ from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import open_telemetry
 from everstep.runtime.temporal_threads import export_sdk_metrics
 from everstep.runtime.worker_processes import MAX_PROCESSES, process_settings, run_processes
+from everstep.store.errors import SchemaTooNew
 from everstep.telemetry.log_lines import configure_logs
 
 
@@ -189,10 +190,15 @@ def db() -> None:
 async def db_upgrade(settings: Settings) -> None:
     """Migrate the tables and register Temporal's search attributes.
 
-    Safe to repeat and to run concurrently.
+    Safe to repeat and to run concurrently. The tables of a newer release are left as they are.
     """
-    await upgrade(settings)
-    echo("the tables are up to date")
+    try:
+        await upgrade(settings)
+    except SchemaTooNew:
+        # On the way back to this release, which still works with them.
+        echo("the tables are those of a newer release, which this one can use; nothing is changed")
+    else:
+        echo("the tables are up to date")
     echo(await register(settings))
 
 

@@ -13,6 +13,7 @@ from temporalio.client import Client
 
 from everstep.http_api.dependencies import Check
 from everstep.runtime.settings import Settings
+from everstep.store.errors import SchemaTooNew
 from everstep.store.migrate import pending
 from everstep.telemetry.bus_state import bus_state
 
@@ -47,12 +48,19 @@ class Readiness:
             return self._known
 
     async def _database(self) -> Sequence[Check]:
-        missing = await _within(lambda: pending(self.settings.require("database_url", "set DATABASE_URL")))
+        missing = await _within(self._pending)
         if missing is None:
             return [Check("database", False, "it cannot be reached; the log says why")]
         is_up_to_date = not missing
         told = "" if is_up_to_date else "the tables are out of date: run `everstep db upgrade`"
         return [Check("database", True), Check("tables", is_up_to_date, told)]
+
+    async def _pending(self) -> Sequence[str]:
+        try:
+            return await pending(self.settings.require("database_url", "set DATABASE_URL"))
+        except SchemaTooNew:
+            # A newer release is being rolled out, and this one still works with its tables.
+            return ()
 
     async def _temporal(self) -> Sequence[Check]:
         polled = await _within(self._is_polled)

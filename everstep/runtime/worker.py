@@ -35,6 +35,7 @@ from everstep.runtime.secrets import disclosure_of
 from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import workflow_spans
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
+from everstep.runtime.worker_builds import DEPLOYMENT
 from everstep.runtime.worker_telemetry import ActivityTelemetry
 from everstep.runtime.workflow_guard import WorkflowGuard
 from everstep.steps.attachments import Attachments
@@ -139,7 +140,7 @@ def _version(settings: Settings) -> _Version:
         # Without a build id, every start would read and hash the code of all modules, for a second of CPU
         # time.
         return _Version(build_id=version("everstep"))
-    deployed = WorkerDeploymentVersion("everstep", settings.build_id)
+    deployed = WorkerDeploymentVersion(DEPLOYMENT, settings.build_id)
     config = WorkerDeploymentConfig(
         deployed, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED
     )

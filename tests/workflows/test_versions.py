@@ -1,22 +1,24 @@
 """New versions of a worker: running executions stay on their build, new ones use the current build.
 
-The commands are those of docs/deployment.md, run with the program that they name.
+The commands are those of docs/upgrades.md, run with the program that they name.
 """
 
 import asyncio
-import json
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from temporalio.client import Client as TemporalClient
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
+from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.testing import MockTool
 from everstep.client.client import Execution
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded.temporal_server import temporal_executable
 from everstep.runtime.worker import make_worker
+from everstep.runtime.worker_builds import list_builds, set_current_build
 from tests.workflows.harness import NoModels, Office, an_agent, an_office, eventually, final_result
 from tests.workflows.test_people import user_input
 from tests.workflows.test_subagents import Hire, child_of
@@ -56,17 +58,8 @@ async def temporal_says(office: Office, *command: str) -> tuple[int, str]:
 
 
 async def make_current(office: Office, build: str) -> None:
-    """An operator's command after the workers of a build have started."""
-    command = ("set-current-version", "--deployment-name", "everstep", "--build-id", build, "--yes")
-
-    async def is_current() -> bool:
-        # Refused until the server knows the workers.
-        code, _ = await temporal_says(
-            office, "worker", "deployment", *command, "--ignore-missing-task-queues"
-        )
-        return code == 0
-
-    await eventually(is_current)
+    """An operator's `everstep builds set-current`, while the workers of a build start."""
+    await set_current_build(office.temporal, build, wait_seconds=60, ignores_missing_queues=True)
 
 
 async def said_last(office: Office, execution: Execution) -> str:
@@ -123,8 +116,8 @@ async def test_an_execution_can_be_moved_to_another_build(temporal: TemporalClie
         assert await said_last(office, execution) == f"Done by {d}"
 
 
-async def test_the_executions_on_a_build_can_be_counted(temporal: TemporalClient) -> None:
-    """1.1.1: stopping its workers too early leaves executions waiting."""
+async def test_builds_are_listed_until_they_are_drained(temporal: TemporalClient) -> None:
+    """1.1.1, 18.5.8: stopping its workers too early leaves executions waiting."""
     e, f = f"{BUILT}-e", f"{BUILT}-f"
     office = an_office(temporal, *agents("nobody"))
     async with worker(office, e), worker(office, f):
@@ -132,9 +125,13 @@ async def test_the_executions_on_a_build_can_be_counted(temporal: TemporalClient
         execution = await office.start()
         await office.until_waiting(execution)
         await make_current(office, f)
-        command = ("describe-version", "--deployment-name", "everstep", "--build-id", e, "--output", "json")
-        code, said = await temporal_says(office, "worker", "deployment", *command)
+        listed = {build.build_id: build.status for build in await list_builds(temporal)}
         await execution.cancel()
 
-        assert code == 0, said
-        assert json.loads(said)["drainageInfo"]["drainageStatus"] == "draining", said
+        assert {e: "draining", f: "current"}.items() <= listed.items()
+
+
+async def test_a_build_without_workers_does_not_become_current(temporal: TemporalClient) -> None:
+    """18.5.8: new executions would wait for them."""
+    with pytest.raises(InvalidInput, match="start workers with EVERSTEP_BUILD_ID=nowhere"):
+        await set_current_build(temporal, "nowhere")

@@ -24,6 +24,7 @@ from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
 from everstep.client.temporal_entry import StartRequest
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
+from everstep.store.engine import create_engine
 from tests.acceptance.harness import Nursery, open_installation, until
 from tests.databases import Databases
 from tests.everstep.cli.desk import CommandLine, a_database
@@ -165,6 +166,33 @@ async def test_missing_tables_are_reported_with_the_command_that_creates_them(
 
     assert (await desk.output_of("db", "upgrade", **database)).startswith("the tables are up to date\n")
     assert await problems_of(desk, **database) == []
+
+
+async def test_tables_of_a_newer_release_do_not_hold_up_the_way_back(
+    desk: CommandLine, services: Servers
+) -> None:
+    """18.5.5"""
+    database = await a_database(services, "newer")
+    engine = create_engine(database)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE agent_schema_version SET version_num = 'from_the_future'"))
+    await engine.dispose()
+
+    said = await desk.output_of("db", "upgrade", DATABASE_URL=database)
+    assert said.startswith(
+        "the tables are those of a newer release, which this one can use; nothing is changed\n"
+    )
+
+
+async def test_builds_are_listed_and_made_current(desk: CommandLine) -> None:
+    """18.5.8"""
+    said = await desk.error_of("builds", "set-current", "nowhere")
+    assert "Temporal does not make the build 'nowhere' current: " in said
+    assert "first start workers with EVERSTEP_BUILD_ID=nowhere" in said
+    listed = await desk.run_command("builds", "list", "--json")
+    assert listed.exit_code == 0
+    for line in listed.stdout.splitlines():
+        assert json.loads(line).keys() == {"build_id", "status", "created_at"}
 
 
 async def test_without_a_worker_it_says_so_and_lists_the_waiting_executions(

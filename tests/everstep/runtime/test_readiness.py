@@ -10,6 +10,7 @@ from everstep.http_api.dependencies import Check
 from everstep.runtime import readiness
 from everstep.runtime.readiness import Readiness
 from everstep.runtime.settings import Settings
+from everstep.store.errors import SchemaTooNew
 from everstep.store.migrate import upgrade
 from tests.databases import Databases
 from tests.services import Servers
@@ -53,6 +54,19 @@ async def test_all_requirements_are_checked(empty: str, temporal: Client) -> Non
             return await missing_at_start(empty, temporal, queue) == []
 
         await eventually(is_ready)
+
+
+async def test_tables_of_a_newer_release_are_good(
+    empty: str, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18.5.5: while a release is rolled out, load balancers keep the processes of the release before."""
+
+    async def pending(_url: str) -> list[str]:
+        raise SchemaTooNew("from_the_future")
+
+    monkeypatch.setattr(readiness, "pending", pending)
+
+    assert await missing_at_start(empty, temporal) == ["worker"]
 
 
 async def test_unreachable_servers_are_named(empty: str, temporal: Client) -> None:
