@@ -105,7 +105,8 @@ def settings() -> str:
         "Settings",
         "Each process reads its settings once, when it starts. A setting is taken from the first of these "
         "that has it: the command's arguments, the environment, `everstep.toml` in the current folder, the "
-        "default. The headings are the keys of `everstep.toml`. A list is written with commas in a variable, "
+        "default. An empty variable is as if it were not set. The headings are the keys of `everstep.toml`. "
+        "A list is written with commas in a variable, "
         "and as a list in `everstep.toml`:",
         '```toml\nagents = ["agents:agents"]\npreset = "mini"\n\n[presets.mini]\ndriver = "openai"\n'
         'model = "gpt-5.4-mini"\n```',

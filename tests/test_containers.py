@@ -1,18 +1,31 @@
 """The open ports and the sources of docker-compose.yml and Dockerfile."""
 
+import json
 import re
+import subprocess
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
+import jsonschema_rs
+import promql_parser
 import pytest
 import yaml
+
+from everstep.runtime.secret_files import is_secret_file
+from everstep.runtime.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 PROJECT = (ROOT / "everstep" / "cli" / "project" / "compose.yaml.txt").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
-PINNED = re.compile(r"[a-z/-]+:\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}")
+PINNED = re.compile(r"[a-z/-]+:v?\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}")
+
+MONITORING = {"prometheus", "grafana"}
+"""The services of the profile, which a new project does not have."""
+
+OF_THE_IMAGE = {"worker", "api", "gateway", "database"}
 
 
 def services() -> dict[str, dict[str, Any]]:
@@ -23,10 +36,21 @@ def environment(name: str) -> dict[str, str]:
     return services()[name].get("environment", {})
 
 
-@pytest.mark.parametrize("name", [name for name, service in services().items() if "image" in service])
+OTHERS = [name for name in services() if name not in OF_THE_IMAGE]
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_images_are_pinned(name: str) -> None:
     """13.5.1"""
     assert PINNED.fullmatch(services()[name]["image"])
+
+
+@pytest.mark.parametrize("file", [COMPOSE, PROJECT], ids=["repository", "project"])
+def test_the_files_follow_the_specification_of_compose_files(file: str) -> None:
+    """18.5.2"""
+    schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    faults = jsonschema_rs.validator_for(json.loads(schema.read_text())).iter_errors(yaml.safe_load(file))
+    assert [f"{fault.instance_path}: {fault.message}" for fault in faults] == []
 
 
 def test_the_image_is_built_from_pinned_sources() -> None:
@@ -40,21 +64,62 @@ def test_the_image_is_built_from_pinned_sources() -> None:
     assert uv == locked[1]
 
 
-def test_passwords_must_be_set() -> None:
-    """13.5.2"""
-    assert environment("postgres")["POSTGRES_PASSWORD"].startswith("${POSTGRES_PASSWORD:?")
-    assert environment("api")["EVERSTEP_BROADCAST_SECRET"].startswith("${EVERSTEP_BROADCAST_SECRET:?")
-    for name in services():
+def test_secrets_are_in_files() -> None:
+    """13.5.2, 18.5.1: the file has none of them, and what a process does not need is not mounted there."""
+    written = yaml.safe_load(COMPOSE)
+    for name, service in services().items():
         for key, value in environment(name).items():
-            if re.search(r"PASSWORD|PWD|SECRET|_KEY", key):
-                assert value.startswith("${"), (name, key)
+            if re.search(r"PASSWORD|PWD|SECRET|_KEY|DATABASE_URL", key):
+                assert key.endswith("_FILE") or value == f"${{{key}:-}}", (name, key)
             assert not re.search(r"://\w+:\w+@", str(value)), (name, key)
+            if key.endswith("_FILE") and str(value).startswith("/run/secrets/"):
+                assert value.removeprefix("/run/secrets/") in service["secrets"], (name, key)
+        for mounted in service.get("secrets", ()):
+            assert written["secrets"][mounted]["file"] == f"${{EVERSTEP_SECRETS:-./secrets}}/{mounted}"
+    holders = {name for name, each in services().items() if "postgres-password" in each.get("secrets", ())}
+    assert holders == {"postgres", "temporal", "temporal-schema"}
+
+
+@pytest.mark.parametrize("file", [COMPOSE, PROJECT], ids=["repository", "project"])
+def test_the_secrets_are_drawn_as_the_file_says(file: str, tmp_path: Path) -> None:
+    """13.5.2: others cannot enter the folder, and the users of containers can read its files."""
+    comments = re.findall(r"^#     (.*)$", file, re.MULTILINE)
+    drawing = [line for line in comments if not line.startswith("docker ")]
+    subprocess.run(["sh", "-euc", "\n".join(["umask 022", *drawing])], cwd=tmp_path, check=True)  # noqa: S603, S607
+    password = (tmp_path / "secrets" / "postgres-password").read_text().strip()
+    assert len(password) == 48
+    url = (tmp_path / "secrets" / "database-url").read_text().strip()
+    assert url == f"postgresql://everstep:{password}@postgres:5432/everstep"
+    assert len((tmp_path / "secrets" / "broadcast-secret").read_text().strip()) == 64
+    assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "secrets" / "database-url").stat().st_mode & 0o777 == 0o644
+
+
+def test_each_variable_is_a_setting() -> None:
+    """18.5.2: a misspelled one would have no effect."""
+    standard = {"TEMPORAL_ADDRESS", "FORWARDED_ALLOW_IPS", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
+    for name in OF_THE_IMAGE:
+        for variable in environment(name):
+            assert variable in Settings.variables() | standard or is_secret_file(variable), (name, variable)
+
+
+def test_an_empty_variable_is_as_if_it_were_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """18.5.2: compose files pass on variables without a value, and projects name agents in everstep.toml."""
+    (tmp_path / "everstep.toml").write_text('agents = ["agents:agents"]\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVERSTEP_AGENTS", "")
+    monkeypatch.setenv("EVERSTEP_METRICS_PORT", "")
+    settings = Settings.read()
+    assert settings.agents == ("agents:agents",)
+    assert settings.metrics_port is None
 
 
 def test_only_workers_have_the_keys_of_providers() -> None:
     """13.5.2"""
-    holders = [name for name in services() if any(key.endswith("_API_KEY") for key in environment(name))]
+    holders = [name for name in services() if any("_API_KEY" in key for key in environment(name))]
     assert holders == ["worker"]
+    mounting = [name for name, each in services().items() if "/providers" in str(each.get("volumes"))]
+    assert mounting == ["worker"]
 
 
 def test_a_server_without_a_password_is_open_to_this_machine_only() -> None:
@@ -65,12 +130,16 @@ def test_a_server_without_a_password_is_open_to_this_machine_only() -> None:
     }
     assert public == {"proxy"}
     assert ports["temporal-ui"] == ["127.0.0.1:8080:8080"]
+    assert "grafana-password" in environment("grafana")["GF_SECURITY_ADMIN_PASSWORD__FILE"]
 
 
 def test_the_processes_accept_the_names_under_which_they_are_reached() -> None:
     """13.5.3"""
     for name in ("api", "gateway"):
-        assert environment(name)["EVERSTEP_ALLOWED_HOSTS"] == "${EVERSTEP_ALLOWED_HOSTS:-api,gateway}"
+        first, _, ranges = environment(name)["EVERSTEP_ALLOWED_HOSTS"].partition("},")
+        assert first == "${EVERSTEP_ALLOWED_HOSTS:-api,gateway"
+        # Addresses are no names that a web page could choose.
+        assert ranges == "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16"
 
 
 def test_temporal_dispatches_fairly() -> None:
@@ -81,14 +150,14 @@ def test_temporal_dispatches_fairly() -> None:
     assert yaml.safe_load(content) == {"matching.enableFairness": [{"value": True}]}
 
 
-def test_every_lasting_service_is_watched_or_restarted_and_its_processes_are_two() -> None:
+def test_every_lasting_service_is_watched_and_restarted_and_its_processes_are_two() -> None:
     """18.5.2: two of each process, behind a proxy that knows all of them."""
+    one_shot = {"temporal-schema", "temporal-namespace", "database"}
     lasting = {name for name, each in services().items() if each.get("restart") == "unless-stopped"}
-    assert lasting == {"temporal", "worker", "api", "gateway", "proxy", "nats"}
+    assert lasting == {*services()} - one_shot
+    assert {name for name, each in services().items() if "healthcheck" in each} == lasting
     replicas = {name: each["deploy"]["replicas"] for name, each in services().items() if "deploy" in each}
     assert replicas == {"worker": 2, "api": 2, "gateway": 2}
-    watched = {name for name, each in services().items() if "healthcheck" in each}
-    assert watched >= {"postgres", "api", "gateway", "proxy"}
     proxy = cast("dict[str, Any]", yaml.safe_load(COMPOSE))["configs"]["proxy"]["content"]
     assert re.findall(r"dynamic a (\w+) (\d+)", proxy) == [("api", "8000"), ("gateway", "6001")]
     assert services()["proxy"]["ports"] == ["8000:8000", "6001:6001"]
@@ -98,7 +167,53 @@ def test_agents_come_from_a_folder() -> None:
     """18.5.2"""
     for name in ("worker", "api"):
         assert environment(name)["EVERSTEP_AGENTS"] == "${EVERSTEP_AGENTS:-}"
-        assert services()[name]["volumes"] == ["${EVERSTEP_AGENTS_FOLDER:-./agents}:/home/everstep/agents:ro"]
+        assert "${EVERSTEP_AGENTS_FOLDER:-./agents}:/home/everstep/agents:ro" in services()[name]["volumes"]
+
+
+def test_agents_come_from_an_image() -> None:
+    """18.5.2"""
+    assert {services()[name]["image"] for name in OF_THE_IMAGE} == {"${EVERSTEP_IMAGE:-everstep}"}
+
+
+def test_temporals_schema_is_set_up_by_its_admin_tools() -> None:
+    """18.5.2: the image `auto-setup` is deprecated."""
+    assert "auto-setup" not in COMPOSE
+    assert services()["temporal-schema"]["image"].startswith("temporalio/admin-tools:")
+    assert services()["temporal"]["depends_on"]["temporal-schema"]["condition"] == (
+        "service_completed_successfully"
+    )
+
+
+def test_prometheus_and_grafana_are_a_profile_with_the_files_of_the_repository() -> None:
+    """18.5.9"""
+    written = yaml.safe_load(COMPOSE)
+    assert {
+        name for name, each in services().items() if "monitoring" in each.get("profiles", ())
+    } == MONITORING
+    [mounted] = [each for each in services()["prometheus"]["volumes"] if each.startswith("./")]
+    assert (ROOT / mounted.partition(":")[0]).samefile(ROOT / "deploy" / "alerts.yml")
+    config = yaml.safe_load(written["configs"]["prometheus"]["content"])
+    assert config["rule_files"] == [mounted.split(":")[1]]
+    [job] = config["scrape_configs"]
+    # The alert about a process that is away selects the job by its name.
+    down = next(r for r in alert_rules() if r["alert"] == "EverstepDown")
+    [pattern] = re.findall(r'job=~"(.*?)"', str(promql_parser.parse(down["expr"])))
+    assert re.fullmatch(pattern, job["job_name"])
+    found = {name: each["port"] for each in job["dns_sd_configs"] for name in each["names"]}
+    assert found == {
+        "api": 8000,
+        "gateway": 6001,
+        "worker": int(environment("worker")["EVERSTEP_METRICS_PORT"]),
+    }
+    [folder] = [each for each in services()["grafana"]["volumes"] if each.startswith("./")]
+    assert (ROOT / folder.split(":")[0]).samefile(ROOT / "deploy" / "grafana")
+    [provider] = yaml.safe_load(written["configs"]["grafana-dashboards"]["content"])["providers"]
+    assert provider["options"]["path"] == folder.split(":")[1]
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def test_a_new_project_has_the_same_containers() -> None:
@@ -109,6 +224,11 @@ def test_a_new_project_has_the_same_containers() -> None:
     bases = re.findall(r"^FROM (\S+)", build["dockerfile_inline"], re.MULTILINE)
     assert bases == re.findall(r"^FROM (\S+)(?! AS)$", DOCKERFILE, re.MULTILINE)
     assert "COPY . " not in build["dockerfile_inline"]
+    for name in MONITORING:
+        del example["services"][name]
+        del example["volumes"][name]
+        example["configs"] = {key: each for key, each in example["configs"].items() if name not in key}
+    del example["secrets"]["grafana-password"]
     for each in (*written["services"].values(), written["x-everstep"]):
         if "build" in each:
             assert each["build"] == build

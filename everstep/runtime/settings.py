@@ -1,7 +1,8 @@
 """All settings, in one frozen value that is read once.
 
 From the highest precedence to the lowest: arguments, environment (`EVERSTEP_...`, and the usual
-`DATABASE_URL`, `TEMPORAL_ADDRESS`), `everstep.toml` in the working folder, defaults.
+`DATABASE_URL`, `TEMPORAL_ADDRESS`), `everstep.toml` in the working folder, defaults. An empty variable is as
+if it were not set.
 """
 
 import re
@@ -72,7 +73,12 @@ class Settings(StrictModel, BaseSettings):
     """The settings of one installation."""
 
     model_config = SettingsConfigDict(
-        env_prefix=_PREFIX, toml_file="everstep.toml", frozen=True, populate_by_name=True
+        env_prefix=_PREFIX,
+        toml_file="everstep.toml",
+        frozen=True,
+        populate_by_name=True,
+        # Compose files pass on variables without a value.
+        env_ignore_empty=True,
     )
 
     data_dir: Path | None = Field(

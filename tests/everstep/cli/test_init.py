@@ -127,6 +127,8 @@ def test_containers_get_no_secret_by_default(folder: Path) -> None:
     example = (folder / ".env.example").read_text()
 
     assert all(line.startswith("#") for line in example.splitlines() if line)
-    for secret in ("POSTGRES_PASSWORD", "EVERSTEP_BROADCAST_SECRET"):
-        assert f"# {secret}=" in example
+    assert {each["file"].partition("/")[0] for each in compose["secrets"].values()} == {
+        "${EVERSTEP_SECRETS:-."
+    }
+    assert "secrets/" in (folder / ".gitignore").read_text().splitlines()
     assert compose["services"]["worker"]["build"]["dockerfile_inline"].count("COPY") == 1
