@@ -18,7 +18,7 @@ LOCAL_RETRY_THRESHOLD = timedelta(milliseconds=1)
 
 Otherwise the SDK retries inside the worker and leaves the first attempt's start-to-close timer running. That
 timer cancels a later attempt, or panics ("receive half not dropped") when it fires after the worker has
-closed. `docs/deployment.md` contains a program that reproduces it.
+closed. `docs/temporal-sdk.md` links to a program that reproduces it.
 """
 
 
