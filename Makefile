@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test properties coverage model chaos cluster fleet frontends check bench capacity console docs exports screens reference fmt python
+.PHONY: help demo test properties coverage model chaos cluster fleet frontends deployment upgrade check bench capacity console docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -70,6 +70,15 @@ fleet: $(READY)  ## Let hosts of a fleet lose each other for half an hour: netwo
 frontends: $(READY)  ## Let clients of AG-UI, of the AI SDK and of OpenAI read random runs, while processes are killed and connections are cut
 	@EVERSTEP_RANDOM_RUNS=2000 $(BIN)/python -m pytest -q tests/wires -k random
 	@$(BIN)/python -m pytest -s -m slow tests/acceptance/test_front_ends_survive.py tests/acceptance/test_responses_survive.py
+
+deployment: $(READY)  ## Run the pods of the Helm chart as processes, without rights, and load docker-compose.yml as compose does
+	@$(BIN)/python -m pytest -s -m slow tests/deployment
+
+# An earlier release, whose tables, workflows and protocols differ from today's.
+FROM := 0c3a5500
+upgrade: $(READY)  ## Run an earlier release (FROM=COMMIT) and this one side by side, with executions under way, there and back
+	@EVERSTEP_OLD_RELEASE="$$($(BIN)/python -m tests.upgrades.releases $(FROM))" && export EVERSTEP_OLD_RELEASE && \
+		$(BIN)/python -m pytest -s -m slow tests/upgrades
 
 check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose, rules, documentation
 	@$(BIN)/ruff format --check .
