@@ -38,6 +38,7 @@ from everstep.agent_domain.agents.drivers import ToolCallingDriver
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.tools.function_tool import tool
 from everstep.agent_domain.tools.tools import ToolOptions
+from everstep.cli.command import server_loop
 from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
@@ -229,8 +230,9 @@ async def serve(kind: str, settings: Settings, pipe: Connection) -> None:
 
 
 def in_process(kind: str, settings: Settings, pipe: Connection) -> None:
-    """The worker process."""
-    asyncio.run(serve(kind, settings, pipe))
+    """The worker process: Everstep's, like `everstep worker`, on the event loop of servers."""
+    with asyncio.Runner(loop_factory=None if kind == BARE else server_loop) as runner:
+        runner.run(serve(kind, settings, pipe))
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,18 @@ def command(
     return run
 
 
+def server_loop() -> asyncio.AbstractEventLoop:
+    """Make the event loop of a process that serves: uvloop's. A step takes a fifth less CPU time."""
+    import uvloop  # noqa: PLC0415 -- most commands serve nothing
+
+    return uvloop.new_event_loop()
+
+
+def server_command(fn: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Turn a coroutine function into a command, like `command`, that runs on the event loop of servers."""
+    return command(fn, server_loop)
+
+
 def _add_agents(context: click.Context, _option: click.Parameter, sources: tuple[str, ...]) -> None:
     if sources:
         root = context.find_root().params

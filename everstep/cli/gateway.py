@@ -1,12 +1,10 @@
 """The command that runs a gateway."""
 
 import gc
-from functools import partial
 
 import click
-import uvloop
 
-from everstep.cli.command import command, stop_on_signals, warn
+from everstep.cli.command import server_command, stop_on_signals, warn
 from everstep.cli.printing import echo
 from everstep.runtime.gateway import gateway_port, open_gateway_process
 from everstep.runtime.installation import locate_services
@@ -20,7 +18,7 @@ from everstep.runtime.waiting import wait_for_servers
     "--port", type=click.IntRange(0, 65535), help="Default: EVERSTEP_GATEWAY_PORT or 6001; 0: a free one."
 )
 @click.pass_obj
-@partial(command, loop=uvloop.new_event_loop)
+@server_command
 async def gateway(settings: Settings, port: int | None) -> None:
     """Serve events and live text to browsers until stopped by SIGINT or SIGTERM.
 

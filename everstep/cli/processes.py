@@ -8,7 +8,7 @@ from functools import cache
 import click
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
+from everstep.cli.command import command, print_line, server_command, stop_on_signals, warn, with_agents
 from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo
 from everstep.runtime.agent_process import AgentReport
@@ -53,7 +53,7 @@ from everstep.telemetry.log_lines import configure_logs
 @click.option("--debug", is_flag=True, help="Show viewers the full texts of errors (EVERSTEP_ERROR_DETAILS).")
 @with_agents
 @click.pass_obj
-@command
+@server_command
 async def up(
     settings: Settings,
     *,
@@ -152,7 +152,7 @@ def _print_addresses(
 )
 @with_agents
 @click.pass_obj
-@command
+@server_command
 async def worker(settings: Settings, processes: int) -> None:
     """Run agents until stopped by SIGINT or SIGTERM; running model calls may finish.
 

@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from typing import Final, NoReturn
 
-from everstep.cli.command import warn
+from everstep.cli.command import server_loop, warn
 from everstep.cli.error_messages import error_message
 from everstep.cli.printing import echo, visible, visible_stream
 from everstep.runtime.settings import Settings
@@ -67,7 +67,7 @@ def main() -> NoReturn:
     """Run the process and exit, in the way of `everstep.cli.main`."""
     restore_for_children()
     sys.stdout, sys.stderr = visible_stream(sys.stdout), visible_stream(sys.stderr)
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=server_loop) as runner:
         code = runner.run(_run())
     logging.shutdown()
     sys.stdout.flush()
