@@ -89,7 +89,10 @@ check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose
 	@$(BIN)/python -m pytest --quiet --numprocesses 2 $(OF_SOURCES)
 
 bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, search, budgets, fairness, what-ifs, the gateway, capabilities
-	@missed=0; for each in domain engine api search budgets fairness what_if gateway capabilities; do $(BIN)/python bench/$$each.py || missed=1; done; exit $$missed
+	@export EVERSTEP_BENCH_FIGURES=bench/figures; missed=0; \
+	for each in domain engine api search budgets fairness what_if gateway capabilities; do \
+		$(BIN)/python bench/$$each.py || missed=1; \
+	done; $(BIN)/python bench/report.py; exit $$missed
 
 capacity: $(READY)  ## Measure how many executions stream at once from one worker, on this machine
 	@$(BIN)/python bench/fleet.py --executions 500 700 1000

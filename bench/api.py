@@ -29,6 +29,7 @@ import httpx2
 import psycopg
 import uvicorn
 from fastapi import FastAPI
+from figures import line, mark
 from pydantic import BaseModel
 from sqlalchemy import make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -176,11 +177,6 @@ def p95(values: Sequence[float]) -> float:
     return sorted(values)[int(len(values) * 0.95)]
 
 
-def line(name: str, *columns: str) -> None:
-    """Print one line of the table."""
-    print(f"{name:50}" + "".join(f"{column:>14}" for column in columns), flush=True)
-
-
 def print_comparison(
     name: str, bare: Sequence[float], ours: Sequence[float], limit: float, *, by_p95: bool
 ) -> bool:
@@ -188,7 +184,7 @@ def print_comparison(
     center = p95 if by_p95 else statistics.median
     ratio = center(ours) / center(bare)
     values = (f"{statistics.median(v) * 1000:.1f}/{p95(v) * 1000:.1f}" for v in (bare, ours))
-    line(name, *values, f"{ratio:.2f}", f"<= {limit:.2f}", "MISSED" if ratio > limit else "")
+    line(name, *values, f"{ratio:.2f}", f"<= {limit:.2f}", mark(ratio > limit))
     return ratio > limit
 
 
@@ -222,7 +218,7 @@ async def reaching(sides: Mapping[str, Side], requests: int, notes: Path) -> boo
             name, began = sent[content]
             took[name].append((int(at) - began) / 1e9)
     return print_comparison(
-        "from POST to the model, ms (median/p95)", took[BARE], took[EVERSTEP], 1.5, by_p95=False
+        "from POST to the model, ms (median/p95)", took[BARE], took[EVERSTEP], 0.9, by_p95=False
     )
 
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from figures import line, mark
+
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
@@ -143,9 +145,8 @@ def report(rates: dict[str, list[float]], concurrent: int) -> bool:
     without, within = (f"{statistics.median(rates[name]):.1f} /s" for name in (FREE, LIMITED))
     is_missed = ratio < TARGET
     name, target = f"{concurrent} executions at once", f">= {TARGET}"
-    missed = "  MISSED" if is_missed else ""
-    print(f"{'':44}{'without':>12}{'budget':>12}{'ratio':>8}{'target':>10}")
-    print(f"{name:44}{without:>12}{within:>12}{ratio:>8.2f}{target:>10}{missed}")
+    line("", "without", "budget", "ratio", "target")
+    line(name, without, within, f"{ratio:.2f}", target, mark(is_missed))
     return is_missed
 
 

@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from uuid import uuid4
 
+from figures import line, mark
+
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import ToolCallingDriver
@@ -47,16 +49,11 @@ def p95(values: Sequence[float]) -> float:
     return sorted(values)[int(len(values) * 0.95)]
 
 
-def line(name: str, *columns: str) -> None:
-    """Print one line of the table."""
-    print(f"{name:50}" + "".join(f"{column:>14}" for column in columns), flush=True)
-
-
 def print_comparison(name: str, bare: Sequence[float], ours: Sequence[float], limit: float) -> bool:
     """Print both and their ratio; return whether it is too high."""
     ratio = statistics.median(ours) / statistics.median(bare)
     values = (f"{statistics.median(v) * 1000:.2f}/{p95(v) * 1000:.2f}" for v in (bare, ours))
-    line(name, *values, f"{ratio:.2f}", f"<= {limit:.2f}", "MISSED" if ratio > limit else "")
+    line(name, *values, f"{ratio:.2f}", f"<= {limit:.2f}", mark(ratio > limit))
     return ratio > limit
 
 

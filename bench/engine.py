@@ -27,6 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 from uuid import uuid4
 
+from figures import line, mark, misses
 from sqlalchemy import event
 from temporalio import activity, workflow
 from temporalio.client import Client as TemporalClient, WorkflowHandle
@@ -321,37 +322,24 @@ class Row:
 
 
 ROWS: Final = (
-    Row("one after the other, nine quick tools", "seconds", QUICK, "<= 1.00", "ms", 1000),
-    Row("one after the other, nine regular tools", "seconds", REGULAR, "<= 1.35", "ms", 1000),
+    Row("one after the other, nine quick tools", "seconds", QUICK, "<= 0.65", "ms", 1000),
+    Row("one after the other, nine regular tools", "seconds", REGULAR, "<= 1.10", "ms", 1000),
     Row("one after the other, burst profile", "seconds", BURST, "<= 0.45", "ms", 1000),
-    Row("at once, quick tools, executions per second", "per second", QUICK, ">= 1.00", "/s"),
-    Row("at once, regular tools, executions per second", "per second", REGULAR, "", "/s"),
+    Row("at once, quick tools, executions per second", "per second", QUICK, ">= 1.30", "/s"),
+    Row("at once, regular tools, executions per second", "per second", REGULAR, ">= 1.00", "/s"),
     Row("at once, burst profile, executions per second", "per second", BURST, "", "/s"),
     Row("history, burst profile", "history bytes", BURST, "", "B"),
-    Row("history, quick tools", "history bytes", QUICK, "<= 0.70", "B"),
+    Row("history, quick tools", "history bytes", QUICK, "<= 0.65", "B"),
     Row("history, regular tools", "history bytes", REGULAR, "", "B"),
     Row("history events, quick tools", "history events", QUICK, ""),
     Row("history events, regular tools", "history events", REGULAR, ""),
-    Row("worker CPU per turn, one after the other, quick", "cpu in a row", QUICK, "<= 1.60", "ms", 1000),
+    Row("worker CPU per turn, one after the other, quick", "cpu in a row", QUICK, "<= 1.20", "ms", 1000),
     Row("worker CPU per turn, one after the other, burst", "cpu in a row", BURST, "", "ms", 1000),
     Row("worker CPU per turn, at once, burst", "cpu at once", BURST, "", "ms", 1000),
     Row("worker CPU per turn, one after the other, regular", "cpu in a row", REGULAR, "", "ms", 1000),
-    Row("worker CPU per turn, at once, quick tools", "cpu at once", QUICK, "<= 1.60", "ms", 1000),
+    Row("worker CPU per turn, at once, quick tools", "cpu at once", QUICK, "<= 1.20", "ms", 1000),
     Row("worker CPU per turn, at once, regular tools", "cpu at once", REGULAR, "", "ms", 1000),
 )
-
-
-def misses(value: float, target: str) -> bool:
-    """Whether a value misses its target."""
-    if not target:
-        return False
-    relation, limit = target.split()
-    return value > float(limit) if relation == "<=" else value < float(limit)
-
-
-def line(name: str, *columns: str) -> None:
-    """Print one line of the table."""
-    print(f"{name:52}" + "".join(f"{column:>12}" for column in columns), flush=True)
 
 
 def print_ratios(sides: Mapping[str, Side]) -> bool:
@@ -365,7 +353,7 @@ def print_ratios(sides: Mapping[str, Side]) -> bool:
         values = (f"{statistics.median(v) * row.scale:,.1f} {row.unit:2}" for v in (bare, ours))
         wrong = misses(ratio, row.target)
         missed |= wrong
-        line(row.name, *values, f"{ratio:.2f}", row.target, "  MISSED" if wrong else "")
+        line(row.name, *values, f"{ratio:.2f}", row.target, mark(wrong))
     return missed
 
 
@@ -383,9 +371,7 @@ def print_traffic(name: str, counted: Mapping[tuple[str, str], int]) -> bool:
             per = sum(counted[method, kind] for method in methods) / number
             wrong = misses(per, target)
             missed |= wrong
-            line(
-                f"{kind} for {what}, {name} tools", "", f"{per:.2f}", "", target, "  MISSED" if wrong else ""
-            )
+            line(f"{kind} for {what}, {name} tools", "", f"{per:.2f}", "", target, mark(wrong))
     return missed
 
 

@@ -29,7 +29,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 from crowd import Measured, Target, in_process, memory_of
-from gateway_table import EVERSTEP, RELAY, SIDES, Samples, line, print_ratios
+from figures import line, mark
+from gateway_table import EVERSTEP, RELAY, SIDES, Samples, print_ratios
 from psycopg import sql
 from typist import EVERY, TYPIST, Typist, typing, working
 
@@ -383,9 +384,9 @@ class Bench:
             self.is_missed |= wrong
             target = "" if limit is None else f"<= {limit:.2f} ms"
             columns = (*(f"{value:.2f} ms" for value in values), f"{more:.2f} ms", target)
-            line(f"a word's way to a viewer, {name}", *columns, "  MISSED" if wrong else "")
+            line(f"a word's way to a viewer, {name}", *columns, mark(wrong))
         self.is_missed |= rows > 0
-        line("rows written for a word", "", f"{rows:.4f}", "", "0", "  MISSED" if rows else "")
+        line("rows written for a word", "", f"{rows:.4f}", "", "0", mark(bool(rows)))
 
 
 Scenario: TypeAlias = Callable[[str, Target], Coroutine[Any, Any, list[Measured]]]

@@ -4,22 +4,11 @@ import statistics
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from figures import line, mark, misses
+
 RELAY: Final = "relay"
 EVERSTEP: Final = "everstep"
 SIDES: Final = (RELAY, EVERSTEP)
-
-
-def line(name: str, *columns: str) -> None:
-    """Print one line of the table."""
-    print(f"{name:52}" + "".join(f"{column:>12}" for column in columns), flush=True)
-
-
-def misses(value: float, target: str) -> bool:
-    """Whether a value misses its target."""
-    if not target:
-        return False
-    relation, limit = target.split()
-    return value > float(limit) if relation == "<=" else value < float(limit)
 
 
 @dataclass(frozen=True)
@@ -76,7 +65,5 @@ def print_ratios(samples: Samples) -> bool:
         wrong = misses(values[1] if row.is_alone else ratio, row.target)
         missed |= wrong
         shown = [f"{value:,.{bool(row.unit):d}f} {row.unit:2}" for value in values]
-        line(
-            row.name, *shown, "" if row.is_alone else f"{ratio:.2f}", row.target, "  MISSED" if wrong else ""
-        )
+        line(row.name, *shown, "" if row.is_alone else f"{ratio:.2f}", row.target, mark(wrong))
     return missed

@@ -23,6 +23,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 import psycopg
+from figures import line, mark
 from psycopg import sql
 
 from everstep.agent_domain.agents.plan import CriterionRef, ExecutionPlan
@@ -289,19 +290,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--executions", type=int, default=10_000)
     some, every = asyncio.run(measure(parser.parse_args().executions))
-    for part in (some, every):
-        speed = f"{part.per_minute:>8.0f} per minute  {part.cpu_seconds:5.1f} s of CPU"
-        counts = f"{part.examined:>6} executions  {part.decisions:>7} decisions"
-        print(f"{counts}  {speed}  {part.peak_mb:6.1f} MB  {part.not_reproduced} not reproduced")
-    missed = [
-        (every.per_minute < TARGET_PER_MINUTE, f"the target is {TARGET_PER_MINUTE} per minute"),
-        (every.peak_mb > TARGET_GROWTH * some.peak_mb, f"memory may grow {TARGET_GROWTH} times"),
-        (some.not_reproduced + every.not_reproduced > 0, "every decision has to be reproduced"),
-    ]
-    for is_missed, target in missed:
-        if is_missed:
-            print(f"missed: {target}")
-    return int(any(is_missed for is_missed, _ in missed))
+    growth, unlike = every.peak_mb / some.peak_mb, some.not_reproduced + every.not_reproduced
+    parts = (some, every)
+    rows = (
+        (
+            "executions a minute",
+            [f"{part.per_minute:,.0f}" for part in parts],
+            "",
+            f">= {TARGET_PER_MINUTE:,}",
+        ),
+        ("memory", [f"{part.peak_mb:,.0f} MB" for part in parts], f"{growth:.2f}", f"<= {TARGET_GROWTH:.2f}"),
+        ("decisions not reproduced", [str(part.not_reproduced) for part in parts], "", "<= 0"),
+    )
+    verdicts = (every.per_minute < TARGET_PER_MINUTE, growth > TARGET_GROWTH, unlike > 0)
+    line("", *(f"{part.examined:,} executions" for part in parts), "ratio", "target")
+    for (name, values, ratio, target), is_missed in zip(rows, verdicts, strict=True):
+        line(name, *values, ratio, target, mark(is_missed))
+    line("decisions", *(f"{part.decisions:,}" for part in parts))
+    line("CPU", *(f"{part.cpu_seconds:.1f} s" for part in parts))
+    return int(any(verdicts))
 
 
 if __name__ == "__main__":
