@@ -168,15 +168,37 @@ class Schedules:
             raise NotFound("schedule", schedule_id)
         await self._try_to_apply(row)
 
-    async def trigger(self, scope: Scope, schedule_id: UUID) -> ScheduleRow:
+    async def trigger(self, scope: Scope, schedule_id: UUID, trigger_id: UUID) -> ScheduleRow:
         """Run a schedule now, also if it is paused; return it.
+
+        Args:
+            scope: Whose schedules may be run.
+            schedule_id: The schedule.
+            trigger_id: Repeating the call with the same id runs it once.
 
         Raises:
             NotFound: There is none.
             Refused: It has not started yet.
         """
         row = await self._require(scope, schedule_id)
-        await self._handle_of(row).trigger(overlap=_POLICIES[row.settings.overlap])
+        from temporalio.api.enums.v1 import ScheduleOverlapPolicy as OverlapPolicy  # noqa: PLC0415 -- see below
+        from temporalio.api.schedule.v1 import (  # noqa: PLC0415 -- only a trigger needs them
+            SchedulePatch,
+            TriggerImmediatelyRequest,
+        )
+        from temporalio.api.workflowservice.v1 import PatchScheduleRequest  # noqa: PLC0415 -- likewise
+
+        policy = OverlapPolicy.ValueType(_POLICIES[row.settings.overlap].value)
+        # The SDK's own method has a new id for each call, so that Temporal would run a repeated one again.
+        await self.temporal.workflow_service.patch_schedule(
+            PatchScheduleRequest(
+                namespace=self.temporal.namespace,
+                schedule_id=self._handle_of(row).id,
+                patch=SchedulePatch(trigger_immediately=TriggerImmediatelyRequest(overlap_policy=policy)),
+                identity=self.temporal.identity,
+                request_id=str(trigger_id),
+            )
+        )
         return row
 
     async def backfill(self, scope: Scope, schedule_id: UUID, begin: datetime, end: datetime) -> int:

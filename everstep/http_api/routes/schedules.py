@@ -98,8 +98,8 @@ async def trigger_schedule(
     schedule_id: ScheduleId, api: ApiDep, caller: CallerDep, key: KeyDep
 ) -> ScheduleResponse:
     """Run a schedule now, also if it is paused; `overlap` applies."""
-    del key
-    return ScheduleResponse.of(await _schedules(api, caller).trigger(caller.scope, schedule_id))
+    row = await _schedules(api, caller).trigger(caller.scope, schedule_id, key.id("trigger"))
+    return ScheduleResponse.of(row)
 
 
 @routes.post("/agent/schedules/{schedule_id}/backfill")

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
+from everstep.agent_domain.ids import Scope
 from everstep.client.schedules import Schedules, schedule_name
 from everstep.store.schedules import PostgresSchedules
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, assert_problem
@@ -165,6 +166,30 @@ async def test_the_next_run_cancels_the_previous_one_if_asked_to(ann: ApiCaller,
     cancelled = await ann.wait_for_status(first["id"], "cancelled")
     assert cancelled["id"] == first["id"]
     await ann.http.delete(path)
+
+
+async def test_a_trigger_that_is_repeated_after_a_lost_answer_runs_the_schedule_once(
+    api_setup: ApiSetup, ann: ApiCaller, work: None
+) -> None:
+    """18.7.4: as after the loss of the process between Temporal's answer and its own."""
+    schedule = await ann.post(PATH, {**HOURLY, "overlap": "allow", "paused": True})
+    schedules = Schedules(api_setup.sessions.client, PostgresSchedules(api_setup.keys.engine))
+    scope, schedule_id = Scope(api_setup.tenant, "ann"), UUID(schedule["id"])
+    one, other = uuid4(), uuid4()
+    # Temporal names a run by its second.
+    await schedules.trigger(scope, schedule_id, one)
+    first = await first_run(ann, schedule["id"])
+    await ann.wait_for_status(first["id"], "completed")
+    for trigger_id in (one, other):
+        await schedules.trigger(scope, schedule_id, trigger_id)
+
+    async def has_run_again() -> bool:
+        return len((await ann.get(f"{PATH}/{schedule_id}"))["recent_runs"]) > 1
+
+    await eventually(has_run_again)
+    runs = (await ann.get(f"{PATH}/{schedule_id}"))["recent_runs"]
+    assert len(runs) == 2
+    await ann.http.delete(f"{PATH}/{schedule_id}")
 
 
 async def test_a_schedule_that_temporal_does_not_have_is_repaired(
