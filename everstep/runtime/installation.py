@@ -48,6 +48,7 @@ from everstep.runtime.embedded import (
     search_attributes,
 )
 from everstep.runtime.file_store import build_attachments
+from everstep.runtime.garbage import GarbageCollection
 from everstep.runtime.local_secret import find_local_secret, make_local_secret
 from everstep.runtime.models import agent_window, models_of, require_prices
 from everstep.runtime.protection import close_to_agents
@@ -316,7 +317,7 @@ class Installation:
         try:
             async with worker:
                 with slots_source(places.places, self.settings.worker_activities):
-                    await self.maintain(stop)
+                    await asyncio.gather(self.maintain(stop), GarbageCollection().run(stop))
         finally:
             await close_connections()
 
