@@ -215,6 +215,7 @@ SAME_NAMES: dict[str, tuple[str, ...]] = {
         "everstep/http_api/routes",
         "everstep/store",
     ),
+    "tenants": ("everstep/client", "everstep/http_api/routes"),
     "webhooks": (
         "agent_domain/storage",
         "everstep/cli",

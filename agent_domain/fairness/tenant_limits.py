@@ -2,16 +2,24 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.fairness.fairness_keys import LARGEST_WEIGHT, LEAST_WEIGHT, fairness_key
 from everstep.agent_domain.fairness.shares import Claimant, ShareTerms
+from everstep.agent_domain.values import is_hidden
 
 EVERYONE: Final = "*"
 """As a tenant: each one without limits of its own. As a user: each user without limits of their own."""
 LARGEST_LIMIT: Final = 2**31 - 1
 LIMITS: Final = ("max_running", "max_model_calls", "requests_per_second", "tokens_per_minute")
+
+
+class TokenTerms(NamedTuple):
+    """The tokens per minute of a tenant and of its user; None is no limit."""
+
+    tenant: float | None = None
+    user: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +45,11 @@ class TenantLimits:
     """How many tokens the model calls of all workers use."""
 
     def __post_init__(self) -> None:
-        if not self.tenant_id.strip() or (self.user_id is not None and not self.user_id.strip()):
-            raise InvalidInput("the names of tenants and users are not blank")
+        for name in (self.tenant_id, self.user_id):
+            if name is not None and not name.strip():
+                raise InvalidInput("the names of tenants and users are not blank")
+            if name is not None and any(map(is_hidden, name)):
+                raise InvalidInput(f"the name {name!r} has invisible characters; write it without them")
         if self.weight is not None and not LEAST_WEIGHT <= self.weight <= LARGEST_WEIGHT:
             allowed = f"one from {LEAST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
             raise InvalidInput(f"the weight is {self.weight:g}; use {allowed}")
@@ -47,12 +58,15 @@ class TenantLimits:
         for name in ("max_running", "max_model_calls"):
             count = getattr(self, name)
             if count is not None and not 0 <= count <= LARGEST_LIMIT:
-                raise InvalidInput(f"{name} is {count}; use a number from 0, with which nothing runs")
+                raise InvalidInput(
+                    f"{name} is {count}; use a number from 0, with which nothing runs, to {LARGEST_LIMIT}"
+                )
         for name in ("requests_per_second", "tokens_per_minute"):
             rate = getattr(self, name)
             if rate is not None and not 0 < rate <= LARGEST_LIMIT:
                 raise InvalidInput(
-                    f"{name} is {rate}; use a number above 0, or max_running 0 so that nothing starts"
+                    f"{name} is {rate}; use a number above 0 and up to {LARGEST_LIMIT}, "
+                    "or max_running 0 so that nothing starts"
                 )
 
     @property
@@ -129,11 +143,7 @@ class LimitBook:
             self.weight(claimant.tenant), tenant and tenant.max_model_calls, user and user.max_model_calls
         )
 
-
-def parse_limits(tenant_id: str, user_id: str | None, given: Mapping[str, Any]) -> TenantLimits:
-    """Return limits from named values.
-
-    Raises:
-        InvalidInput: One of them cannot be used.
-    """
-    return TenantLimits(tenant_id, user_id, **given)
+    def token_terms(self, claimant: Claimant) -> TokenTerms:
+        """The tokens per minute of a tenant and of its user."""
+        tenant, user = self.tenant(claimant.tenant), self.user_of(claimant)
+        return TokenTerms(tenant and tenant.tokens_per_minute, user and user.tokens_per_minute)

@@ -57,8 +57,12 @@ class ApiUnavailable(EverstepError):
     """The API does not answer, or is unavailable."""
 
 
-def api_options(command: F) -> F:
-    """Add the options `--url` and `--token` to a command."""
+def api_options_for(default_url: str) -> Callable[[F], F]:
+    """Return a decorator that adds the options `--url` and `--token` to a command.
+
+    Args:
+        default_url: Says what is used without `--url`.
+    """
     token = click.option(
         "--token",
         envvar="EVERSTEP_API_TOKEN",
@@ -67,9 +71,13 @@ def api_options(command: F) -> F:
     url = click.option(
         "--url",
         envvar="EVERSTEP_API_URL",
-        help="The API's URL; default: EVERSTEP_API_URL, or the local installation.",
+        help=f"The API's URL; {default_url}.",
     )
-    return url(token(command))
+    return lambda command: url(token(command))
+
+
+api_options = api_options_for("default: EVERSTEP_API_URL, or the local installation")
+"""Adds the options `--url` and `--token` to a command that uses an API."""
 
 
 @dataclass
@@ -94,8 +102,7 @@ class Remote:
             Declined: The API refused.
             Silent: The API does not answer.
         """
-        params = {name: str(value) for name, value in query.items() if value is not None}
-        return _parse_response(kind, await self._request("GET", path, params=params))
+        return _parse_response(kind, await self._request("GET", path, params=_given(query)))
 
     async def post(self, kind: type[ModelT], path: str, body: Mapping[str, Any]) -> ModelT:
         """Send a POST request; raises like `get`."""
@@ -106,9 +113,14 @@ class Remote:
         """Send a PATCH request; raises like `get`."""
         return _parse_response(kind, await self._request("PATCH", path, json=body))
 
-    async def delete(self, path: str) -> None:
+    async def put(self, kind: type[ModelT], path: str, body: Mapping[str, Any], **query: object) -> ModelT:
+        """Send a PUT request; raises like `get`."""
+        params = _given(query)
+        return _parse_response(kind, await self._request("PUT", path, json=body, params=params))
+
+    async def delete(self, path: str, **query: object) -> None:
         """Send a DELETE request; raises like `get`."""
-        response = await self._request("DELETE", path)
+        response = await self._request("DELETE", path, params=_given(query))
         if not response.is_success:
             _parse_response(BaseModel, response)
 
@@ -142,6 +154,11 @@ class Remote:
             in_trouble = True
             await asyncio.sleep(wait)
         raise AssertionError("the waits do not end")
+
+
+def _given(query: Mapping[str, object]) -> dict[str, str]:
+    """Return the parameters without those that are None."""
+    return {name: str(value) for name, value in query.items() if value is not None}
 
 
 def retry_waits() -> Iterator[float]:

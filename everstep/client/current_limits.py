@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.fairness.shares import Claimant, ShareTerms
-from everstep.agent_domain.fairness.tenant_limits import LimitBook, TenantLimits
+from everstep.agent_domain.fairness.tenant_limits import LimitBook, TenantLimits, TokenTerms
 from everstep.agent_domain.storage.tenant_store import TenantStore
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,10 @@ class CurrentLimits:
     def place_terms(self, claimant: Claimant) -> ShareTerms:
         """The terms of the places of a worker."""
         return self.book.place_terms(claimant)
+
+    def token_terms(self, claimant: Claimant) -> TokenTerms:
+        """The tokens per minute of a tenant and of its user."""
+        return self.book.token_terms(claimant)
 
     def model_call_terms(self, claimant: Claimant) -> ShareTerms:
         """The terms of the model calls of a worker."""

@@ -35,6 +35,7 @@ from everstep.http_api.routes import (
     signing_in,
     streams,
     system,
+    tenants,
     ui_message_streams,
     usage,
     webhooks,
@@ -99,6 +100,7 @@ def create_app(api: Api, *, max_body: int = MAX_BODY, max_upload: int = DEFAULT_
             system,
             schedules,
             webhooks,
+            tenants,
         ),
     ):
         app.include_router(module.routes, responses={**_REFUSALS})

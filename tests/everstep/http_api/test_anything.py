@@ -143,6 +143,7 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
         "schedule_id": (await ann.post("/agent/schedules", json=schedule)).json()["id"],
         # Of an operator and of a browser: this caller has neither.
         **{name: str(uuid4()) for name in ("sign_in_id", "webhook_id", "delivery_id", "event_id")},
+        "tenant_id": "default",
         "session_id": asked["session_id"],
         "execution_id": asked["execution_id"],
         "other_id": said["execution_id"],

@@ -43,6 +43,7 @@ EMPTY_STREAMS = {"application/x-ndjson", "text/event-stream; charset=utf-8"}
 
 BODIES: Mapping[str, Any] = {
     "MessageSent": {"content": "Let me in"},
+    "TenantLimitsSent": {"max_running": 0},
     "SessionChangesSent": {"title": "Mine"},
     "AnswerSent": {"text": "Friday"},
     "SteerSent": {"content": "Come to me"},
@@ -145,6 +146,7 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "attachment_id": file["id"],
         "message_id": answer["id"],
         "agent": "clerk",
+        "tenant_id": "treasury",
         "sign_in_id": await sign_in_with_browser(person),
         "thread_id": booking,
         "chat_id": booking,
@@ -236,7 +238,7 @@ async def test_another_user_and_another_tenant_get_nothing(sign_in: MakeCaller, 
     await assert_no_access(await sign_in("ann", tenant=f"far-{uuid4().hex}"), theirs)
     await assert_no_access(await sign_in("robot", "sessions:all", tenant=f"far-{uuid4().hex}"), theirs)
     far = f"far-{uuid4().hex}"
-    opened = ("/agent/system", "/agent/system/checks", "/agent/webhooks")
+    opened = ("/agent/system", "/agent/system/checks", "/agent/tenants", "/treasury", "/agent/webhooks")
     await assert_no_access(await sign_in("boss", "admin", tenant=far), theirs, opened)
 
     assert await stored_objects(ann, theirs) == before

@@ -38,3 +38,73 @@ async def test_a_waiting_execution_has_its_position_in_responses_and_lists(
     assert [(each["status"], each["queue_position"]) for each in shown] == [("pending", 1), ("pending", 2)]
     listed = (await ann.get("/agent/executions"))["items"]
     assert {each["id"]: each["queue_position"] for each in listed} == {ids[0]: 1, ids[1]: 2}
+
+
+async def test_an_operator_sets_reads_and_removes_limits(api_setup: ApiSetup, sign_in: MakeCaller) -> None:
+    """18.2.4"""
+    boss, tenant = await sign_in("boss", "admin"), api_setup.tenant
+    path = f"/agent/tenants/{tenant}"
+    ann = await sign_in("ann")
+    await boss.http.put(path, json={"max_running": 0})
+    waiting = (await ann.post("/agent/messages", {"content": "Hello"}))["execution_id"]
+    assert (await ann.get(f"/agent/executions/{waiting}"))["queue_position"] == 1
+
+    limits = {"weight": 2.0, "max_running": 3, "max_model_calls": 4, "requests_per_second": 5.0}
+    stored = (await boss.http.put(path, json={**limits, "tokens_per_minute": 6000})).json()
+    assert stored == {"tenant_id": tenant, "user_id": None, **limits, "tokens_per_minute": 6000}
+    # The raised limit starts what waited.
+    assert (await ann.get(f"/agent/executions/{waiting}"))["queue_position"] is None
+
+    await boss.http.put(path, params={"user_id": "ann"}, json={"tokens_per_minute": 10})
+    shown = (await boss.get(path))["items"]
+    assert [(each["user_id"], each["tokens_per_minute"]) for each in shown] == [(None, 6000), ("ann", 10)]
+    assert shown[0] in (await boss.get("/agent/tenants"))["items"]
+    for expected in (204, 404):
+        for user in ({"user_id": "ann"}, {}):
+            assert (await boss.http.delete(path, params=user)).status_code == expected
+    # The tenant has executions, so it is known.
+    assert (await boss.get(path))["items"][0]["max_running"] is None
+    assert_problem(await boss.http.get("/agent/tenants/nowhere"), 404, "There is no tenant nowhere")
+
+
+async def test_unusable_limits_are_refused_with_one_sentence(
+    api_setup: ApiSetup, sign_in: MakeCaller
+) -> None:
+    """18.2.4"""
+    boss = await sign_in("boss", "admin")
+    path = f"/agent/tenants/{api_setup.tenant}"
+    for body in (
+        {"max_running": -1},
+        {"max_running": 2**31},
+        {"max_model_calls": 1.5},
+        {"requests_per_second": 0},
+        {"tokens_per_minute": 10**30},
+        {"weight": 0},
+        {"unknown": 1},
+    ):
+        assert_problem(await boss.http.put(path, json=body), 422, f"body.{next(iter(body))}")
+    for url, message in (
+        ("/agent/tenants/%20", "the names of tenants and users are not blank"),
+        ("/agent/tenants/a%00b", "text"),
+        ("/agent/tenants/a%1Bb", "has invisible characters"),
+        (f"{path}?user_id=%E2%80%AE", "has invisible characters"),
+        (f"/agent/tenants/{'x' * 501}", "500"),
+    ):
+        assert_problem(await boss.http.put(url, json={"max_running": 1}), 422, message)
+    refused = await boss.http.put(f"{path}?user_id=ann", json={"weight": 2})
+    assert_problem(refused, 422, "only tenants have a weight")
+    stored = (await boss.get("/agent/tenants"))["items"]
+    assert not any(each["tenant_id"].strip() in {"", "a", api_setup.tenant} for each in stored)
+
+
+async def test_limits_need_the_scope_of_an_operator(api_setup: ApiSetup, sign_in: MakeCaller) -> None:
+    """18.2.4"""
+    for caller in (await sign_in("ann"), await sign_in("robot", "sessions:all", tenant="acme")):
+        path = f"/agent/tenants/{api_setup.tenant}"
+        for answer in (
+            await caller.http.get("/agent/tenants"),
+            await caller.http.get(path),
+            await caller.http.put(path, json={"max_running": 0}),
+            await caller.http.delete(path),
+        ):
+            assert_problem(answer, 403, "need the scope 'admin'")
