@@ -106,9 +106,13 @@ def _present_metadata(metadata: Mapping[str, Any]) -> FrozenDict:
     return frozen_map({key: value for key, value in metadata.items() if value is not None}, "metadata")
 
 
-def queued_announcement() -> Announcement:
-    """The message for an accepted execution."""
-    return _info("execution.queued", "Execution queued")
+def queued_announcement(queue_position: int | None = None) -> Announcement:
+    """The message for an accepted execution.
+
+    Args:
+        queue_position: Its position in the queue of its tenant, if it has to wait for others to end.
+    """
+    return _info("execution.queued", "Execution queued", queue_position=queue_position)
 
 
 def started_announcement() -> Announcement:

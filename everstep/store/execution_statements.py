@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from everstep.store.budget_statements import OPERATOR_UNITS
 from everstep.store.ledger_statements import OPEN_CHAIN
-from everstep.store.place_statements import IS_LIMITED, QUEUE_FOR_PLACE
+from everstep.store.place_statements import EXPECTED_POSITION, IS_LIMITED, QUEUE_FOR_PLACE
 
 ACCEPT = text(f"""
     WITH execution AS (
@@ -78,7 +78,8 @@ ACCEPT = text(f"""
     )
 }
     )
-    SELECT *, EXISTS (SELECT 1 FROM placed) AS is_waiting FROM execution
+    SELECT *, EXISTS (SELECT 1 FROM placed) AS is_waiting, {EXPECTED_POSITION} AS expected_position
+      FROM execution
 """)  # noqa: S608 -- constants only
 """Returns no row, and writes nothing, if the id is taken."""
 

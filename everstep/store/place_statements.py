@@ -22,6 +22,44 @@ QUEUE_FOR_PLACE = """
      RETURNING execution_id"""
 """A part of statements that release an execution: with a limit, it waits for its admission."""
 
+_HELD = """
+        SELECT user_id, count(*) AS count
+          FROM agent_places
+         WHERE tenant_id = :tenant_id AND admitted_at IS NOT NULL AND NOT is_paused
+         GROUP BY user_id"""
+
+_TENANT_LIMIT = """
+        SELECT max_running FROM agent_tenant_limits
+         WHERE tenant_id IN (:tenant_id, '*') AND user_id = ''
+         ORDER BY tenant_id = '*'
+         LIMIT 1"""
+_USER_LIMIT = """
+        SELECT max_running FROM agent_tenant_limits
+         WHERE (tenant_id, user_id) IN ((:tenant_id, nullif({user}, '')), (:tenant_id, '*'), ('*', '*'))
+         ORDER BY tenant_id = '*', user_id = '*'
+         LIMIT 1"""
+
+EXPECTED_POSITION = f"""CASE WHEN {IS_LIMITED} THEN (
+        WITH held AS ({_HELD}
+        ), waiting AS (
+            SELECT user_id, row_number() OVER (PARTITION BY user_id) AS number
+              FROM agent_places
+             WHERE tenant_id = :tenant_id AND admitted_at IS NULL
+        ), own AS (
+            SELECT 1 + coalesce((SELECT count FROM held WHERE user_id = asked.name), 0)
+                   + (SELECT count(*) FROM waiting WHERE user_id = asked.name) AS rank, asked.name
+              FROM (SELECT coalesce(CAST(:user_id AS text), '') AS name) AS asked
+        ), queue AS (
+            SELECT count(*) AS ahead
+              FROM waiting LEFT JOIN held USING (user_id)
+             WHERE waiting.number + coalesce(held.count, 0) <= (SELECT rank FROM own)
+        )
+        SELECT CASE WHEN ({_TENANT_LIMIT}) <= ahead + (SELECT coalesce(sum(count), 0) FROM held)
+                      OR ({_USER_LIMIT.format(user="own.name")}) < own.rank
+                    THEN ahead + 1 END
+          FROM queue, own) END"""  # noqa: S608 -- constants only
+"""The position at which an execution has to wait that is accepted now; null if it need not."""
+
 IS_WAITING = """EXISTS (SELECT 1 FROM agent_places place
                     WHERE place.execution_id = launched.id AND place.admitted_at IS NULL)
            AS is_waiting"""
@@ -91,12 +129,6 @@ WAITING_TENANTS = text("""
     SELECT tenant_id FROM tenant WHERE tenant_id IS NOT NULL
 """)
 
-_HELD = """
-        SELECT user_id, count(*) AS count
-          FROM agent_places
-         WHERE tenant_id = :tenant_id AND admitted_at IS NOT NULL AND NOT is_paused
-         GROUP BY user_id"""
-
 ADMIT = text(f"""
     WITH RECURSIVE waiting_user AS (
         -- Each user with waiting executions, by one look into the index for each.
@@ -110,11 +142,7 @@ ADMIT = text(f"""
           FROM waiting_user
          WHERE user_id IS NOT NULL
     ), held AS ({_HELD}
-    ), tenant_limit AS (
-        SELECT max_running FROM agent_tenant_limits
-         WHERE tenant_id IN (:tenant_id, '*') AND user_id = ''
-         ORDER BY tenant_id = '*'
-         LIMIT 1
+    ), tenant_limit AS ({_TENANT_LIMIT}
     ), free AS (
         SELECT CASE WHEN EXISTS (SELECT 1 FROM tenant_limit WHERE max_running IS NOT NULL)
                     THEN least(CAST(:most AS bigint),
@@ -125,11 +153,7 @@ ADMIT = text(f"""
         SELECT first.execution_id, first.queued_at, coalesce(held.count, 0) + first.number AS place
           FROM waiting_user
           LEFT JOIN held ON held.user_id = waiting_user.user_id
-          LEFT JOIN LATERAL (SELECT max_running FROM agent_tenant_limits
-                              WHERE (tenant_id, user_id) IN ((:tenant_id, nullif(waiting_user.user_id, '')),
-                                                             (:tenant_id, '*'), ('*', '*'))
-                              ORDER BY tenant_id = '*', user_id = '*'
-                              LIMIT 1) AS user_limit ON true
+          LEFT JOIN LATERAL ({_USER_LIMIT.format(user="waiting_user.user_id")}) AS user_limit ON true
          CROSS JOIN LATERAL (SELECT place.execution_id, place.queued_at,
                                     row_number() OVER (ORDER BY queued_at, execution_id) AS number
                                FROM (SELECT execution_id, queued_at FROM agent_places

@@ -305,14 +305,14 @@ class SessionQueue(PostgresStore):
                 return None
             require_used(messages, used)
             launch = _launch_from(message, new.context, accepted.one())
-            kept, *_ = await self._announce_execution(connection, message)
+            kept, *_ = await self._announce_execution(connection, message, accepted.one())
             return MessageOutcome(message_row(kept.one()), Route.START, ref, launch=launch)
 
     async def _begin_execution(
         self, connection: Transaction, message: NewMessage, taken: Route, context: Context
     ) -> MessageOutcome:
         rank = INTERRUPT_RANK if taken is Route.INTERRUPT else 1
-        _, is_new = await self._insert_execution(
+        accepted, is_new = await self._insert_execution(
             connection, _execution_from(message, context, is_queued=True, queue_rank=rank)
         )
         ref = _ref(message, message.execution_id)
@@ -322,14 +322,25 @@ class SessionQueue(PostgresStore):
         begins = is_new and taken is Route.START
         if begins:
             then.append((session_statements.RELEASE, values))
-        kept, *answers = await self._announce_execution(connection, message, *then)
+        row = accepted if begins else None
+        kept, *answers = await self._announce_execution(connection, message, row, *then)
         launch = _launch_from(message, context, answers[-1].one()) if begins else None
         return MessageOutcome(message_row(kept.one()), taken, ref, launch=launch)
 
     async def _announce_execution(
-        self, connection: Transaction, message: NewMessage, *then: BoundStatement
+        self,
+        connection: Transaction,
+        message: NewMessage,
+        beginning: Row[Any] | None,
+        *then: BoundStatement,
     ) -> Sequence[QueryResult]:
         """Announce to the session's subscribers that the message's execution is accepted; the last write.
+
+        Args:
+            connection: The transaction.
+            message: The message.
+            beginning: The accepted execution; None if it waits for earlier ones of its session.
+            then: Further statements.
 
         Returns:
             The message, then the answers to `then`.
@@ -338,7 +349,8 @@ class SessionQueue(PostgresStore):
         said = announcements.message_received_announcement(
             message.content, message.id, message.metadata, message.context, message.attachments
         )
-        by_key = {f"said/{message.id}": said, "queued": announcements.queued_announcement()}
+        position = beginning.expected_position if beginning else None
+        by_key = {f"said/{message.id}": said, "queued": announcements.queued_announcement(position)}
         kept = (session_statements.MESSAGE, {"message_id": message.id})
         *answers, stored = await self._announce(
             connection, ref, message.session_id, by_key, *then, kept, last=True

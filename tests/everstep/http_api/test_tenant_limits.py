@@ -108,3 +108,35 @@ async def test_limits_need_the_scope_of_an_operator(api_setup: ApiSetup, sign_in
             await caller.http.delete(path),
         ):
             assert_problem(answer, 403, "need the scope 'admin'")
+
+
+async def test_the_announcement_of_an_execution_that_has_to_wait_has_its_position(
+    api_setup: ApiSetup, sign_in: MakeCaller
+) -> None:
+    """18.2.5"""
+    store, tenant = api_setup.sessions.client.store, api_setup.tenant
+
+    async def read_position(user: str, session: str | None = None) -> int | None:
+        caller = await sign_in(user)
+        path = f"/agent/sessions/{session or await caller.create_session()}/messages"
+        body = {"content": "Hello"}
+        sent = await (caller.post(path, body) if session else caller.post("/agent/messages", body))
+        messages = (await caller.get(f"/agent/sessions/{sent['session_id']}/messages"))["items"]
+        (queued,) = [each for each in messages if each["content"] == "Execution queued"]
+        return queued["metadata"].get("queue_position")
+
+    async def read_position_in_session(user: str) -> int | None:
+        return await read_position(user, await (await sign_in(user)).create_session())
+
+    assert await read_position("ann") is None
+    # The execution counts that was accepted before there was a limit.
+    await store.set_limits(TenantLimits(tenant, max_running=2))
+    assert await read_position("bob") is None
+    assert await read_position("ann") == 1
+    assert await read_position_in_session("ann") == 2
+    # Users take turns: the one without a running execution is first.
+    assert await read_position_in_session("eve") == 1
+    await store.set_limits(TenantLimits(tenant, max_running=100))
+    await store.set_limits(TenantLimits(tenant, "eve", max_running=0))
+    assert await read_position("eve") is not None
+    assert await read_position("zoe") is None
