@@ -88,24 +88,30 @@ class AgentActivities:
         return await self.brief_inference.start(request)
 
     async def _infer(self, request: InferInput) -> StepFacts:
-        async with self.places.place(request.ref.tenant_id, is_model_call=True):
-            return await self.inference.infer(request)
+        async with self.places.model_place(request.ref.tenant_id) as (count_tokens, on_opened):
+            facts = await self.inference.infer(request, on_opened)
+            count_tokens(facts.usage.total + facts.besides.usage.total)
+            return facts
 
     @activity.defn(name=RUN_TOOL)
     @redact_errors
     async def run_tool(self, request: ToolInput) -> ToolOutput:
         """Run one tool call; its result is recorded once."""
         with heartbeat():
-            async with self.places.place(request.ref.tenant_id):
-                return await self.tool_runner.run_call(request)
+            async with self.places.place(request.ref.tenant_id) as count_tokens:
+                output = await self.tool_runner.run_call(request)
+                count_tokens(output.besides.usage.total)
+                return output
 
     @activity.defn(name=PROCESS)
     @redact_errors
     async def process(self, request: ProcessInput) -> ProcessOutput:
         """Run the processors on a step; their result is recorded once."""
         with heartbeat():
-            async with self.places.place(request.ref.tenant_id):
-                return await self.processor_runner.run(request)
+            async with self.places.place(request.ref.tenant_id) as count_tokens:
+                output = await self.processor_runner.run(request)
+                count_tokens(output.besides.usage.total)
+                return output
 
     @activity.defn(name=SETTLE)
     @redact_errors

@@ -69,6 +69,10 @@ RESERVED_PAUSE = timedelta(seconds=1)
 """How long an attempt waits for the model calls that have reserved the rest of a budget."""
 
 
+def ignore_opening() -> None:
+    """Do nothing when the step is opened."""
+
+
 class InferenceRunner:
     """Asks the model, and runs those of its calls that need no activity of their own."""
 
@@ -93,10 +97,15 @@ class InferenceRunner:
         self.strike = strike
         self.start_delay = start_delay
 
-    async def infer(self, request: InferInput) -> StepFacts:
-        """Return the facts of the step's reply, or of the one that an earlier attempt recorded."""
+    async def infer(self, request: InferInput, on_opened: Callable[[], None] = ignore_opening) -> StepFacts:
+        """Return the facts of the step's reply, or of the one that an earlier attempt recorded.
+
+        Args:
+            request: The step.
+            on_opened: Called when everything is loaded that the model call needs.
+        """
         try:
-            return await self._infer(request)
+            return await self._infer(request, on_opened)
         except BudgetReserved:
             raise reserved_failure(RESERVED_PAUSE) from None
         except BudgetExhausted as error:
@@ -104,12 +113,13 @@ class InferenceRunner:
                 await self.store.give_back_steering(request.ref, request.number)
             raise exhausted_failure(error.budget) from None
 
-    async def _infer(self, request: InferInput) -> StepFacts:
+    async def _infer(self, request: InferInput, on_opened: Callable[[], None]) -> StepFacts:
         begin, started, is_written = await self._open_step(request)
         begin = replace(begin, known=started.material)
         spec = started.material.spec
         definition = find_agent(self.agents, spec.agent)
         if started.recorded:
+            on_opened()
             return await self.tool_runner.run_quick_calls(request, started.material, started.recorded, {})
         await self.snapshots.store_before(request, started.material)
         self.strike(Failpoint.INFER_BEFORE_MODEL)
@@ -119,6 +129,7 @@ class InferenceRunner:
         state = state.with_resources(self.agents.resources)
         is_compacting = started.material.plan.get("compaction") is not None
         contents = await self._load_contents(request.ref, state_for_model(state) if is_compacting else state)
+        on_opened()
         with self.live_texts.open_text(
             begin, is_public=execution_events.is_text_public(started.material)
         ) as live:

@@ -7,13 +7,17 @@ the server dispatches.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Final, TypeAlias
 
 from temporalio import activity
 
+from everstep.activities.token_limits import TokenLimits
+from everstep.agent_domain.fairness.concurrency import Concurrency
 from everstep.agent_domain.fairness.fairness_keys import fairness_key
 from everstep.agent_domain.fairness.shares import (
     DEFAULT_PLACES,
@@ -24,8 +28,13 @@ from everstep.agent_domain.fairness.shares import (
     equal_terms,
 )
 from everstep.agent_domain.fairness.tenant_limits import LARGEST_LIMIT
+from everstep.steps.current_claimant import working_as
 
 WAITING_PER_PLACE: Final = 4
+
+LEAST_OPENINGS: Final = 4
+"""One user opens two of four: one place is kept for another user, and one for another tenant."""
+MOST_OPENINGS: Final = 64
 
 
 class Places:
@@ -46,30 +55,30 @@ class Places:
         return self._shares.waiting
 
     @asynccontextmanager
-    async def place(self, tenant_id: str) -> AsyncGenerator[None]:
-        """Wait for a place for the running activity, and hold it while the body runs."""
-        info = activity.info()
-        if info.is_local:
-            # It runs in a slot of its own kind, and is short.
-            yield
-            return
-        # Tasks of older releases, and of workflows that services start themselves, have no key.
-        key = (info.priority.fairness_key if info.priority else None) or fairness_key(tenant_id, None)
-        async with self.claimed_place(Claimant(tenant_id, key)):
-            yield
-
-    @asynccontextmanager
     async def claimed_place(self, claimant: Claimant) -> AsyncGenerator[None]:
         """Wait for a place, and hold it while the body runs."""
-        ticket = self._shares.take(claimant)
+        ticket = await self.claim(claimant)
         try:
-            if not ticket.is_granted:
-                self._waiters[ticket] = asyncio.get_running_loop().create_future()
-                await self._waiters[ticket]
             yield
         finally:
-            self._waiters.pop(ticket, None)
-            self._wake(self._shares.give_back(ticket))
+            self.release(ticket)
+
+    async def claim(self, claimant: Claimant) -> Ticket:
+        """Wait for a place; the caller releases it."""
+        ticket = self._shares.take(claimant)
+        if not ticket.is_granted:
+            self._waiters[ticket] = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiters[ticket]
+            except asyncio.CancelledError:
+                self._waiters.pop(ticket, None)
+                self.release(ticket)
+                raise
+        return ticket
+
+    def release(self, ticket: Ticket) -> None:
+        """Release a place; releasing it again changes nothing."""
+        self._wake(self._shares.give_back(ticket))
 
     def grant_waiting(self) -> None:
         """Grant places after terms have changed."""
@@ -83,6 +92,38 @@ class Places:
                 waiter.set_result(None)
 
 
+TokenCount: TypeAlias = Callable[[int], None]
+
+
+class AdaptivePlaces(Places):
+    """Places for short work, fewer while many at once make it slow: see `Concurrency`."""
+
+    def __init__(self, least: int, most: int, terms: FindTerms = equal_terms) -> None:
+        super().__init__(least, terms)
+        self._concurrency = Concurrency(least, most)
+
+    @asynccontextmanager
+    async def measured_place(self, claimant: Claimant) -> AsyncGenerator[Callable[[], None]]:
+        """Wait for a place, and hold it until the work is done, at the latest while the body runs.
+
+        Yields:
+            A function to call when the work is done.
+        """
+        ticket = await self.claim(claimant)
+        began = monotonic()
+
+        def finish() -> None:
+            if ticket.is_granted:
+                self._concurrency.finished(monotonic() - began, self.held)
+                self._shares.places = self._concurrency.places
+                self.release(ticket)
+
+        try:
+            yield finish
+        finally:
+            self.release(ticket)
+
+
 @dataclass(frozen=True)
 class WorkerPlaces:
     """The places of a worker, and its model calls, which tenants and users may have limits for."""
@@ -91,17 +132,60 @@ class WorkerPlaces:
     model_calls: Places
     """Shared by limits only; a call waits for its limit before it waits for a place."""
 
+    tokens: TokenLimits = field(default_factory=TokenLimits)
+    openings: AdaptivePlaces = field(default_factory=lambda: AdaptivePlaces(LEAST_OPENINGS, MOST_OPENINGS))
+    """For steps that are loaded, which takes the time of this process. Then they wait for the model."""
+
     @asynccontextmanager
-    async def place(self, tenant_id: str, *, is_model_call: bool = False) -> AsyncGenerator[None]:
-        """Wait for a place for the running activity, and hold it while the body runs."""
-        limit = self.model_calls.place(tenant_id) if is_model_call else nullcontext()
-        async with limit, self.places.place(tenant_id):
+    async def place(self, tenant_id: str) -> AsyncGenerator[TokenCount]:
+        """Wait for a place for the running activity, and hold it while the body runs.
+
+        Yields:
+            Counts the tokens that the activity uses.
+        """
+        claimant = _running_claimant(tenant_id)
+        with working_as(claimant):
+            async with self._own_place(claimant):
+                yield partial(self.tokens.count, claimant)
+
+    @asynccontextmanager
+    async def model_place(self, tenant_id: str) -> AsyncGenerator[tuple[TokenCount, Callable[[], None]]]:
+        """Wait until the running activity may make a model call, and hold its place while the body runs.
+
+        Yields:
+            Counts the tokens that it uses; and a function to call when the step is loaded.
+        """
+        claimant = _running_claimant(tenant_id)
+        with working_as(claimant):
+            await self.tokens.wait(claimant)
+            async with (
+                self._own_place(claimant, self.model_calls),
+                self.openings.measured_place(claimant) as finish,
+            ):
+                yield partial(self.tokens.count, claimant, is_model_call=True), finish
+
+    @asynccontextmanager
+    async def _own_place(self, claimant: Claimant, limit: Places | None = None) -> AsyncGenerator[None]:
+        if activity.info().is_local:
+            # It runs in a slot of its own kind, and is short.
+            yield
+            return
+        limited = limit.claimed_place(claimant) if limit else nullcontext()
+        async with limited, self.places.claimed_place(claimant):
             yield
 
     def grant_waiting(self) -> None:
         """Grant places after terms have changed."""
         self.model_calls.grant_waiting()
         self.places.grant_waiting()
+
+
+def _running_claimant(tenant_id: str) -> Claimant:
+    """The user for whom the running activity works."""
+    priority = activity.info().priority
+    # Tasks of older releases, and of workflows that services start themselves, have no key.
+    key = (priority.fairness_key if priority else None) or fairness_key(tenant_id, None)
+    return Claimant(tenant_id, key)
 
 
 def equal_places(count: int = DEFAULT_PLACES) -> WorkerPlaces:

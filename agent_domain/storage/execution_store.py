@@ -21,6 +21,7 @@ from everstep.agent_domain.storage.compactions import ContinuedInput, RecordComp
 from everstep.agent_domain.storage.executions import ExecutionRow, NewExecution, Page, Settlement
 from everstep.agent_domain.storage.ledger import LedgerPage, PeriodPage, PrunedLedger
 from everstep.agent_domain.storage.metadata_changes import MetadataHistory
+from everstep.agent_domain.storage.rate_store import RateStore
 from everstep.agent_domain.storage.recorded_executions import RecordedExecutions
 from everstep.agent_domain.storage.requests import RequestRow, Resolution
 from everstep.agent_domain.storage.sessions import Settled
@@ -43,7 +44,7 @@ from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.values import FrozenDict
 
 
-class ExecutionStore(BudgetStore, RecordedExecutions, TenantStore, TextSearch, Protocol):
+class ExecutionStore(BudgetStore, RateStore, RecordedExecutions, TenantStore, TextSearch, Protocol):
     """Stores executions. Every method is one transaction."""
 
     async def accept(self, new: NewExecution) -> ExecutionRow:

@@ -349,20 +349,21 @@ class Client:
     async def _start_workflow(
         self, start: ExecutionInput, task_queue: str | None, user_id: str | None
     ) -> None:
-        await self.temporal.start_workflow(
-            AgentExecution.run,
-            start,
-            id=workflow_id(start.ref),
-            task_queue=task_queue or self.task_queue,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            memo=memo_of(start),
-            search_attributes=initial_attributes(start),
-            static_summary=summary_of(start),
-            static_details=details_of(start),
-            # Its activities, subagents and later runs inherit it.
-            priority=self.dispatch.priority(start.ref.tenant_id, user_id),
-        )
+        async with self.dispatch.start(start.ref.tenant_id, user_id):
+            await self.temporal.start_workflow(
+                AgentExecution.run,
+                start,
+                id=workflow_id(start.ref),
+                task_queue=task_queue or self.task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                memo=memo_of(start),
+                search_attributes=initial_attributes(start),
+                static_summary=summary_of(start),
+                static_details=details_of(start),
+                # Its activities, subagents and later runs inherit it.
+                priority=self.dispatch.priority(start.ref.tenant_id, user_id),
+            )
 
     def derived_id(self, key: str) -> UUID:
         """The execution id that derives from a caller's key."""

@@ -11,11 +11,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.errors import InvalidInput
+from everstep.inference.call_gates import CallGate
 from everstep.inference.context_windows import preset_limits, preset_window
 from everstep.inference.fallback import FallbackModel
 from everstep.inference.local_endpoint import FindEndpoint
 from everstep.inference.presets import Driver, Preset, Presets
-from everstep.inference.provider_model import utc_now
+from everstep.inference.provider_model import ProviderModel, utc_now
 from everstep.inference.scripted import ScenarioModel, Script, Sleep
 
 DEMO_SCRIPT = Script.of(
@@ -33,6 +34,11 @@ class ClosableModel(Protocol):
         ...
 
 
+def without_gate(preset: Preset) -> None:
+    """Limit nothing."""
+    del preset
+
+
 class Models:
     """The models of an installation, by preset."""
 
@@ -44,6 +50,7 @@ class Models:
         now: Callable[[], datetime] = utc_now,
         sleep: Sleep = asyncio.sleep,
         local_endpoint: Callable[[Preset], FindEndpoint] | None = None,
+        gate_of: Callable[[Preset], CallGate | None] = without_gate,
     ) -> None:
         """Make models of presets.
 
@@ -54,7 +61,9 @@ class Models:
             sleep: Waits, for scripted models.
             local_endpoint: Finds the server of a preset with the driver `local`; raises `InvalidInput` if the
                 extra or the weights are missing.
+            gate_of: The limits of a preset, if it has some.
         """
+        self._gate_of = gate_of
         self._local_endpoint = local_endpoint
         self.presets = presets
         self._environ = environ
@@ -75,10 +84,11 @@ class Models:
             InvalidInput: Its key is missing.
         """
         if preset not in self._models:
-            self._models[preset] = self._create(preset)
+            model = self._models[preset] = self._create(preset)
+            model.gate = self._gate_of(preset)
         return self._models[preset]
 
-    def _create(self, preset: Preset) -> Model:
+    def _create(self, preset: Preset) -> ProviderModel | ScenarioModel:
         # Imported on demand: an SDK takes up to a second to import, and few processes need both.
         match preset.driver:
             case Driver.SCRIPTED:

@@ -109,6 +109,9 @@ def _as_list(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+MAX_RATE = 1e9
+"""The largest limit for a minute."""
+
 Price: TypeAlias = Annotated[float | None, Field(ge=0, le=MAX_PRICE, strict=True, allow_inf_nan=False)]
 
 
@@ -158,6 +161,10 @@ class Preset(StrictModel):
     """The longest pause: before the first piece of an answer, and between two pieces."""
     retry_seconds: float | None = Field(default=None, ge=0, le=86_400)
     """How long a call that failed in transport is retried, unless the agent sets it; None for the default."""
+    requests_per_minute: float | None = Field(default=None, gt=0, le=MAX_RATE, allow_inf_nan=False)
+    """How many requests all processes make together; further calls wait, served fairly by tenant and user."""
+    tokens_per_minute: float | None = Field(default=None, gt=0, le=MAX_RATE, allow_inf_nan=False)
+    """How many tokens the calls of all processes use together."""
     fallback: tuple[str, ...] = ()
     """The presets to ask, in this order, while this one cannot be reached."""
     scenario: str | None = None

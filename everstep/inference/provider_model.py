@@ -35,6 +35,7 @@ from everstep.agent_domain.messages.response_format import ResponseFormat
 from everstep.agent_domain.pricing.prices import call_cost
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.inference import foreign
+from everstep.inference.call_gates import CallGate, respond_in_turn
 from everstep.inference.context_windows import preset_limits, preset_window
 from everstep.inference.failures import ProviderComplaint, causes, failure, retry_after
 from everstep.inference.json_reading import Json, count
@@ -143,6 +144,8 @@ class ProviderModel(ABC):
     """A model behind a provider's API."""
 
     counts_requests = True
+    gate: CallGate | None = None
+    """The limits of the preset."""
     errors: ClassVar[SdkErrors]
     api: ClassVar[Driver | None] = None
     """The API of the answers, where it is not named like the driver."""
@@ -230,7 +233,11 @@ class ProviderModel(ABC):
             ModelError: The provider cannot be reached, refused the request, or sent an answer that cannot be
                 read.
         """
-        return await observe_request(self.target, request, on_text, self._respond)
+
+        async def send() -> InferenceResponse:
+            return await observe_request(self.target, request, on_text, self._respond)
+
+        return await respond_in_turn(self.gate, self, request, send)
 
     async def _respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         reader = self.reader()

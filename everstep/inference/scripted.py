@@ -46,6 +46,7 @@ from everstep.agent_domain.pricing.prices import PriceList
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import FrozenDict, frozen_map
+from everstep.inference.call_gates import CallGate, respond_in_turn
 from everstep.inference.json_reading import record
 from everstep.telemetry.model_requests import ModelTarget, observe_request
 
@@ -242,6 +243,8 @@ class ScenarioModel:
 
     is_scripted = True
     counts_requests = True
+    gate: CallGate | None = None
+    """The limits of the preset."""
 
     def __init__(
         self,
@@ -270,7 +273,11 @@ class ScenarioModel:
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         """Send the next turn of the conversation."""
-        return await observe_request(self.target, request, on_text, self._respond)
+
+        async def send() -> InferenceResponse:
+            return await observe_request(self.target, request, on_text, self._respond)
+
+        return await respond_in_turn(self.gate, self, request, send)
 
     async def _respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         # Examples among the cached messages are not part of the conversation.

@@ -14,6 +14,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Strike, inert
+from everstep.activities.token_limits import TokenLimits
 from everstep.activities.worker_places import Places, WorkerPlaces
 from everstep.agent_domain.agents.spawning import needed_resources
 from everstep.agent_domain.background import keep_running
@@ -295,6 +296,7 @@ class Installation:
         places = WorkerPlaces(
             Places(self.settings.worker_activities, self.limits.place_terms),
             Places(LARGEST_LIMIT, self.limits.model_call_terms),
+            TokenLimits(self.store, self.limits.token_terms),
         )
         self.limits.on_change(places.grant_waiting)
         return places
@@ -357,7 +359,6 @@ async def open_installation(
             find new envelopes in the tables.
     """
     settings = locate_services(settings)
-    models = models_of(settings)
     engine = create_engine(
         settings.require("database_url", HOW_TO_START),
         application_name=application,
@@ -368,14 +369,27 @@ async def open_installation(
         async with open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:
             bus = OrderedBus(way)
             store = PostgresSessions(engine, bus)
-            temporal = await connect(settings)
-            settings = await choose_search_attributes(settings, temporal)
-            installation = Installation(settings, temporal, store, models, CurrentLimits(store), bus)
-            async with _current_limits(installation.limits) if is_linked else nullcontext():
-                yield installation
-            await installation.close_titles()
+            limits = CurrentLimits(store)
+            async with _open_models(settings, store, limits) as models:
+                temporal = await connect(settings)
+                settings = await choose_search_attributes(settings, temporal)
+                installation = Installation(settings, temporal, store, models, limits, bus)
+                async with _current_limits(limits) if is_linked else nullcontext():
+                    yield installation
+                await installation.close_titles()
     finally:
         await engine.dispose()
+
+
+@asynccontextmanager
+async def _open_models(
+    settings: Settings, store: PostgresSessions, limits: CurrentLimits
+) -> AsyncGenerator[Models]:
+    """Yield the models, whose presets share their limits with other processes."""
+    models = models_of(settings, store, lambda claimant: limits.weight(claimant.tenant))
+    try:
+        yield models
+    finally:
         await models.aclose()
 
 

@@ -1,6 +1,7 @@
 """The models of a process: from its environment and `everstep.toml`, wherever agents run."""
 
 import os
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -10,13 +11,18 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver
 from everstep.agent_domain.agents.token_counting import ContextWindow, window_of
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.fairness.shares import Claimant
+from everstep.agent_domain.fairness.turns import equal_weights
 from everstep.agent_domain.loop.usage import usd_number
+from everstep.agent_domain.storage.rate_store import RateStore
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.inference.context_windows import preset_window
 from everstep.inference.models import Models
 from everstep.inference.presets import Driver, Preset, Presets, table_prices
 from everstep.runtime.local_model.model_server import find_endpoint, missing_part
 from everstep.runtime.settings import Settings
+from everstep.steps.paced_calls import FALLBACK_PATIENCE_SECONDS, PATIENCE_SECONDS, PacedCalls
+from everstep.steps.shared_rates import LocalRates
 
 
 def presets_of(settings: Settings) -> Presets:
@@ -38,9 +44,34 @@ def agent_window(presets: Presets, definition: AgentDefinition, model: str | Non
     return min(windows, key=lambda window: window.input_tokens, default=None)
 
 
-def models_of(settings: Settings) -> Models:
-    """Return the models of an installation, with the keys of this process."""
-    return Models(presets_of(settings), os.environ, local_endpoint=partial(find_endpoint, settings))
+def models_of(
+    settings: Settings,
+    rates: RateStore | None = None,
+    weight_of: Callable[[Claimant], float] = equal_weights,
+) -> Models:
+    """Return the models of an installation, with the keys of this process.
+
+    Args:
+        settings: The settings.
+        rates: Has the rates that all processes share; None: each process has its own.
+        weight_of: The weights of tenants that wait for the limits of a preset.
+    """
+    shared = LocalRates() if rates is None else rates
+
+    def gate_of(preset: Preset) -> PacedCalls | None:
+        if preset.requests_per_minute is None and preset.tokens_per_minute is None:
+            return None
+        return PacedCalls(
+            shared,
+            preset.name,
+            requests_per_minute=preset.requests_per_minute,
+            tokens_per_minute=preset.tokens_per_minute,
+            weight_of=weight_of,
+            patience=FALLBACK_PATIENCE_SECONDS if preset.fallback else PATIENCE_SECONDS,
+        )
+
+    endpoint = partial(find_endpoint, settings)
+    return Models(presets_of(settings), os.environ, local_endpoint=endpoint, gate_of=gate_of)
 
 
 def require_prices(presets: Presets, choice: ModelChoice) -> None:

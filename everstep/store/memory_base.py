@@ -9,6 +9,7 @@ from uuid import UUID
 
 from everstep.agent_domain.capabilities.approvals import ApprovalRule
 from everstep.agent_domain.errors import NotFound
+from everstep.agent_domain.fairness.rate_draws import RateBuckets
 from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import BudgetUnit
@@ -48,6 +49,7 @@ class MemoryBase:
         self._budgets: dict[UUID, MemoryBudget] = {}
         self._limits: dict[tuple[str, str], TenantLimits] = {}
         self._places: dict[UUID, MemoryPlace] = {}
+        self._rates = RateBuckets()
 
     def _find(self, ref: ExecutionRef) -> MemoryExecution | None:
         execution = self._executions.get(ref.execution_id)

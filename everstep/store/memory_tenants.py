@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from everstep.agent_domain.fairness.rate_draws import RateDraw, RateGrant
 from everstep.agent_domain.fairness.tenant_limits import LimitBook, TenantLimits
 from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -54,6 +55,14 @@ class MemoryTenants(MemoryBase):
                 place.is_admitted = True
                 admitted.append(_launch(place.execution))
         return admitted
+
+    async def draw_rate(self, draw: RateDraw) -> RateGrant:
+        """Draw from the bucket of a rate; one that is not known is full."""
+        return self._rates.draw(draw, self._now().timestamp())
+
+    async def pause_rate(self, name: str, seconds: float) -> None:
+        """Draw nothing from a bucket for some seconds; a longer pause stays."""
+        self._rates.pause(name, seconds, self._now().timestamp())
 
     async def waiting_tenants(self) -> Sequence[str]:
         """Return the tenants with executions that wait for a place."""

@@ -30,6 +30,7 @@ from everstep.store.postgres_budgets import PostgresBudgets
 from everstep.store.postgres_calls import PostgresCalls
 from everstep.store.postgres_commands import PostgresCommands
 from everstep.store.postgres_ledger import PostgresLedger, ledger_writes
+from everstep.store.postgres_rates import PostgresRates
 from everstep.store.postgres_status import PostgresStatus
 from everstep.store.postgres_steps import PostgresSteps
 from everstep.store.postgres_tenants import PostgresTenants
@@ -49,6 +50,7 @@ class PostgresStore(
     PostgresLedger,
     PostgresTextSearch,
     PostgresTenants,
+    PostgresRates,
 ):
     """The execution store of an installation, on an engine from `create_engine`.
 

@@ -63,3 +63,15 @@ places = Table(
         postgresql_where=text("admitted_at IS NOT NULL AND NOT is_paused"),
     ),
 )
+
+rates = Table(
+    "agent_rates",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("level", Double, nullable=False),
+    # By the last draw.
+    Column("granted", Double, nullable=False),
+    time_column("filled_at"),
+    optional_time_column("paused_until"),
+    PrimaryKeyConstraint("name"),
+)

@@ -97,6 +97,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0026_first_texts",
         "0027_tenants",
         "0028_webhooks",
+        "0029_rates",
     ]
 
 
@@ -234,7 +235,7 @@ async def test_a_migration_has_no_statement_timeout(database: str) -> None:
 
 
 BEFORE_BUDGETS = """
-    DROP TABLE agent_places, agent_tenant_limits;
+    DROP TABLE agent_places, agent_tenant_limits, agent_rates;
     DROP FUNCTION agent_search_vector CASCADE;
     ALTER TABLE agent_executions DROP COLUMN outcome;
     ALTER TABLE agent_steps DROP COLUMN boundary, DROP COLUMN first_text_seconds;

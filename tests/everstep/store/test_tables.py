@@ -78,7 +78,8 @@ class TestTables:
         found = await fetch(
             postgres,
             "SELECT relname FROM pg_stat_user_tables"
-            " WHERE relname NOT IN ('agent_schema_version', 'agent_journal', 'agent_gateways') AND NOT EXISTS"
+            " WHERE relname NOT IN ('agent_schema_version', 'agent_journal', 'agent_gateways', 'agent_rates')"
+            " AND NOT EXISTS"
             " (SELECT FROM pg_attribute WHERE attrelid = relid AND attname = 'tenant_id' AND attnotnull)",
         )
 
