@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test properties coverage model chaos cluster fleet frontends deployment upgrade check bench capacity console docs exports screens reference fmt python
+.PHONY: help demo test properties coverage model chaos cluster fleet frontends backups deployment upgrade check bench capacity console docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -79,6 +79,9 @@ FROM := 0c3a5500
 upgrade: $(READY)  ## Run an earlier release (FROM=COMMIT) and this one side by side, with executions under way, there and back
 	@EVERSTEP_OLD_RELEASE="$$($(BIN)/python -m tests.upgrades.releases $(FROM))" && export EVERSTEP_OLD_RELEASE && \
 		$(BIN)/python -m pytest -s -m slow tests/upgrades
+
+backups: $(READY)  ## Restore backups of both databases, of the same and of different times, and see executions go on
+	@$(BIN)/python -m pytest -m slow tests/acceptance/test_restored_backups.py
 
 check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose, rules, documentation
 	@$(BIN)/ruff format --check .

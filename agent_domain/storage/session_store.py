@@ -210,6 +210,10 @@ class SessionStore(SessionChargeStore, Protocol):
         """The references and statuses of executions of any tenant, for operators; without unknown ids."""
         ...
 
+    async def deliver_again(self, ref: ExecutionRef, since: datetime) -> int:
+        """Have the commands delivered again that were accepted after a moment; return how many there are."""
+        ...
+
     async def executions_of(
         self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
     ) -> Page[ExecutionRow]:

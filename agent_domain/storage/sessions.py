@@ -393,7 +393,7 @@ class RepairCandidates:
     """Queued executions; the reconciler checks whether anything is ahead of them."""
     orphans: Sequence[ExecutionRef] = ()
     """Children that never began, and whose parents have ended."""
-    open: Sequence[ExecutionRef] = ()
+    open: Sequence[ExecutionLaunch] = ()
     """Running or paused executions; the reconciler checks whether their workflow exists."""
     cursor: str | None = None
     """The `after` of the next query; None: start from the beginning."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cache
 
 import click
@@ -11,6 +12,8 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.cli.command import command, print_line, server_command, stop_on_signals, warn, with_agents
 from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo
+from everstep.cli.times import Since
+from everstep.client.stray_workflows import StrayWorkflows
 from everstep.runtime.agent_process import AgentReport
 from everstep.runtime.data_folder import find_data_folder
 from everstep.runtime.doctor import run_checks
@@ -203,9 +206,16 @@ async def db_upgrade(settings: Settings) -> None:
 
 
 @db.command("restored")
+@click.option(
+    "--as-of",
+    metavar="TIME",
+    type=Since(),
+    help="The time of the database's backup, if Temporal is newer: executions that went on after it are "
+    "ended as failed. A time in UTC, or an age.",
+)
 @click.pass_obj
 @command
-async def db_start_epoch(settings: Settings) -> None:
+async def db_restored(settings: Settings, as_of: datetime | None) -> None:
     """Start a new epoch of the journal after a restore, so that viewers reload.
 
     Needed only where PostgreSQL cannot detect the restore: after its files were restored from a snapshot.
@@ -213,6 +223,10 @@ async def db_start_epoch(settings: Settings) -> None:
     """
     await mark_restore(settings)
     echo("the journal has a new epoch: viewers that reconnect reload everything")
+    if as_of is not None:
+        async with open_installation(settings, "everstep db restored") as installation:
+            ended = await StrayWorkflows(installation.sessions).end_later_than(as_of)
+        echo(f"executions that went on after the backup, and are ended as failed: {ended}")
 
 
 @click.command()

@@ -170,7 +170,10 @@ class CommandDelivery:
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             if isinstance(cause, ApplicationError) and cause.type == "NotWaiting":
-                # Another caller's identical answer came first, and the execution has continued.
+                # Another caller's identical answer came first, and the execution has continued. Or this is
+                # the outcome of an early delivery, to a workflow that ran again from its records.
+                if key is not None:
+                    await self._update(update, None, *args)
                 return
             # The text of an `ApplicationError` begins with its type, which means nothing to users.
             why = cause.message if isinstance(cause, ApplicationError) else str(cause or error)

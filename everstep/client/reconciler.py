@@ -31,8 +31,9 @@ from everstep.client.errors import Ending, Refused
 from everstep.client.execution import Execution
 from everstep.client.schedules import Schedules
 from everstep.client.sessions import DELIVERY_SECONDS, TIMEOUTS, Sessions
+from everstep.client.stray_workflows import StrayWorkflows, last_event_at
 from everstep.telemetry import metrics
-from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of
+from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of, workflow_id
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ ENDS_AT_ONCE: Final = 500
 """Ended workflows whose executions are read by one statement."""
 LOOK_BACK: Final = timedelta(minutes=10)
 """How far back ended workflows are checked again, as Temporal's visibility may lag."""
+
+BEFORE_ALL: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 ABNORMAL: Final = {
     WorkflowExecutionStatus.FAILED: (ExecutionStatus.FAILED, "Its workflow failed"),
@@ -63,7 +66,7 @@ class Repairs:
     """The number of repairs of each kind."""
 
     launched: int = 0
-    """Accepted executions whose workflow was never started."""
+    """Accepted executions whose workflow was never started, or is gone."""
     released: int = 0
     """Sessions with a queued message although no execution was running."""
     closed: int = 0
@@ -78,6 +81,10 @@ class Repairs:
     """Model calls for titles, in budgets, whose process was lost."""
     scheduled: int = 0
     """Changes of schedules that Temporal did not have."""
+    repeated: int = 0
+    """Commands that had been delivered to workflows which Temporal, once restored, has without them."""
+    ended: int = 0
+    """Open workflows without an open execution, which a restored database left in Temporal."""
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -123,7 +130,8 @@ class Reconciler:
         """Run one pass.
 
         Args:
-            thorough: Also check the workflow of every running execution in Temporal.
+            thorough: Also check the workflow of every running execution in Temporal, and the execution of
+                every open workflow.
         """
         repairs = Repairs()
         async for launch in self._repair_launches(repairs):
@@ -131,14 +139,13 @@ class Reconciler:
                 await self._launch(launch, repairs)
         for tenant_id in await self.sessions.client.store.waiting_tenants():
             repairs.admitted += await self.sessions.admit(tenant_id, is_repair=True)
+        if thorough:
+            await self._repair_lost_workflows(repairs)
+            repairs.ended += await StrayWorkflows(self.sessions).end_all()
         await self._deliver(repairs)
         for ref in await self.sessions.store.with_undelivered_messages(self.task_queue, self.grace):
             with _isolation(ref):
                 repairs.handed_over += await self.sessions.advance(ref)
-        if thorough:
-            async for ref in self._running_executions():
-                with _isolation(ref):
-                    await self._close_orphan(ref, repairs)
         async for ref in self._abnormal_ends():
             with _isolation(ref):
                 await self._close_orphan(ref, repairs)
@@ -217,14 +224,46 @@ class Reconciler:
                 log.warning("delivered to the execution %s: %s", command.ref.execution_id, command.kind)
                 repairs.delivered += 1
 
-    async def _running_executions(self) -> AsyncIterator[ExecutionRef]:
+    async def _repair_lost_workflows(self, repairs: Repairs) -> None:
+        """Start the missing workflows of running executions again, and close the others.
+
+        The new workflow reads what is recorded instead of doing it a second time. A subagent's is started by
+        that of its parent.
+        """
+        restarted, subagents = set[UUID](), dict[UUID, tuple[UUID, ExecutionRef]]()
+        async for launch in self._running_executions():
+            with _isolation(launch.ref):
+                status = await self._workflow_status(launch.ref)
+                row = await self.sessions.client.store.execution(launch.ref) if status is None else None
+                if status is WorkflowExecutionStatus.RUNNING:
+                    # Temporal may have it from a backup, without the commands that it received later.
+                    last = await last_event_at(self.sessions.client.temporal, workflow_id(launch.ref))
+                    repairs.repeated += await self.sessions.store.deliver_again(launch.ref, last)
+                elif row is None:
+                    await self._close_unless_running(launch.ref, status, repairs)
+                elif row.parent_execution_id is not None:
+                    subagents[launch.ref.execution_id] = (row.parent_execution_id, launch.ref)
+                else:
+                    repairs.repeated += await self.sessions.store.deliver_again(launch.ref, BEFORE_ALL)
+                    await self.sessions.launch(launch)
+                    log.warning("started the execution %s again", launch.ref.execution_id)
+                    repairs.launched += 1
+                    restarted.add(launch.ref.execution_id)
+        for ancestor, ref in subagents.values():
+            while ancestor in subagents:
+                ancestor = subagents[ancestor][0]  # noqa: PLW2901 -- up to the first with a workflow
+            if ancestor not in restarted:
+                with _isolation(ref):
+                    await self._close_orphan(ref, repairs)
+
+    async def _running_executions(self) -> AsyncIterator[ExecutionLaunch]:
         cursor = None
         while True:
             stranded = await self.sessions.store.repair_candidates(
                 self.task_queue, self.grace, cursor, pending_only=False
             )
-            for ref in stranded.open:
-                yield ref
+            for launch in stranded.open:
+                yield launch
             cursor = stranded.cursor
             if cursor is None:
                 return
@@ -268,7 +307,11 @@ class Reconciler:
         return [ref for ref, status in stored.values() if not status.is_terminal]
 
     async def _close_orphan(self, ref: ExecutionRef, repairs: Repairs) -> None:
-        status = await self._workflow_status(ref)
+        await self._close_unless_running(ref, await self._workflow_status(ref), repairs)
+
+    async def _close_unless_running(
+        self, ref: ExecutionRef, status: WorkflowExecutionStatus | None, repairs: Repairs
+    ) -> None:
         if status is not WorkflowExecutionStatus.RUNNING:
             await self._close(ref, status, repairs)
 

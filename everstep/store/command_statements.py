@@ -112,6 +112,36 @@ MARK_DELIVERED = text("""
  RETURNING key
 """)
 
+DELIVER_LATER_AGAIN = text(f"""
+    UPDATE agent_commands command
+       SET delivered_at = NULL
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND delivered_at IS NOT NULL
+       AND created_at > CAST(:since AS timestamptz)
+       AND (kind <> 'steer'
+            OR EXISTS (SELECT 1
+                         FROM agent_steered
+                        WHERE execution_id = :execution_id AND 'steer/' || agent_steered.key = command.key
+                          AND heard_at IS NULL))
+       AND EXISTS (SELECT 1 FROM agent_executions WHERE id = :execution_id AND status {IS_UNDER_WAY})
+ RETURNING key
+""")  # noqa: S608 -- constants only
+"""Without the messages that a recorded step has received."""
+
+DELIVER_AGAIN = text(f"""
+    UPDATE agent_commands command
+       SET delivered_at = NULL
+     WHERE execution_id = :execution_id AND tenant_id = :tenant_id AND delivered_at IS NOT NULL
+       AND EXISTS (SELECT 1 FROM agent_executions WHERE id = :execution_id AND status {IS_UNDER_WAY})
+       AND (kind IN ('input', 'approval', 'budget')
+            OR (kind = 'resume'
+                AND NOT EXISTS (SELECT 1
+                                  FROM agent_commands later
+                                 WHERE later.execution_id = :execution_id
+                                   AND later.kind IN ('pause', 'resume')
+                                   AND later.position > command.position)))
+""")  # noqa: S608 -- constants only
+"""What ends a pause. A workflow that knows a command ignores it: its key is the id of the update."""
+
 WITHDRAW = text("""
     DELETE FROM agent_commands
      WHERE execution_id = :execution_id AND key = :key AND tenant_id = :tenant_id AND delivered_at IS NULL

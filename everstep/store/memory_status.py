@@ -13,6 +13,7 @@ from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.messages import Messages, tool_message
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.calls import CallRecord
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.agent_domain.values import FrozenDict, frozen_map
@@ -38,7 +39,7 @@ class MemoryStatus(MemoryBudgets):
         """Change the execution's status; see `ExecutionStore.settle`."""
         execution = self._require_execution(settlement.ref)
         if not _may_settle(execution, settlement):
-            return None
+            return _repeat_pause(execution, settlement)
         bodies_of = _settlement_bodies(settlement)
         closing = _calls_to_close(execution, settlement)
         news = bodies.envelopes_from(settlement.ref.execution_id, settlement.events)
@@ -175,6 +176,21 @@ def _may_settle(execution: MemoryExecution, settlement: Settlement) -> bool:
     if settlement.yields_to_cancel and execution.is_cancel_stored:
         raise CancelComesFirst(settlement.ref.execution_id)
     return True
+
+
+def _repeat_pause(execution: MemoryExecution, settlement: Settlement) -> None:
+    """Have the answers delivered again to a workflow that waits for people, and whose pause is stored."""
+    if settlement.status is not ExecutionStatus.PAUSED or execution.status.is_terminal:
+        return
+    last = None
+    for command in execution.commands.values():
+        if command.kind in (CommandKind.PAUSE, CommandKind.RESUME):
+            last = command
+    for command in execution.commands.values():
+        if command.kind in (CommandKind.INPUT, CommandKind.APPROVAL, CommandKind.BUDGET) or (
+            command is last and command.kind is CommandKind.RESUME
+        ):
+            command.is_delivered = False
 
 
 def _cancellation(call: MemoryCall, messages: Messages) -> tuple[str, tuple[TranscriptLine, ...]]:

@@ -7,6 +7,7 @@ from uuid import UUID
 from sqlalchemy import Row
 
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, tool_message
 from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
@@ -62,6 +63,11 @@ class PostgresStatus(PostgresWriter):
             execution = require_execution(ref, locked.first())
             if first.first() is None:
                 await _require_no_cancel(connection, settlement)
+                if settlement.status is ExecutionStatus.PAUSED:
+                    # The report of the pause was lost, or Temporal was restored and knows less.
+                    await connection.together(
+                        (command_statements.DELIVER_AGAIN, execution_key(ref)), last=True
+                    )
                 return None
             snapshot_id = bodies.snapshot_id(ref.execution_id, settlement.key) if is_kept else None
             changes = _settlement_writes(settlement, execution.metadata, snapshot_id)

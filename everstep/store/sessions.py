@@ -316,6 +316,14 @@ class PostgresSessions(MessageFeedback):
         found = await self._fetch_all(select(*columns).where(executions.c.id.in_(execution_ids)))
         return {row.id: (execution_ref(row), ExecutionStatus(row.status)) for row in found}
 
+    async def deliver_again(self, ref: ExecutionRef, since: datetime) -> int:
+        """Have the commands delivered again that were accepted after a moment; return how many there are.
+
+        A workflow whose last event is older than a command does not know it, whatever the store says.
+        """
+        values = execution_key(ref) | {"since": since}
+        return len(await self._fetch_all(command_statements.DELIVER_LATER_AGAIN, values))
+
     async def repair_candidates(
         self,
         task_queue: str,
@@ -341,7 +349,7 @@ class PostgresSessions(MessageFeedback):
             launches=[launch_row(row) for row in pending if row.is_released and not row.is_child],
             queued=[execution_ref(row) for row in pending if not row.is_released],
             orphans=[execution_ref(row) for row in pending if row.is_child],
-            open=[execution_ref(row) for row in found if row.status != ExecutionStatus.PENDING],
+            open=[launch_row(row) for row in found if row.status != ExecutionStatus.PENDING],
             cursor=Cursor(found[-1].updated_at, found[-1].id).text if len(found) == limit else None,
         )
 

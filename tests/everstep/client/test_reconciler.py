@@ -6,7 +6,8 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from temporalio.client import Client as TemporalClient
+from sqlalchemy import text
+from temporalio.client import Client as TemporalClient, WorkflowExecutionStatus
 
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.ids import ExecutionRef
@@ -123,27 +124,48 @@ async def test_an_execution_with_a_terminated_workflow_is_closed(
         assert reconciler.total.closed == 1
 
 
-async def test_a_thorough_scan_finds_workflows_missing_in_temporal(
+async def test_an_execution_whose_workflow_is_missing_in_temporal_runs_again_from_its_records(
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
-    """For example when its database was lost."""
-    parlour = a_session_setup(temporal, store, an_agent())
-    session_id = await parlour.session()
-    sent = await parlour.post(session_id)
-    ref = (await parlour.execution(sent).get()).ref
-    await parlour.execution(sent).workflow.terminate()
+    """18.9.1: for example when Temporal's database was lost."""
+    parlour = a_session_setup(temporal, store, an_agent("Done"))
+    ref = replace(NEW.ref, execution_id=uuid4())
+    await store.accept(replace(NEW, ref=ref, task_queue=parlour.settings.task_queue))
+    await store.begin_step(BeginStep(ref, 1, 1, None))
     async with parlour.worker():
-        other = replace(ref, execution_id=uuid4())
-        await store.accept(replace(NEW, ref=other, task_queue=parlour.settings.task_queue))
-        await store.begin_step(BeginStep(other, 1, 1, None))
+        repairs = await parlour.reconciler.once(thorough=True)
 
-        assert (await parlour.reconciler.once(thorough=True)).closed >= 1
-        row = await store.execution(other)
-        assert row
-        assert (row.status, row.error_message) == (
-            ExecutionStatus.FAILED,
-            "Its workflow is not there any more",
-        )
+        async def is_completed() -> bool:
+            row = await store.execution(ref)
+            return row is not None and row.status is ExecutionStatus.COMPLETED
+
+        await eventually(is_completed)
+        assert repairs == Repairs(launched=1)
+
+
+async def test_a_workflow_without_an_execution_is_ended(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """18.9.2: what a database that was restored from an older backup leaves in Temporal."""
+    model = HeldModel("One")
+    async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+        session_id = await parlour.session()
+        sent = await parlour.post(session_id)
+        await model.begun.wait()
+        handle = parlour.execution(sent).workflow
+        async with store.engine.connect() as connection:
+            statement = text("DELETE FROM agent_executions WHERE id = :id")
+            await connection.execute(statement, {"id": sent.execution_id})
+
+        reconciler = parlour.reconciler
+
+        async def is_ended() -> bool:
+            # Temporal's lists are late.
+            await reconciler.once(thorough=True)
+            return (await handle.describe()).status is WorkflowExecutionStatus.TERMINATED
+
+        await eventually(is_ended)
+        assert reconciler.total.ended == 1
 
 
 async def test_a_command_is_stored_until_there_is_a_worker(
@@ -191,9 +213,9 @@ def test_repairs_are_described() -> None:
     repairs = Repairs(launched=1)
     repairs.add(Repairs(closed=2))
 
-    assert (
-        str(repairs)
-        == "1 launched, 0 released, 2 closed, 0 delivered, 0 handed_over, 0 admitted, 0 charged, 0 scheduled"
+    assert str(repairs) == (
+        "1 launched, 0 released, 2 closed, 0 delivered, 0 handed_over, 0 admitted, 0 charged, 0 scheduled, "
+        "0 repeated, 0 ended"
     )
     assert repairs
     assert not Repairs()

@@ -3,12 +3,14 @@
 from everstep.agent_domain.ids import ExecutionRef, question_id, request_id
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.requests import RequestState, Resolution
 from everstep.agent_domain.values import frozen_map
 from tests.everstep.store.store_words import (
     a_call,
     a_reply,
+    a_settlement,
     a_step_start,
     accept_execution,
     end_execution,
@@ -79,3 +81,31 @@ async def test_a_question_closes_with_its_call(store: ExecutionStore) -> None:
     closed = await store.request(first, question_id(first.execution_id, "c1"))
     assert closed
     assert (closed.state, closed.resolution) == (RequestState.RESOLVED, None)
+
+
+async def test_an_answer_is_delivered_again_to_a_workflow_that_repeats_its_pause(
+    store: ExecutionStore,
+) -> None:
+    """18.9.1: Temporal was restored from a backup, and has the workflow without the answer."""
+    ref = await create_approved_call(store)
+    pause = a_settlement(ref, ExecutionStatus.PAUSED, "settlement/1")
+    await store.settle(pause)
+    await store.command(ref, "pause/1", CommandKind.PAUSE)
+    await store.command(ref, "resume/1", CommandKind.RESUME)
+    for command in await store.pending_commands(ref):
+        await store.confirm_delivery(command)
+
+    assert await store.settle(pause) is None
+    again = [command.kind for command in await store.pending_commands(ref)]
+    assert again == [CommandKind.APPROVAL, CommandKind.RESUME]
+    for command in await store.pending_commands(ref):
+        await store.confirm_delivery(command)
+    # A later pause of a person stays in force.
+    pausing, _ = await store.command(ref, "pause/2", CommandKind.PAUSE)
+    await store.confirm_delivery(pausing)
+    await store.settle(pause)
+    assert [command.kind for command in await store.pending_commands(ref)] == [CommandKind.APPROVAL]
+
+    await end_execution(store, ref)
+    await store.settle(pause)
+    assert await store.pending_commands(ref) == ()

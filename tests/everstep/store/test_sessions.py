@@ -555,7 +555,7 @@ class TestStranded:
             found += [("launch", launch.ref) for launch in look.launches]
             found += [("queued", ref) for ref in look.queued]
             found += [("orphan", ref) for ref in look.orphans]
-            found += [("open", ref) for ref in look.open]
+            found += [("open", launch.ref) for launch in look.open]
             cursor = look.cursor
             if cursor is None:
                 break
