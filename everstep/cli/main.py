@@ -89,6 +89,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "budgets": ("budget_commands:budgets", "Manage the budgets of tenants and users."),
         "schedules": ("schedules:schedules", "Send messages to agents at times."),
         "tenants": ("tenant_commands:tenants", "Manage what tenants and their users may use."),
+        "users": ("user_commands:users", "Export or erase the data of one person."),
         "webhooks": ("webhooks:webhooks", "Send events to URLs."),
         "prune": ("processes:prune", "Remove rows that are older than the retention settings."),
     },

@@ -197,7 +197,7 @@ class PostgresRetention(PostgresSessions):
     async def prune_executions(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove executions without a session that ended before `before`, with their subagents."""
         async for root in self._scan_old(SCAN_EXECUTIONS, before):
-            yield await (self._count(OLD_FAMILY, root=root.id) if dry_run else self._remove_family(root.id))
+            yield await (self._count(OLD_FAMILY, root=root.id) if dry_run else self.remove_execution(root.id))
 
     async def prune_envelopes(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove envelopes that were stored before `before`; the stream keeps its numbering."""
@@ -241,7 +241,11 @@ class PostgresRetention(PostgresSessions):
         except SessionBusy:
             return False
 
-    async def _remove_family(self, root: UUID) -> int:
+    async def remove_execution(self, root: UUID) -> int:
+        """Remove an execution with its subagents; return how many.
+
+        It is 0 while one of them is running or is continued by another execution.
+        """
         values = {"root": root}
         async with self._transaction() as connection:
             _, removed = await connection.together((LOCK_FAMILY, values), (REMOVE_FAMILY, values))
