@@ -23,7 +23,7 @@ from everstep.runtime.installation import (
     open_installation,
     open_local_installation,
     register,
-    upgrade,
+    upgrade_unless_newer,
 )
 from everstep.runtime.local_model.provision import open_local_model
 from everstep.runtime.models import presets_of
@@ -32,7 +32,6 @@ from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import open_telemetry
 from everstep.runtime.temporal_threads import export_sdk_metrics
 from everstep.runtime.worker_processes import MAX_PROCESSES, process_settings, run_processes
-from everstep.store.errors import SchemaTooNew
 from everstep.telemetry.log_lines import configure_logs
 
 
@@ -195,13 +194,10 @@ async def db_upgrade(settings: Settings) -> None:
 
     Safe to repeat and to run concurrently. The tables of a newer release are left as they are.
     """
-    try:
-        await upgrade(settings)
-    except SchemaTooNew:
-        # On the way back to this release, which still works with them.
-        echo("the tables are those of a newer release, which this one can use; nothing is changed")
-    else:
+    if await upgrade_unless_newer(settings):
         echo("the tables are up to date")
+    else:
+        echo("the tables are those of a newer release, which this one can use; nothing is changed")
     echo(await register(settings))
 
 

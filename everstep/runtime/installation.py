@@ -63,6 +63,7 @@ from everstep.steps.resource_lifetimes import open_resources
 from everstep.store import migrate
 from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
+from everstep.store.errors import SchemaTooNew
 from everstep.store.keys import PostgresKeys
 from everstep.store.overview import PostgresOverview
 from everstep.store.schedules import PostgresSchedules
@@ -103,6 +104,16 @@ def database_without_password(settings: Settings) -> str:
 async def upgrade(settings: Settings) -> None:
     """Upgrade the database's tables; safe to repeat, also from several processes at once."""
     await migrate.upgrade(locate_services(settings).require("database_url", HOW_TO_START))
+
+
+async def upgrade_unless_newer(settings: Settings) -> bool:
+    """Upgrade the tables; return False if they are those of a newer release, which this one can use."""
+    try:
+        await upgrade(settings)
+    except SchemaTooNew:
+        # On the way back to this release.
+        return False
+    return True
 
 
 async def mark_restore(settings: Settings) -> None:
