@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from everstep.runtime.signals import restore_for_children
 from tests.bytecode import compile_tests
 from tests.certificates import share_certificates
+from tests.interpreters import Interpreters
 from tests.services import ServerHost, databases, programs, services
 
 # Only here: imported into several conftests, each would start servers of its own.
@@ -32,6 +33,7 @@ settings.register_profile("thorough", settings.get_profile("everstep"), max_exam
 settings.load_profile("everstep")
 
 SERVERS = pytest.StashKey[ServerHost]()
+INTERPRETERS = pytest.StashKey[Interpreters]()
 
 DOMAIN = Path(__file__).parent / "agent_domain"
 
@@ -48,10 +50,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Start the servers of a parallel run, and compile the tests meanwhile."""
-    config.stash[SERVERS] = ServerHost()
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Start what the processes of a parallel run share, and compile the tests at the same time."""
+    config.stash[SERVERS] = servers = ServerHost()
+    # Coverage counts the lines that an import runs, so its processes import for themselves.
+    if config.getoption("cov_source", None):
+        compile_tests(config.args, config.rootpath)
+        return
+    config.stash[INTERPRETERS] = interpreters = Interpreters(servers.folder / "interpreters")
     compile_tests(config.args, config.rootpath)
+    for spec in specs:
+        spec.python = str(interpreters.command)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -61,7 +70,9 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the servers of a parallel run."""
+    """Stop what the processes of a parallel run shared."""
+    if interpreters := config.stash.get(INTERPRETERS, None):
+        interpreters.close()
     if servers := config.stash.get(SERVERS, None):
         servers.close()
 

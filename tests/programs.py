@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -68,25 +68,25 @@ def open_programs(folder: Path) -> Generator[Path]:
         process.communicate()
 
 
-def start_programs(folder: Path) -> "subprocess.Popen[bytes]":
+def start_programs(folder: Path, module: str = __name__) -> "subprocess.Popen[bytes]":
     """Start the process that forks; it ends when its input does."""
     return subprocess.Popen(  # noqa: S603 -- fixed arguments
-        [sys.executable, "-m", __name__, folder], stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True
+        [sys.executable, "-m", module, folder], stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True
     )
 
 
-def wait_for_programs(folder: Path) -> Path:
+def wait_for_programs(folder: Path, name: str = NAME) -> Path:
     """Wait until the command in this folder can be called."""
     deadline = time.monotonic() + DEADLINE
-    while not (folder / NAME).exists():
+    while not (folder / name).exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{folder / NAME} was not written")
+            raise TimeoutError(f"{folder / name} was not written")
         time.sleep(0.02)
     return folder
 
 
-def serve(folder: Path) -> None:
-    """Fork for each caller until the input ends."""
+def serve_everstep(folder: Path) -> None:
+    """Fork for each caller of `everstep` until the input ends."""
     # Only the processes that need these modules import them.
     from alembic import command  # noqa: PLC0415
 
@@ -97,13 +97,24 @@ def serve(folder: Path) -> None:
     share_certificates()
     # Before the first fork, so that all have them.
     httpx2.create_ssl_context()
+    serve(folder, NAME, main)
+
+
+def serve(folder: Path, name: str, main: Callable[[list[str]], object]) -> None:
+    """Write a command, and fork for each caller of it until the input ends.
+
+    Args:
+        folder: The folder of the command and of its socket.
+        name: The name of the command.
+        main: Called in each fork, with the arguments of the command; it ends its process.
+    """
     # A child's garbage collector would read, and thereby copy, all that was imported.
     gc.freeze()
     folder.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / SOCKET))
         listening.listen(64)
-        _write_command(folder)
+        _write_command(folder, name)
         while True:
             ready, _, _ = select.select([sys.stdin, listening], [], [], 1)
             with suppress(ChildProcessError):
@@ -120,7 +131,7 @@ def serve(folder: Path) -> None:
             caller.close()
 
 
-def _write_command(folder: Path) -> None:
+def _write_command(folder: Path, name: str) -> None:
     """All at once: who waits for it can call it."""
     text = COMMAND.format(
         python=sys.executable,
@@ -128,10 +139,10 @@ def _write_command(folder: Path) -> None:
         length=LENGTH,
         passed_on=[int(number) for number in PASSED_ON],
     )
-    file = folder / f"{NAME}.new"
+    file = folder / f"{name}.new"
     file.write_text(text, encoding="utf-8")
     file.chmod(0o755)
-    file.rename(folder / NAME)
+    file.rename(folder / name)
 
 
 def _run(caller: socket.socket, main: Any) -> NoReturn:
@@ -188,4 +199,4 @@ def _become(main: Any, streams: list[int], order: list[Any]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve_everstep(Path(sys.argv[1]))
