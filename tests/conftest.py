@@ -35,6 +35,7 @@ settings.load_profile("everstep")
 SERVERS = pytest.StashKey[ServerHost]()
 INTERPRETERS = pytest.StashKey[Interpreters]()
 
+CONSOLE = "tests/console/"
 DOMAIN = Path(__file__).parent / "agent_domain"
 
 SLOW_SECONDS = 1800
@@ -67,6 +68,20 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Let the processes of a parallel run share servers."""
     node.workerinput["servers"] = str(node.config.stash[SERVERS].folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run each file in one process, and those of the console in the same one: they share an installation."""
+    # Only for parallel runs.
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 # pyright: ignore[reportMissingTypeStubs]
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return CONSOLE if file.startswith(CONSOLE) else file
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,6 +1,7 @@
 """The agents of these tests: those of the HTTP API's tests, and one that writes slowly."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
@@ -24,16 +25,20 @@ class WriterModel:
             on_text(last.removeprefix("say "))
             return says(last.removeprefix("say "))
         if last == "a megabyte":
-            long = "paragraph\n\n" * (MEGABYTE // 11) + "the end"
+            # Of many paragraphs a browser makes as many elements, for many seconds.
+            long = ("paragraph " * 99 + "\n\n") * (MEGABYTE // 992) + "the end"
             on_text(long)
             return says(long)
         flag = Path(last.removeprefix("until ")) if last.startswith("until ") else None
         words = list[str]()
+        # The text of another attempt, after the loss of a process, begins with another id.
+        by = f"By {os.getpid()}: " if flag else ""
+        on_text(by)
         while not flag.exists() if flag else len(words) < WORDS:
             words.append(f"word{len(words)} ")
             on_text(words[-1])
             await asyncio.sleep(SECONDS / WORDS)
-        return says("".join(words))
+        return says(by + "".join(words))
 
 
 WRITER = (

@@ -68,7 +68,7 @@ def test_the_theme_is_chosen_and_kept(people: People) -> None:
 
 def test_an_expired_session_says_so_over_the_page(people: People) -> None:
     """16.2.6: the page stays as it is, and what was sent is sent again after signing in."""
-    page = people.signed_in("sessions", "ann")
+    page = people.signed_in("sessions", "liz")
     page.get_by_role("button", name="New session").click()
     dialog = page.get_by_role("dialog", name="New session")
     dialog.get_by_label("Message").fill("A long letter")
@@ -77,17 +77,17 @@ def test_an_expired_session_says_so_over_the_page(people: People) -> None:
 
     again = page.get_by_role("dialog", name="Sign in again")
     expect(again).to_contain_text("What you typed is still here")
-    again.get_by_label("Token or key").fill(people.installation.token("ann"))
+    again.get_by_label("Token or key").fill(people.installation.token("liz"))
     again.get_by_role("button", name="Sign in").click()
     expect(again).to_have_count(0)
-    with people.installation.api("ann") as api:
+    with people.installation.api("liz") as api:
         sent = until(lambda: api.get("/agent/sessions").json()["items"])
     assert [each["title"] for each in sent] == ["A long letter"]
 
 
 def test_what_one_person_typed_is_not_sent_by_another(people: People) -> None:
     """16.2.6"""
-    page = people.signed_in("sessions", "fay")
+    page = people.signed_in("sessions", "kay")
     page.get_by_role("button", name="New session").click()
     dialog = page.get_by_role("dialog", name="New session")
     dialog.get_by_label("Message").fill("A secret letter")
@@ -98,7 +98,7 @@ def test_what_one_person_typed_is_not_sent_by_another(people: People) -> None:
     again.get_by_role("button", name="Sign in").click()
     expect(page.get_by_text("No sessions")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
-    for name in ("fay", "gus"):
+    for name in ("kay", "gus"):
         with people.installation.api(name) as api:
             assert api.get("/agent/sessions").json()["items"] == []
 
