@@ -6,14 +6,12 @@ import re
 import signal
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from everstep.http_api.app import create_app
 from everstep.http_api.callers import Grant
-from everstep.http_api.metrics import Metrics
 from everstep.runtime.settings import Settings
 from tests.acceptance.harness import environment
+from tests.everstep.http_api.house import described_api
 from tests.services import data_directory
 
 ROOT = Path(__file__).parents[3]
@@ -67,8 +65,7 @@ async def test_every_command_of_the_page_is_run(programs: Path) -> None:
 
 
 def test_the_page_lists_all_addresses() -> None:
-    nobody: Any = SimpleNamespace(allowed_origins=(), allowed_hosts=(), metrics=Metrics())
-    paths = create_app(nobody).openapi()["paths"]
+    paths: dict[str, Any] = described_api()["paths"]
     there_are = {(method.upper(), path) for path, operations in paths.items() for method in operations}
 
     listed = set[tuple[str, str]]()
