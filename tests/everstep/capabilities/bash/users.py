@@ -82,6 +82,17 @@ class WorkerUser:
 
 
 @cache
+def _python_of_others() -> str | None:
+    """An interpreter for ordinary users, who may be unable to reach root's."""
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        user = WorkerUser(Path("/"), NOBODY, python)
+        with suppress(OSError):
+            if user.run([python, "-c", f"import {attacker.__name__}"], cwd=ROOT).returncode == 0:
+                return python
+    return None
+
+
+@cache
 def _workers(uid: int, python: str) -> "subprocess.Popen[str]":
     """The process that forks this user's workers. It ends with the test run, as its input ends then."""
     user = WorkerUser(Path("/"), uid, python)
@@ -111,13 +122,9 @@ def open_worker_user(kind: str) -> Iterator[WorkerUser]:
         if os.geteuid() != 0:
             pytest.skip("only root can become another user; under a plain user all other tests are this one")
         os.chown(folder, NOBODY, NOBODY)
-        # Ordinary users may be unable to reach root's interpreter.
-        for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
-            user = WorkerUser(folder, NOBODY, python)
-            with suppress(OSError):
-                if user.run([python, "-c", f"import {attacker.__name__}"], cwd=ROOT).returncode == 0:
-                    yield user
-                    return
-        pytest.skip("no other user can reach an interpreter and the packages installed here")
+        python = _python_of_others()
+        if python is None:
+            pytest.skip("no other user can reach an interpreter and the packages installed here")
+        yield WorkerUser(folder, NOBODY, python)
     finally:
         shutil.rmtree(folder)

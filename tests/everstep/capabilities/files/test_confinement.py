@@ -500,12 +500,12 @@ def test_missing_permissions_are_reported(ground: FileTree) -> None:
 # --- Races ---
 
 # A check before opening lets one race in 25 through: this many find it, but for one run in 25,000.
-CALLS = 250
+CALLS = 80
 AT_MOST = 50_000
 
 
 def run_race(act: Callable[[], str], *both: str) -> None:
-    """Hundreds of times, and until both outcomes of the race were seen.
+    """Many times, and until both outcomes of the race were seen.
 
     There are no other outcomes, except for an implementation that checks first and opens later.
     """

@@ -164,8 +164,8 @@ def main() -> None:
     if MODE == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if MODE == "garbage":
-        while True:
-            write("this is no JSON-RPC\n")
+        # More than a pipe holds; an endless one would keep a core busy until it is stopped.
+        write("this is no JSON-RPC\n" * 10_000)
     sys.stderr.write(f"starting as {os.getpid()} with {os.environ.get('TOKEN', 'no token')}\n")
     if MODE == "chatty":
         sys.stderr.write("x" * 100_000 + "\n" + "a line\n" * 2_000)
