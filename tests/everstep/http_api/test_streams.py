@@ -133,7 +133,7 @@ async def test_the_last_envelope_of_an_execution_is_its_terminal_status(
         await ann.wait_for_request(run)
     if said == "terminated":
         await api_setup.sessions.client.execution(run).workflow.terminate()
-        await Reconciler(api_setup.sessions, grace=0).once()
+        await Reconciler(api_setup.sessions, grace=0).once(thorough=True)
     if said == "queued":
         run = (await ann.post_message(session, "later"))["execution_id"]
     if status == "cancelled":
