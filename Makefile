@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test properties coverage model chaos cluster fleet frontends backups deployment upgrade check bench capacity console docs exports screens reference fmt python
+.PHONY: help demo test properties coverage model chaos cluster fleet dashboards frontends backups deployment upgrade check bench capacity console docs exports screens reference fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -66,6 +66,9 @@ cluster: $(READY)  ## Run on a Temporal cluster, which Go builds once, and kill 
 
 fleet: $(READY)  ## Let hosts of a fleet lose each other for half an hour: network namespaces, as root
 	@$(BIN)/python -m tests.fleet
+
+dashboards: $(READY)  ## Draw the dashboards of Grafana for an installation that works; needs Prometheus
+	@$(BIN)/python -m tests.dashboards
 
 frontends: $(READY)  ## Let clients of AG-UI, of the AI SDK and of OpenAI read random runs, while processes are killed and connections are cut
 	@EVERSTEP_RANDOM_RUNS=2000 $(BIN)/python -m pytest -q tests/wires -k random

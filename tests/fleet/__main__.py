@@ -29,16 +29,16 @@ from tests.fleet.network import Network
 from tests.servers.postgres import NotInstalled
 
 PEOPLE = [(tenant, user) for tenant in ("acme", "globex", "initech") for user in ("ann", "bob")]
-SECONDS_PER_FAULT = 12
+SECONDS_PER_FAULT = 15
 FAULTS = "partition", "is killed", "freezes", "is told to stop", "ended by itself"
 
 
 def force(minutes: float) -> Force:
-    """A moderate load: about two operations in a second."""
+    """A moderate load: about an operation in a second."""
     seconds = 60 * minutes
     faults = max(6, round(seconds / SECONDS_PER_FAULT))
     return Force(
-        talks=9, viewers=18, seconds=seconds, faults=faults, patience=300, limit=0, pause=8, talk_seconds=90
+        talks=6, viewers=12, seconds=seconds, faults=faults, patience=300, limit=0, pause=10, talk_seconds=90
     )
 
 
