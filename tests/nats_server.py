@@ -25,6 +25,11 @@ class NatsServer:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
     async def start(self) -> None:
         """Start it, and wait until it accepts connections."""
         nowhere = asyncio.subprocess.DEVNULL

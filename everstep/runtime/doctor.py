@@ -41,6 +41,7 @@ from everstep.runtime.models import presets_of
 from everstep.runtime.protection import close_to_agents
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
+from everstep.store.engine import describe_way
 from everstep.store.migrate import pending
 from everstep.workflows.contracts import ExecutionInput, workflow_id
 
@@ -170,7 +171,8 @@ async def _check_database(settings: Settings) -> CheckResult:
         return CheckResult(
             False, f"the tables are out of date ({', '.join(missing)}): run `everstep db upgrade`"
         )
-    return CheckResult(True, "PostgreSQL answers, and its tables are up to date")
+    way = await describe_way(settings.require("database_url", HOW_TO_START), settings.database_prepared)
+    return CheckResult(True, f"PostgreSQL answers{way}, and its tables are up to date")
 
 
 async def _check_nats(settings: Settings) -> CheckResult:

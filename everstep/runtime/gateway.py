@@ -52,6 +52,7 @@ async def open_gateway_process(settings: Settings, listener: socket.socket) -> A
         application_name="everstep gateway",
         pool_size=settings.database_connections,
         max_overflow=0,
+        preparing=settings.database_prepared,
     )
     try:
         async with measured_event_loop(), open_gateway(settings, engine, listener=listener) as url:

@@ -103,7 +103,10 @@ def database_without_password(settings: Settings) -> str:
 
 async def upgrade(settings: Settings) -> None:
     """Upgrade the database's tables; safe to repeat, also from several processes at once."""
-    await migrate.upgrade(locate_services(settings).require("database_url", HOW_TO_START))
+    if settings.database_direct_url:
+        await migrate.upgrade(settings.database_direct_url, may_be_pooled=True)
+    else:
+        await migrate.upgrade(locate_services(settings).require("database_url", HOW_TO_START))
 
 
 async def upgrade_unless_newer(settings: Settings) -> bool:
@@ -120,7 +123,7 @@ async def mark_restore(settings: Settings) -> None:
     """Record that the database was restored: all subscribers read their streams again."""
     # Only the database is needed: after a restore, no other service may run yet.
     url = settings.database_url or locate_services(settings).require("database_url", HOW_TO_START)
-    engine = create_engine(url, application_name="everstep db restored")
+    engine = create_engine(url, application_name="everstep db restored", preparing=settings.database_prepared)
     try:
         await renew_epoch(engine)
     finally:
@@ -375,6 +378,7 @@ async def open_installation(
         application_name=application,
         pool_size=settings.database_connections,
         max_overflow=0,
+        preparing=settings.database_prepared,
     )
     try:
         async with open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:

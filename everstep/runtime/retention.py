@@ -36,7 +36,12 @@ class TableRetention:
 async def open_retention(settings: Settings) -> AsyncGenerator[Sequence[TableRetention]]:
     """Open the retention of all tables, in the order that removes most at once."""
     url = settings.database_url or locate_services(settings).require("database_url", HOW_TO_START)
-    engine = create_engine(url, application_name="everstep prune", statement_timeout=MAINTENANCE_SECONDS)
+    engine = create_engine(
+        url,
+        application_name="everstep prune",
+        statement_timeout=MAINTENANCE_SECONDS,
+        preparing=settings.database_prepared,
+    )
     store, files = PostgresRetention(engine), _FileRetention(build_attachments(settings, engine))
     try:
         yield [

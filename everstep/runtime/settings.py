@@ -89,6 +89,16 @@ class Settings(StrictModel, BaseSettings):
         default=None, validation_alias=AliasChoices("EVERSTEP_DATABASE_URL", "DATABASE_URL", "database_url")
     )
     """The PostgreSQL database: `postgresql://user:password@host/name`. `everstep up` has its own."""
+    database_direct_url: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices(
+            "EVERSTEP_DATABASE_DIRECT_URL", "DATABASE_DIRECT_URL", "database_direct_url"
+        ),
+    )
+    """The URL of PostgreSQL itself, if `database_url` leads to a pooler: `everstep db upgrade` needs it."""
+    database_prepared: Literal["auto", "on", "off"] = "auto"
+    """Whether statements are prepared on PostgreSQL. `auto`: unless a pooler is in between that would forget
+    them, such as PgBouncer before 1.21 in transaction mode."""
     temporal_address: str | None = Field(
         default=None,
         validation_alias=AliasChoices("EVERSTEP_TEMPORAL_ADDRESS", "TEMPORAL_ADDRESS", "temporal_address"),

@@ -10,6 +10,7 @@ once. Every statement of psycopg and SQLAlchemy passes through `wait`, so this h
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -22,7 +23,8 @@ from psycopg.pq import ConnStatus, TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
 from everstep.store.flat_arrays import FlatArrayDumper
-from everstep.store.prepared_statements import PreparedStatements
+from everstep.store.poolers import Preparing, adopt, is_refusal_of_options
+from everstep.store.prepared_statements import PreparedStatements, Query
 
 T = TypeVar("T")
 
@@ -44,7 +46,18 @@ class ServerSilent(psycopg.OperationalError):
 class ServerLink:
     """The deadlines of one pool's connections, and the time of the last unanswered wait."""
 
-    def __init__(self, seconds: float, connect_seconds: float) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        connect_seconds: float,
+        session: Mapping[str, str] | None = None,
+        preparing: Preparing = "auto",
+    ) -> None:
+        self.session = session or {}
+        """The settings of sessions, which a server takes when a connection begins."""
+        self.preparing: Preparing = preparing
+        self.sends_options = True
+        """Whether connections begin with the settings of the session; a pooler may refuse that."""
         self.seconds = seconds
         """The longest wait for the server, in seconds."""
         self.connect_seconds = connect_seconds
@@ -59,11 +72,26 @@ class ServerLink:
         """
         try:
             async with asyncio.timeout(self.connect_seconds):
-                connection = await ServerConnection.connect(*args, **options)
+                connection = await self._open(*args, **options)
+                connection.link = self
+                try:
+                    await adopt(connection, self.session, self.preparing, has_options=self.sends_options)
+                except BaseException:
+                    await connection.close()
+                    raise
         except TimeoutError:
             raise ConnectionTimeout(f"no connection within {self.connect_seconds:g} seconds") from None
-        connection.link = self
         return connection
+
+    async def _open(self, *args: Any, **options: Any) -> "ServerConnection":
+        if self.sends_options:
+            try:
+                return await ServerConnection.connect(*args, **options)
+            except psycopg.OperationalError as error:
+                if not is_refusal_of_options(error):
+                    raise
+                self.sends_options = False
+        return await ServerConnection.connect(*args, **{**options, "options": ""})
 
     def is_suspect(self, connection: "ServerConnection") -> bool:
         """Return whether the connection is older than the last unanswered wait: it is probably dead too."""
@@ -81,6 +109,10 @@ class ServerConnection(psycopg.AsyncConnection[Any]):
         self.adapters.register_dumper(int, Int8Dumper)
         self.statements = PreparedStatements(self.adapters)
         self.connected_at = monotonic()
+        self.is_pooled = False
+        """Whether a pooler is in between, so that each transaction may run in another session."""
+        self.settings: Query | None = None
+        """Sets the settings of the session for one transaction, if the session does not have them."""
 
     async def wait(
         self,

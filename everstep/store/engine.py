@@ -17,7 +17,9 @@ from sqlalchemy.pool import NullPool
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.store.deadline_connection import ServerConnection, ServerLink
+from everstep.store.errors import error_translation
 from everstep.store.measured_pool import MeasuredPool
+from everstep.store.poolers import Preparing, parse_options
 
 STATEMENT_SECONDS = 15.0
 """The server's limit for a statement. The longest statement takes a fraction of it."""
@@ -80,6 +82,7 @@ def create_engine(
     statement_timeout: float = STATEMENT_SECONDS,
     lock_timeout: float = 10,
     answer_timeout: float = ANSWER_SECONDS,
+    preparing: Preparing = "auto",
 ) -> AsyncEngine:
     """Create the engine of a `PostgresStore`. The caller disposes of it.
 
@@ -93,11 +96,13 @@ def create_engine(
         lock_timeout: Seconds that the server may wait for a lock.
         answer_timeout: Seconds beyond `statement_timeout` after which a connection that does not answer is
             closed.
+        preparing: Whether statements are prepared on the server.
     """
-    link = ServerLink(statement_timeout + answer_timeout, CHECKOUT_SECONDS)
+    session = _session_settings(url, statement_timeout, lock_timeout)
+    link = ServerLink(statement_timeout + answer_timeout, CHECKOUT_SECONDS, session, preparing)
     engine = create_async_engine(
         database_url(url),
-        connect_args=_connect_args(url, application_name, statement_timeout, lock_timeout, link),
+        connect_args=_connect_args(url, application_name, link),
         poolclass=MeasuredPool,
         pool_size=pool_size,
         max_overflow=max_overflow,
@@ -135,26 +140,44 @@ def _refuse_lost_connection(connection: Any, _record: object, _proxy: object) ->
         raise DisconnectionError("the server does not answer on connections of this age")
 
 
+async def describe_way(url: str, preparing: Preparing = "auto") -> str:
+    """Return words about a pooler between this process and PostgreSQL; none without one."""
+    engine = create_engine(url, preparing=preparing)
+    try:
+        with error_translation(engine.url):
+            async with engine.connect() as connection:
+                driver: Any = (await connection.get_raw_connection()).driver_connection
+    finally:
+        await engine.dispose()
+    if not driver.is_pooled:
+        return ""
+    with_or_without = "with" if driver.statements.is_enabled else "without"
+    return f" through a pooler, {with_or_without} prepared statements"
+
+
 def create_upgrade_engine(url: str, statement_timeout: float = 0) -> AsyncEngine:
     """Create an engine for migrations: one connection at a time, and no statement timeout by default."""
     seconds = statement_timeout + ANSWER_SECONDS if statement_timeout else MIGRATION_SECONDS
-    link = ServerLink(seconds, CHECKOUT_SECONDS)
-    args = _connect_args(url, "everstep db upgrade", statement_timeout, 0, link)
+    link = ServerLink(seconds, CHECKOUT_SECONDS, _session_settings(url, statement_timeout, 0))
+    args = _connect_args(url, "everstep db upgrade", link)
     return create_async_engine(database_url(url), connect_args=args, poolclass=NullPool)
 
 
-def _connect_args(
-    url: str, application_name: str, statement_timeout: float, lock_timeout: float, link: ServerLink
-) -> dict[str, Any]:
+def _session_settings(url: str, statement_timeout: float, lock_timeout: float) -> Mapping[str, str]:
+    """Return the settings of each session; those of the URL take precedence."""
+    ours = {"statement_timeout": f"{statement_timeout:g}s", "lock_timeout": f"{lock_timeout:g}s"}
+    return {**_SESSION, **ours, **parse_options(_given_options(url))}
+
+
+def _given_options(url: str) -> str:
+    return cast("str", database_url(url).query.get("options", ""))
+
+
+def _connect_args(url: str, application_name: str, link: ServerLink) -> dict[str, Any]:
     given = database_url(url).query
-    session = {
-        **_SESSION,
-        "statement_timeout": f"{statement_timeout:g}s",
-        "lock_timeout": f"{lock_timeout:g}s",
-    }
-    ours = " ".join(f"-c {name}={value}" for name, value in session.items())
+    session = " ".join(f"-c {name}={value}" for name, value in link.session.items())
     # If a setting is given twice, the server uses the later one.
-    options = f"{ours} {cast('str', given.get('options', ''))}".strip()
+    options = f"{session} {_given_options(url)}".strip()
     args: dict[str, Any] = {**_SOCKET, "application_name": application_name}
     usual = {name: value for name, value in args.items() if name not in given}
     return {**usual, "options": options, "async_creator_fn": link.connect}

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine.interfaces import IsolationLevel
 
 from everstep.store.columns import IS_SEARCHED, PENDING_KB, SEARCH_INDEX, SEARCH_VECTOR
+from everstep.store.deadline_connection import ServerConnection
 from everstep.store.engine import STATEMENT_SECONDS, create_upgrade_engine
 from everstep.store.errors import SchemaTooNew, StoreError, error_translation
 
@@ -55,8 +56,28 @@ class HowToMigrate(StoreError):
         super().__init__("revisions are applied by `everstep db upgrade`, not by `alembic upgrade`")
 
 
-async def upgrade(url: str) -> None:
-    """Apply every revision that the database does not have yet, and build its full-text index."""
+class PooledConnection(StoreError):
+    """The tables cannot be upgraded through a pooler."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the database URL leads to a connection pooler, and an upgrade locks a session of PostgreSQL; "
+            "set DATABASE_DIRECT_URL to the server itself"
+        )
+
+
+async def upgrade(url: str, *, may_be_pooled: bool = False) -> None:
+    """Apply every revision that the database does not have yet, and build its full-text index.
+
+    Args:
+        url: The database URL.
+        may_be_pooled: Whether a pooler that keeps a session for each client is in between.
+
+    Raises:
+        PooledConnection: A pooler is in between.
+    """
+    if not may_be_pooled:
+        await _run_on(url, _require_session)
     await _run_on(url, _upgrade)
     await _run_on(url, _build_search_index, isolation_level="AUTOCOMMIT")
 
@@ -79,6 +100,12 @@ async def _run_on(
                 return await connection.run_sync(work)
     finally:
         await engine.dispose()
+
+
+def _require_session(connection: Connection) -> None:
+    driver: ServerConnection | None = connection.connection.driver_connection
+    if driver and driver.is_pooled:
+        raise PooledConnection
 
 
 def _upgrade(connection: Connection) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, PyFormat, Transformer
-from psycopg.errors import InvalidSqlStatementName, error_from_result
+from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
 from psycopg.pq import ConnStatus, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
@@ -23,6 +23,9 @@ RowMaker: TypeAlias = Callable[[Sequence[Any]], Any]
 
 UNKNOWN: Final = 0
 """The type of texts and of NULL, which the server infers from the statement."""
+
+
+_PROBE: Final = b"everstep_probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,10 @@ class Query:
 
 @dataclass(slots=True)
 class _Prepared:
-    """A statement that the server knows by a name, with parameters of these types."""
+    """A statement with parameters of these types, which the server knows by a name."""
 
-    name: bytes
+    name: bytes | None
+    """None: it is sent with each execution."""
     types: tuple[int, ...]
     make_row: RowMaker | None = None
     """Makes its rows, whose columns never change."""
@@ -57,13 +61,17 @@ class _Batch:
         self.added = list[tuple[int, bytes, _Prepared]]()
         self.executed = list[tuple[int, _Prepared]]()
 
-    def prepare(self, sql: bytes, statement: _Prepared) -> None:
+    def prepare(self, name: bytes, sql: bytes, statement: _Prepared) -> None:
         self.added.append((len(self.sends), sql, statement))
-        self.sends.append(partial(self.pgconn.send_prepare, statement.name, sql, statement.types))
+        self.sends.append(partial(self.pgconn.send_prepare, name, sql, statement.types))
 
-    def execute(self, statement: _Prepared, values: Sequence[Any], formats: Any) -> None:
+    def execute(self, sql: bytes, statement: _Prepared, values: Sequence[Any], formats: Any) -> None:
         self.executed.append((len(self.sends), statement))
-        self.sends.append(partial(self.pgconn.send_query_prepared, statement.name, values, formats))
+        if statement.name is None:
+            send = partial(self.pgconn.send_query_params, sql, values, statement.types, formats)
+        else:
+            send = partial(self.pgconn.send_query_prepared, statement.name, values, formats)
+        self.sends.append(send)
 
 
 class PreparedStatements:
@@ -73,6 +81,9 @@ class PreparedStatements:
     """
 
     def __init__(self, adapters: AdaptersMap) -> None:
+        self.is_enabled = False
+        """Whether statements are prepared. A pooler may send the next transaction to another server process,
+        which does not know them."""
         self._transformer = Transformer(adapters)
         self._known = dict[bytes, list[_Prepared]]()
         self._count = 0
@@ -106,6 +117,28 @@ class PreparedStatements:
             raise error
         return [self._rows(statement, results[index]) for index, statement in batch.executed]
 
+    async def can_prepare(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+        """Whether a pooler lets statements be prepared.
+
+        One that does (PgBouncer from 1.21 on, with `max_prepared_statements`) gives them names of its own, so
+        that the server does not know them by ours.
+        """
+        batch = _Batch(connection.pgconn)
+        batch.sends += [
+            partial(connection.pgconn.send_prepare, _PROBE, b"SELECT 1"),
+            partial(connection.pgconn.send_query_params, b"DEALLOCATE " + _PROBE, None),
+        ]
+        results = await connection.wait(_exchange(batch))
+        failed = next((each for each in results if each.status == ExecStatus.FATAL_ERROR), None)
+        if failed is None:
+            return False
+        error = error_from_result(failed)
+        if isinstance(error, DuplicatePreparedStatement):
+            return False
+        if isinstance(error, InvalidSqlStatementName):
+            return True
+        raise error
+
     def _add(self, batch: _Batch, query: Query) -> None:
         values, transformer = query.values, self._transformer
         dumped = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
@@ -113,11 +146,13 @@ class PreparedStatements:
         known = self._known.setdefault(query.sql, [])
         statement = next((each for each in known if each.accepts(types)), None)
         if statement is None:
-            self._count += 1
-            statement = _Prepared(b"everstep_%d" % self._count, types)
+            statement = _Prepared(None, types)
             known.append(statement)
-            batch.prepare(query.sql, statement)
-        batch.execute(statement, dumped, transformer.formats)
+            if self.is_enabled:
+                self._count += 1
+                statement.name = b"everstep_%d" % self._count
+                batch.prepare(statement.name, query.sql, statement)
+        batch.execute(query.sql, statement, dumped, transformer.formats)
 
     def _forget_failed(self, batch: _Batch, results: Sequence[PGresult]) -> None:
         """Forget the statements that were not prepared."""

@@ -96,14 +96,18 @@ class Transaction:
             last: Whether these are the last statements of the transaction.
         """
         begin, self._begin = self._begin, None
+        settings = self._driver.settings if begin else None
         if last:
             # Take a pending cancellation before anything is committed.
             await asyncio.sleep(0)
         queries = [_bind(statement, values) for statement, values in asked]
         opens = begin is not None and (begin is not BEGIN or not last)
+        if settings:
+            queries.insert(0, settings)
         if begin and opens:
             self._is_open = True
             queries.insert(0, Query(begin))
+        first = opens + (settings is not None)
         if last and self._is_open:
             queries.append(_COMMIT)
         try:
@@ -111,7 +115,7 @@ class Transaction:
         except psycopg.Error as error:
             raise _dbapi_error(error) from error
         self._is_open = self._is_open and not last
-        return [QueryResult(rows) for rows in found[opens : opens + len(asked)]]
+        return [QueryResult(rows) for rows in found[first : first + len(asked)]]
 
     def call_after_commit(self, then: Callable[[], None]) -> None:
         """Call a function after the commit, and never after a rollback."""
