@@ -7,10 +7,11 @@ read-only except where the chart mounts something.
 import asyncio
 import os
 import shutil
+import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,7 +65,9 @@ class Pod:
 
     async def stop(self) -> int:
         """Stop it within the time that its manifest gives; return its exit code."""
-        self.process.terminate()
+        # The sandbox passes no signals on; it ends with the code of its child.
+        [child] = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)
         async with asyncio.timeout(self.manifest["terminationGracePeriodSeconds"]):
             return await self.process.wait()
 
@@ -77,11 +80,13 @@ async def open_database_port(url: str) -> AsyncGenerator[str]:
     copying = set[asyncio.Task[None]]()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
+        try:
             while data := await reader.read(65_536):
                 writer.write(data)
                 await writer.drain()
-        writer.close()
+        finally:
+            writer.close()
+            await writer.wait_closed()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind, before = await asyncio.open_unix_connection(socket)

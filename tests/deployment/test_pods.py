@@ -26,7 +26,7 @@ API, GATEWAY = "agents.example.com", "watch.example.com"
 def chart_installation(services: Servers, database_url: str, folder: Path) -> Cluster:
     """The chart with an agent, for the servers of the tests."""
     build = secrets.token_hex(4)
-    agent = "---\\nname: greeter\\ndescription: Greets\\n---\\nYou greet."
+    agent = "---\nname: greeter\ndescription: Greets\n---\nYou greet."
     manifests = render(
         f"temporal.address={services.temporal_address}",
         f"temporal.taskQueue={folder.name}",
@@ -74,8 +74,8 @@ async def run_the_installation(cluster: Cluster) -> None:
     )
     worker, api, gateway = started
     try:
-        await cluster.run("prod-everstep-build")
         await asyncio.gather(*(pod.until_ready() for pod in started))
+        await cluster.run("prod-everstep-build")
 
         key = (await cluster.run("prod-everstep-api", ["everstep", "keys", "create", "chart"])).strip()
         url = f"http://{POD_IP}:{api.ports['http']}"
