@@ -36,7 +36,12 @@ STEER = "steer"
 CANCEL = "cancel"
 """The scope that cancels the executions of other users."""
 
+ADMIN = "admin"
+"""The scope for the installation itself, over all tenants."""
+
 OPERATOR_SCOPES = (ALL_SESSIONS, APPROVE, EDIT)
+"""The scopes that read and decide everything in a tenant."""
+OWN_SCOPES = (*OPERATOR_SCOPES, ADMIN)
 """The scopes of the installation's own user: on its machine, and where authentication is off."""
 TEMPORAL = "temporal"
 """The role of services that have a Temporal client only: they send no token."""

@@ -9,7 +9,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from everstep.agent_domain.agents.model_name import ModelName, require_no_address
-from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES
+from everstep.agent_domain.capabilities.rights import OWN_SCOPES
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
 from everstep.agent_domain.storage.keys import KeyStore
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 Authenticate = Callable[[str | None], Awaitable[Caller]]
 """Returns the caller that an `Authorization` header identifies."""
 
-ANONYMOUS = Caller.from_claims("anybody", DEFAULT_TENANT, OPERATOR_SCOPES)
+ANONYMOUS = Caller.from_claims("anybody", DEFAULT_TENANT, OWN_SCOPES)
 """The caller of every request where authentication is off."""
 
 HOW_TO_AUTHENTICATE = "send `Authorization: Bearer` with a token or with a key from `everstep keys create`"

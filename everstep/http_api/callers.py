@@ -50,7 +50,7 @@ class Grant(StrEnum):
     ANSWER = rights.ANSWER
     STEER = rights.STEER
     CANCEL = rights.CANCEL
-    ADMIN = "admin"
+    ADMIN = rights.ADMIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +131,8 @@ class Caller:
 
     @property
     def sees_installation(self) -> bool:
-        """Whether the caller sees the state of the installation, over all tenants.
-
-        An installation with one tenant has the tenant `default`, whose operators also run the
-        installation.
-        """
-        return Grant.ADMIN in self.grants or (self.sees_all and self.tenant_id == DEFAULT_TENANT)
+        """Whether the caller sees the state of the installation, over all tenants."""
+        return Grant.ADMIN in self.grants
 
     @property
     def scope(self) -> Scope:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES
+from everstep.agent_domain.capabilities.rights import OWN_SCOPES
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind, SignInStore
 from everstep.agent_domain.values import escape_unstorable
@@ -56,7 +56,7 @@ async def create_code(store: SignInStore) -> str:
     """Create the code of a link that signs in the user of this machine."""
     code = secrets.token_urlsafe(32)
     expires_at = datetime.now(UTC) + timedelta(minutes=CODE_MINUTES)
-    local = SignIn(DEFAULT_TENANT, LOCAL_USER, expires_at, OPERATOR_SCOPES)
+    local = SignIn(DEFAULT_TENANT, LOCAL_USER, expires_at, OWN_SCOPES)
     await store.add_sign_in(SignInKind.CODE, digest_of(code), local)
     return code
 

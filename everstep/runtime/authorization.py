@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from everstep.agent_domain.capabilities.rights import OPERATOR_SCOPES
+from everstep.agent_domain.capabilities.rights import OWN_SCOPES
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.keys import KeyStore
@@ -38,7 +38,7 @@ def local_token(settings: Settings) -> str | None:
     return sign_token(
         settings.auth_secret,
         LOCAL_USER,
-        scope=" ".join(OPERATOR_SCOPES),
+        scope=" ".join(OWN_SCOPES),
         issuer=settings.auth_issuer,
         audience=settings.auth_audience,
     )

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import httpx2
 from playwright.sync_api import Browser, Page, expect
 
+from everstep.agent_domain.capabilities.rights import OWN_SCOPES
 from everstep.http_api.tokens import sign_token
 from everstep.runtime.local_secret import find_local_secret
 from tests.acceptance.harness import ROOT, environment
@@ -60,7 +61,7 @@ class Installation:
 
     def api(self, user_id: str = "local", *scopes: str) -> httpx2.Client:
         """A client of the HTTP API."""
-        granted = scopes or (("sessions:all", "approve", "approve:edit") if user_id == "local" else ())
+        granted = scopes or (OWN_SCOPES if user_id == "local" else ())
         headers = {"Authorization": f"Bearer {self.token(user_id, *granted)}"}
         return httpx2.Client(base_url=self.addresses["api_url"], headers=headers, timeout=DEADLINE)
 
@@ -207,7 +208,7 @@ class People:
     def signed_in(self, place: str = "", user_id: str = "local", *scopes: str, **how: Any) -> Page:
         """A page of a person who is signed in, at a place of the console."""
         page = self.page(**how)
-        granted = scopes or (("sessions:all", "approve", "approve:edit") if user_id == "local" else ())
+        granted = scopes or (OWN_SCOPES if user_id == "local" else ())
         origin = self.installation.addresses["api_url"]
         sent = {"token": self.installation.token(user_id, *granted)}
         answer = page.request.post(f"{origin}/sign-in", data=sent, headers={"Origin": origin})

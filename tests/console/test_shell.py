@@ -23,6 +23,9 @@ def test_a_link_signs_in_and_a_reload_stays_signed_in(people: People) -> None:
     assert page.url == people.installation.console
     page.reload()
     expect(page.get_by_role("heading", name="Needs you")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("y")
+    expect(page.get_by_role("region", name="Workers")).to_be_visible()
 
     other = people.page()
     other.goto(link)

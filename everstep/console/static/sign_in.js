@@ -61,7 +61,7 @@ export const rights = computed(() => {
   return {
     mayWrite,
     seesAll: scopes.has("sessions:all"),
-    seesInstallation: scopes.has("admin") || (scopes.has("sessions:all") && signIn.value?.tenant_id === "default"),
+    seesInstallation: scopes.has("admin"),
     mayApprove: mayWrite && scopes.has("approve"),
     mayEdit: mayWrite && scopes.has("approve:edit"),
     /** Whether they may steer or cancel an execution of this user. @param {string | null} owner @param {string} scope */

@@ -14,7 +14,7 @@ routes = router("operations")
 async def read_system(api: ApiDep, caller: CallerDep) -> SystemResponse:
     """Read the state of the installation: workers, gateways, queues, repairs and retention.
 
-    It needs the scope `admin`, or `sessions:all` in the tenant `default`.
+    It needs the scope `admin`.
     """
     return await _system(api, caller).read()
 
@@ -23,7 +23,7 @@ async def read_system(api: ApiDep, caller: CallerDep) -> SystemResponse:
 async def read_checks(api: ApiDep, caller: CallerDep) -> ChecksResponse:
     """Run the checks of `everstep doctor` from this process; results are up to 30 seconds old.
 
-    It needs the scope `admin`, or `sessions:all` in the tenant `default`. Whether commands of agents can run
+    It needs the scope `admin`. Whether commands of agents can run
     is not checked: that depends on the machines of the workers.
     """
     return await _system(api, caller).checks()
@@ -31,10 +31,7 @@ async def read_checks(api: ApiDep, caller: CallerDep) -> ChecksResponse:
 
 def _system(api: Api, caller: Caller) -> SystemReader:
     if not caller.sees_installation:
-        raise forbidden(
-            f"The state of the installation needs the scope '{Grant.ADMIN}', "
-            f"or '{Grant.ALL_SESSIONS}' in the tenant 'default'"
-        )
+        raise forbidden(f"The state of the installation needs the scope '{Grant.ADMIN}'")
     if api.system is None:
         raise not_found("state of", "this server")
     return api.system

@@ -1,4 +1,4 @@
-"""Routes about webhooks. They need the scope `admin`, or `sessions:all` in the tenant `default`."""
+"""Routes about webhooks. They need the scope `admin`."""
 
 from typing import Annotated
 from uuid import UUID, uuid4
@@ -110,7 +110,5 @@ async def replay_delivery(
 
 def _webhooks(api: Api, caller: Caller) -> Webhooks:
     if not caller.sees_installation:
-        raise forbidden(
-            f"Webhooks need the scope '{Grant.ADMIN}', or '{Grant.ALL_SESSIONS}' in the tenant 'default'"
-        )
+        raise forbidden(f"Webhooks need the scope '{Grant.ADMIN}'")
     return api.webhooks

@@ -66,7 +66,7 @@ async def test_a_link_signs_in_once(api_setup: ApiSetup, app: FastAPI) -> None:
             "required": True,
             "user_id": "local",
             "tenant_id": "default",
-            "scopes": ["sessions:all", "approve", "approve:edit"],
+            "scopes": ["sessions:all", "approve", "approve:edit", "admin"],
             "expires_at": None,
             "page_key": None,
             "provider": None,
