@@ -4,6 +4,11 @@
   ports of a host, so every local web application receives it. The other, the page key, is in the storage of
   the page, which belongs to one origin, port included. The page sends it in a header. Each is useless without
   the other.
+- The name of the cookie derives from the page key, so that nothing else sets a cookie of this name by chance
+  or guess: neither an earlier session, nor an installation at another port or path of the host. Over https it
+  begins with `__Host-`: then browsers take it neither from other hosts of the domain nor from plain http. A
+  web application at another port still receives the name with the cookie, and can overwrite it, which signs
+  the person out. Nothing about cookies prevents that.
 - The store has one digest of both, so every process of the API knows the session, and signing out ends it
   everywhere.
 - The cookie is `SameSite=Strict`, and a request that changes something also has to name this origin: `Origin`
@@ -43,6 +48,7 @@ TICKET_PREFIX: Final = "est_"
 MAX_USER_AGENT: Final = 300
 
 PAGE_KEY_HEADER: Final = "Everstep-Page-Key"
+HOST_PREFIX: Final = "__Host-"
 
 SIGN_IN_AGAIN = "The session has ended; sign in again"
 
@@ -95,13 +101,13 @@ class BrowserSessions:
         sign_in = replace(self._sign_in(caller, expires_at), user_agent=user_agent or None)
         cookie, page_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         await self.store.add_sign_in(SignInKind.SESSION, _session_digest(cookie, page_key), sign_in)
-        # Without a path: browsers then use that of the request's address, which is right behind a proxy.
+        name, is_https = cookie_name(page_key), _is_https(request)
         response.set_cookie(
-            cookie_name(request),
+            f"{HOST_PREFIX}{name}" if is_https else name,
             cookie,
             expires=sign_in.expires_at,
-            path=None,
-            secure=_is_https(request),
+            path=_path(is_https=is_https),
+            secure=is_https,
             httponly=True,
             samesite="strict",
         )
@@ -120,9 +126,18 @@ class BrowserSessions:
         """End the session of the request's cookie and page key."""
         if digest := digest_of_request(request):
             await self.store.remove_sign_in(SignInKind.SESSION, digest)
-        # Like the cookie that it replaces, without a path.
+        page_key, is_https = request.headers.get(PAGE_KEY_HEADER), _is_https(request)
+        if not page_key:
+            return
+        # Like the cookie that it replaces.
         response.set_cookie(
-            cookie_name(request), max_age=0, expires=0, path=None, httponly=True, samesite="strict"
+            f"{HOST_PREFIX}{cookie_name(page_key)}" if is_https else cookie_name(page_key),
+            max_age=0,
+            expires=0,
+            path=_path(is_https=is_https),
+            secure=is_https,
+            httponly=True,
+            samesite="strict",
         )
 
     async def create_ticket(self, caller: Caller) -> str:
@@ -151,9 +166,13 @@ class BrowserSessions:
 
 def digest_of_request(request: Request) -> str | None:
     """The digest of the session that a request names, or None if it lacks one of the secrets."""
-    cookie = request.cookies.get(cookie_name(request))
     page_key = request.headers.get(PAGE_KEY_HEADER)
-    return _session_digest(cookie, page_key) if cookie and page_key else None
+    if not page_key:
+        return None
+    name = cookie_name(page_key)
+    # A request that only reads does not say whether it came over https, which a proxy ends.
+    cookie = request.cookies.get(f"{HOST_PREFIX}{name}") or request.cookies.get(name)
+    return _session_digest(cookie, page_key) if cookie else None
 
 
 def _session_digest(cookie: str, page_key: str) -> str:
@@ -207,7 +226,11 @@ def _is_https(request: Request) -> bool:
     return request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
 
 
-def cookie_name(request: Request) -> str:
-    """The name of the cookie: with the port, as browsers send cookies to all ports of a host."""
-    _, _, port = request.headers.get("host", "").rpartition(":")
-    return f"everstep-{port}" if port.isdecimal() else "everstep"
+def _path(*, is_https: bool) -> str | None:
+    """The path of the cookie; without one, browsers use that of the request's address, as below a proxy."""
+    return "/" if is_https else None
+
+
+def cookie_name(page_key: str) -> str:
+    """The name of the cookie of the session with this page key."""
+    return f"everstep-{digest_of(f'name {page_key}')[:16]}"

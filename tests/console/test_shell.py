@@ -170,12 +170,16 @@ class _OtherApplication(BaseHTTPRequestHandler):
     """A web application of an agent, at another port of the same host."""
 
     received: ClassVar[list[str]] = []
+    guessed: ClassVar[list[str]] = []
+    """The cookies that it overwrites."""
 
     def do_GET(self) -> None:
         """Keep the cookies of the browser."""
         self.received.append(self.headers["Cookie"] or "")
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
+        for name in self.guessed:
+            self.send_header("Set-Cookie", f"{name}=taken; HttpOnly")
         self.end_headers()
         self.wfile.write(b"<!doctype html><title>Mine</title>")
 
@@ -188,6 +192,7 @@ def test_another_port_of_the_host_cannot_use_the_session(people: People) -> None
     page = people.signed_in("agents")
     expect(page.get_by_role("heading", name="Agents")).to_be_visible()
     api = people.installation.addresses["api_url"]
+    _OtherApplication.guessed = ["everstep", f"everstep-{api.rpartition(':')[2]}"]
     with ThreadingHTTPServer(("127.0.0.1", 0), _OtherApplication) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         page.goto(f"http://127.0.0.1:{server.server_port}/")
