@@ -23,6 +23,9 @@ RESULT_TOOL: Final = "final_result"
 VALIDATION_STAGE: Final = "output_validation"
 """The name under which a result that does not fit is reported, as if it were a tool."""
 
+INVALID_RESULT: Final = "The result does not fit its schema"
+"""What every viewer may read about it; the model also reads what does not fit."""
+
 MAX_PROBLEM: Final = 1000
 """Characters of the description of what does not fit; names from the result in it have any length."""
 
@@ -106,10 +109,9 @@ def result_refusal(call_id: str, problem: str, finish_reason: str | None = None)
     """The report of a result that does not fit, which the model reads."""
     cut_off = "it was cut off; " if finish_reason == FinishReason.LENGTH.value else ""
     text = (
-        f"The result does not fit its schema: {cut_off}{truncate(problem, MAX_PROBLEM)}. "
-        "Give it again, complete and corrected"
+        f"{INVALID_RESULT}: {cut_off}{truncate(problem, MAX_PROBLEM)}. Give it again, complete and corrected"
     )
-    error = StepError.of(InvalidModelOutput(text), VALIDATION_STAGE)
+    error = StepError.of(InvalidModelOutput(text, advice=INVALID_RESULT), VALIDATION_STAGE)
     return ToolExecution(ToolCall(call_id, VALIDATION_STAGE), error=error)
 
 

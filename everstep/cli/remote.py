@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import chain, repeat
+from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -36,7 +37,10 @@ _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOW_TO_CONNECT = (
     "start a local installation with `everstep up`, or name another API (--url, EVERSTEP_API_URL)"
 )
-_WHERE_TO_RUN = "A local installation is found from the folder of its project, or with --data"
+_WHERE_TO_RUN = (
+    "A local installation is found by the current folder, HOME and XDG_STATE_HOME, which programs that start "
+    "others may set differently: name the data folder that `everstep up` prints with --data"
+)
 
 _TRY_AGAIN = "try again; `everstep doctor` checks the installation"
 
@@ -189,7 +193,7 @@ async def open_remote(settings: Settings, url: str | None, token: str | None) ->
     local = data and local_url(data)
     # A local token is sent only to the local API.
     is_local = not url or url.rstrip("/") == local
-    first = _validate_url(url or local)
+    first = _validate_url(url or local, data)
     if is_local and not token:
         secret = settings.auth_secret or (data and find_local_secret(data))
         # The same: a caller with a token of its own needs no module of the API.
@@ -209,9 +213,10 @@ async def open_remote(settings: Settings, url: str | None, token: str | None) ->
         yield Remote(http, find_url, token=token)
 
 
-def _validate_url(url: str | None) -> str:
+def _validate_url(url: str | None, data: Path | None) -> str:
     if not url:
-        raise InvalidInput(f"no API is configured: {_HOW_TO_CONNECT}. {_WHERE_TO_RUN}")
+        looked = f"; {data} has none" if data else ""
+        raise InvalidInput(f"no API is configured: {_HOW_TO_CONNECT}. {_WHERE_TO_RUN}{looked}")
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:

@@ -13,6 +13,7 @@ from everstep.cli.command import command, print_line, warn
 from everstep.cli.json_output import json_option, print_json, print_json_lines
 from everstep.cli.remote import api_options, open_remote
 from everstep.cli.table_output import Column, print_rows
+from everstep.cli.times import Seconds
 from everstep.http_api.schemas.responses import PageResponse
 from everstep.http_api.schemas.schedule_schemas import BackfillResponse, ScheduleDetails, ScheduleResponse
 from everstep.runtime.settings import Settings
@@ -40,10 +41,12 @@ def _timing(function: F) -> F:
         click.option("--overlap", type=choices, help="If the previous run has not ended; default: skip."),
         click.option("--end-at", help="Do not run after this time, such as 2026-12-31T00:00:00Z."),
         click.option("--start-at", help="Do not run before this time."),
-        click.option("--jitter", "jitter_seconds", type=int, help="Delay runs by up to this many seconds."),
+        click.option("--jitter", "jitter_seconds", type=Seconds(), help="Delay runs by up to this time."),
         click.option("--timezone", help="Of the cron expression, such as Europe/Berlin; default: UTC."),
         click.option("--cron", help="At these times, such as '0 9 * * mon-fri'."),
-        click.option("--every", "interval_seconds", type=int, help="At this interval, in seconds."),
+        click.option(
+            "--every", "interval_seconds", type=Seconds(), help="At this interval, such as 5m or 2h."
+        ),
     ):
         function = option(function)
     return function
@@ -141,7 +144,7 @@ async def change(
     """Change a schedule; what is not named stays."""
     given = _given(changes)
     if not given:
-        raise click.UsageError("name what to change, such as --every 3600")
+        raise click.UsageError("name what to change, such as --every 1h")
     async with open_remote(settings, url, token) as remote:
         _print(await remote.patch(ScheduleDetails, f"{PATH}/{schedule_id}", given), as_json=as_json)
 

@@ -38,6 +38,23 @@ class Since(click.ParamType[datetime]):
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
+class Seconds(click.ParamType[int]):
+    """A duration in whole seconds: `90`, `90s`, `5m`, `2h`, `1d`."""
+
+    name = "duration"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the argument."""
+        if isinstance(value, int):
+            return value
+        if found := _AGO.fullmatch(value.strip()):
+            return round(timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds())
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a duration; write seconds, or such as 90s, 5m, 2h or 1d", param, ctx)
+
+
 since_option = click.option(
     "--since",
     type=Since(),

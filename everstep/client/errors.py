@@ -3,6 +3,7 @@
 EverstepError
 +-- Taken
 +-- Refused
+|   +-- SettingRefused
 |   +-- Ended
 |       +-- Gone
 +-- Ending
@@ -25,6 +26,19 @@ class Taken(EverstepError):
 
 class Refused(EverstepError):
     """The execution does not accept the request now; the message says why. Nothing was changed."""
+
+
+class SettingRefused(Refused):
+    """A schedule or a webhook does not accept the request now.
+
+    Args:
+        kind: What does not: `schedule` or `webhook`.
+        text: Why, and what to do.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind = kind
+        super().__init__(text)
 
 
 class Ended(Refused):

@@ -43,9 +43,10 @@ from everstep.agent_domain.storage.schedules import (
     ScheduleRow,
     ScheduleSettings,
     ScheduleStore,
+    TooManySchedules,
 )
 from everstep.client.client import Client
-from everstep.client.errors import Refused
+from everstep.client.errors import SettingRefused
 from everstep.client.message_ids import message_id
 from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE, ScheduledRun
 
@@ -117,13 +118,17 @@ class Schedules:
 
         Raises:
             InvalidInput: The schedule would never run, or a name is unknown.
-            TooManySchedules: The user has as many as are allowed.
+            SettingRefused: The user has as many as are allowed.
         """
         self._check(settings, now)
         row = ScheduleRow(
             schedule_id, scope.tenant_id, user_id, settings, now, now, task_queue=self.client.task_queue
         )
-        return await self._apply_and_view(await self.store.add_schedule(row))
+        try:
+            stored = await self.store.add_schedule(row)
+        except TooManySchedules as error:
+            raise SettingRefused("schedule", str(error)) from None
+        return await self._apply_and_view(stored)
 
     async def get(self, scope: Scope, schedule_id: UUID) -> ScheduleView:
         """Return a schedule with its runs.
@@ -145,7 +150,7 @@ class Schedules:
         Raises:
             NotFound: There is none.
             InvalidInput: It would never run, or a name is unknown.
-            Refused: It was changed by another process at the same moment.
+            SettingRefused: It was changed by another process at the same moment.
         """
         row = await self._require(scope, schedule_id)
         settings = changed_settings(row.settings, changes)
@@ -154,7 +159,9 @@ class Schedules:
         self._check(settings, now)
         stored = await self.store.change_schedule(row, settings)
         if stored is None:
-            raise Refused("The schedule was changed at the same moment; read it and try again")
+            raise SettingRefused(
+                "schedule", "The schedule was changed at the same moment; read it and try again"
+            )
         return await self._apply_and_view(stored)
 
     async def delete(self, scope: Scope, schedule_id: UUID) -> None:
@@ -178,7 +185,7 @@ class Schedules:
 
         Raises:
             NotFound: There is none.
-            Refused: It has not started yet.
+            SettingRefused: It has not started yet.
         """
         row = await self._require(scope, schedule_id)
         from temporalio.api.enums.v1 import ScheduleOverlapPolicy as OverlapPolicy  # noqa: PLC0415 -- see below
@@ -209,7 +216,7 @@ class Schedules:
         Raises:
             NotFound: There is none.
             InvalidInput: The period is empty, in the future or has too many times.
-            Refused: It has not started yet.
+            SettingRefused: It has not started yet.
         """
         if not begin < end <= datetime.now(UTC):
             raise InvalidInput("a backfill needs a period that begins before it ends, in the past")
@@ -314,7 +321,9 @@ class Schedules:
 
     def _handle_of(self, row: ScheduleRow) -> ScheduleHandle:
         if not row.applied_revision:
-            raise Refused("The schedule has not started yet, as Temporal was away; try again in a moment")
+            raise SettingRefused(
+                "schedule", "The schedule has not started yet, as Temporal was away; try again in a moment"
+            )
         return self._handle(row)
 
     def _schedule(self, row: ScheduleRow) -> Schedule:

@@ -26,7 +26,7 @@ from everstep.agent_domain.storage.webhooks import (
     WebhookStore,
     WebhookTaken,
 )
-from everstep.client.errors import Refused
+from everstep.client.errors import SettingRefused
 
 SECRET_BYTES: Final = 32
 
@@ -83,7 +83,7 @@ class Webhooks:
 
         Raises:
             InvalidInput: Nothing may be sent to the URL.
-            Refused: There is one with this URL, or there are too many.
+            SettingRefused: There is one with this URL, or there are too many.
         """
         await self.sender.check_url(settings.url)
         secret = new_secret()
@@ -91,7 +91,7 @@ class Webhooks:
         try:
             return await self.store.add_webhook(row), secret
         except (WebhookTaken, TooManyWebhooks) as error:
-            raise Refused(str(error)) from None
+            raise SettingRefused("webhook", str(error)) from None
 
     async def get(self, tenant_id: str, webhook_id: UUID) -> WebhookRow:
         """Return a webhook.
@@ -114,7 +114,7 @@ class Webhooks:
         Raises:
             NotFound: There is none.
             InvalidInput: Nothing may be sent to the URL.
-            Refused: There is another one with this URL.
+            SettingRefused: There is another one with this URL.
         """
         row = await self.get(tenant_id, webhook_id)
         settings = replace(row.settings, **changes)
@@ -123,7 +123,7 @@ class Webhooks:
         try:
             changed = await self.store.change_webhook(tenant_id, webhook_id, settings)
         except WebhookTaken as error:
-            raise Refused(str(error)) from None
+            raise SettingRefused("webhook", str(error)) from None
         if changed is None:
             raise NotFound("webhook", webhook_id)
         return changed
@@ -133,12 +133,14 @@ class Webhooks:
 
         Raises:
             NotFound: There is no such webhook.
-            Refused: It was rotated by another process at the same moment.
+            SettingRefused: It was rotated by another process at the same moment.
         """
         row, secret = await self.get(tenant_id, webhook_id), new_secret()
         changed = await self.store.rotate_secret(row, self.box.seal(secret))
         if changed is None:
-            raise Refused("The secret was changed at the same moment; try again if you still want to")
+            raise SettingRefused(
+                "webhook", "The secret was changed at the same moment; try again if you still want to"
+            )
         return changed, secret
 
     async def delete(self, tenant_id: str, webhook_id: UUID) -> None:
@@ -155,7 +157,7 @@ class Webhooks:
 
         Raises:
             NotFound: There is no such webhook.
-            Refused: It is disabled.
+            SettingRefused: It is disabled.
         """
         return await self.store.queue_ping(await self._get_active(tenant_id, webhook_id), delivery_id)
 
@@ -181,7 +183,7 @@ class Webhooks:
 
         Raises:
             NotFound: There is no such webhook, or no such delivery.
-            Refused: The webhook is disabled.
+            SettingRefused: The webhook is disabled.
         """
         await self._get_active(tenant_id, webhook_id)
         queued = await self.store.replay_delivery(tenant_id, webhook_id, delivery_id)
@@ -192,5 +194,5 @@ class Webhooks:
     async def _get_active(self, tenant_id: str, webhook_id: UUID) -> WebhookRow:
         row = await self.get(tenant_id, webhook_id)
         if not row.settings.is_enabled:
-            raise Refused("The webhook is disabled; enable it first")
+            raise SettingRefused("webhook", "The webhook is disabled; enable it first")
         return row

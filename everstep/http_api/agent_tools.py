@@ -13,6 +13,7 @@ from uuid import uuid4
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestKind, RequestRow, RequestState
 from everstep.agent_domain.storage.sessions import Route
@@ -216,8 +217,17 @@ class AgentTools:
         requests = () if row.status.is_terminal else await self._open_requests(execution)
         because = await execution.sentence(row, in_full=caller.sees_all) if has_conversation else None
         return AgentRun.from_row(
-            row, requests, because, in_full=caller.sees_all, has_conversation=has_conversation
+            row,
+            requests,
+            because,
+            in_full=caller.sees_all,
+            has_conversation=has_conversation,
+            is_cancelling=not row.status.is_terminal and await self._is_cancelling(row.ref),
         )
+
+    async def _is_cancelling(self, ref: ExecutionRef) -> bool:
+        sent = await self.api.sessions.client.store.sent_commands(ref)
+        return any(command.kind is CommandKind.CANCEL for command in sent)
 
     def _require_write(self) -> None:
         if not self.caller.may_write:

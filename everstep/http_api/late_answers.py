@@ -10,7 +10,7 @@ from everstep.http_api.openai_errors import NO_RETRY, render_error
 from everstep.http_api.problems import Refusal
 from everstep.http_api.run_streams import RECONNECT
 from everstep.http_api.wire_routes import render_refusal
-from everstep.wires.chat_chunks import CANCELLED
+from everstep.wires.chat_chunks import CANCELLED, INVALID
 
 
 class AnswerProjection(Protocol):
@@ -75,5 +75,5 @@ def require_complete(projection: AnswerProjection, *, is_repeatable: bool) -> No
 
 def _failure(message: str, code: str, *, is_repeatable: bool) -> Refusal:
     headers = {} if is_repeatable and code == RECONNECT else NO_RETRY
-    status = {RECONNECT: 503, CANCELLED: 409, "unauthorized": 401}.get(code, 500)
+    status = {RECONNECT: 503, CANCELLED: 409, INVALID: 422, "unauthorized": 401}.get(code, 500)
     return Refusal(status, code, "There is no answer", message, headers=headers)

@@ -5,6 +5,7 @@ from http import HTTPStatus
 from starlette.responses import JSONResponse
 
 from everstep.http_api.problems import Refusal
+from everstep.wires.chat_chunks import INVALID
 
 SHOULD_RETRY = "x-should-retry"
 """The header by which the SDKs know whether to repeat a request on their own."""
@@ -20,7 +21,8 @@ _CODES = {"unauthorized": "invalid_api_key", "unusable": None}
 
 def render_error(refusal: Refusal) -> JSONResponse:
     """A refusal as an error. What OpenAI's API answers with 400 is 422 elsewhere in this one."""
-    status = 400 if refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY else refusal.status
+    is_bad_input = refusal.status == HTTPStatus.UNPROCESSABLE_ENTITY and refusal.slug != INVALID
+    status = 400 if is_bad_input else refusal.status
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     place = next((fault["at"] for fault in refusal.errors), "body")
     param = None if place == "body" else place.removeprefix("body.")

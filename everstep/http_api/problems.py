@@ -37,7 +37,7 @@ from everstep.agent_domain.storage.sessions import (
 )
 from everstep.agent_domain.values import escape_unstorable, truncate
 from everstep.client.context_validation import ContextPolicySlow
-from everstep.client.errors import Ending, Refused
+from everstep.client.errors import Ending, Refused, SettingRefused
 from everstep.client.outages import ErrorMeaning, meaning_of
 
 logger = logging.getLogger(__name__)
@@ -247,10 +247,16 @@ def _conflict(error: Exception) -> Refusal | None:
             slug, what_to_do = _CONFLICTS[str(error)]
             return Refusal(409, slug, str(error), what_to_do)
         case Refused() | ExecutionEnded() | QuestionClosed():
-            detail = f"{error}; read the execution to see its status"
-            return Refusal(409, "not-now", "The execution does not accept this now", detail)
+            return _not_now(error)
         case _:
             return None
+
+
+def _not_now(error: Exception) -> Refusal:
+    if isinstance(error, SettingRefused):
+        return Refusal(409, "not-now", f"The {error.kind} does not accept this now", str(error))
+    detail = f"{error}; read the execution to see its status"
+    return Refusal(409, "not-now", "The execution does not accept this now", detail)
 
 
 def _outage(error: Exception) -> Refusal | None:

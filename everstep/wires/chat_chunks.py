@@ -7,6 +7,7 @@ an attempt is given up and the next one writes something else, the stream ends w
 
 from typing import Any
 
+from everstep.agent_domain.agents.structured_result import INVALID_RESULT
 from everstep.agent_domain.values import json_text, thaw
 from everstep.wires.projections import Projection, WireEvent
 from everstep.wires.response_items import chat_usage, request_kind, request_summary, request_text
@@ -30,6 +31,8 @@ SUPERSEDED = "text_superseded"
 """The code of a stream whose text was given up."""
 FAILED = "execution_failed"
 CANCELLED = "execution_cancelled"
+INVALID = "invalid_result"
+"""The code of an execution that failed, as its model gave no result of the requested form."""
 
 HOW_TO_APPROVE = "Answer `approve`, `deny`, or `deny: ` and a reason."
 
@@ -210,6 +213,8 @@ class ChatChunks(Projection):
         if event.status in {"failed", "cancelled"}:
             self.is_complete = True
             message = event.error or event.because or f"the execution has {event.status}"
+            if message.startswith(INVALID_RESULT):
+                return self.fail(f"{message}; send the request again, or with a simpler schema", INVALID)
             return self.fail(message, FAILED if event.status == "failed" else CANCELLED)
         answer = None if self.text else event.response
         if self._is_structured:

@@ -18,6 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
 from everstep.runtime.serving import serve_app
+from tests.acceptance.harness import environment
 from tests.everstep.http_api.house import ApiCaller
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "09_mcp_host"
@@ -135,6 +136,19 @@ async def test_refusals_and_malformed_lines_are_errors_on_stdout_and_nothing_els
     assert [reply["jsonrpc"] for reply in replies] == ["2.0"] * len(replies)
     (refused,) = (reply for reply in replies if reply["id"] == 7)
     assert "token" in refused["error"]["message"]
+
+
+async def test_without_an_installation_it_says_where_it_has_looked(programs: Path, tmp_path: Path) -> None:
+    """17.6.7"""
+    own = environment(HOME=str(tmp_path))
+    own.pop("EVERSTEP_API_URL", None)
+    process = await asyncio.create_subprocess_exec(
+        str(programs / "everstep"), "mcp", cwd=tmp_path, env=own, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+    async with asyncio.timeout(60):
+        output, errors = await process.communicate(b"")
+    assert (process.returncode, output) == (1, b"")
+    assert f"--data; {tmp_path}/.local/state/everstep/" in errors.decode()
 
 
 async def test_an_interrupt_ends_it(programs: Path, url: str, ann: ApiCaller) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -14,6 +14,11 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 
+from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.storage.commands import CommandKind
+from everstep.http_api.agent_tools import AgentTools
+from everstep.http_api.callers import Caller
+from everstep.http_api.schemas.agent_tool_schemas import StatusArguments
 from tests.everstep.http_api.house import ApiCaller, MakeCaller
 
 pytestmark = pytest.mark.usefixtures("work")
@@ -174,8 +179,22 @@ async def test_a_run_is_cancelled(connect: Connect, ann: ApiCaller) -> None:
         named = {"execution_id": run["execution_id"]}
         await call(client, "result", **named)
         for _ in range(2):
-            await call(client, "answer", **named, cancel=True)
+            answered = await call(client, "answer", **named, cancel=True)
+            # The end may be stored already.
+            assert answered["is_over"] or answered["next"].startswith("It is being cancelled")
         assert (await call(client, "result", **named))["status"] == "cancelled"
+
+
+async def test_a_cancel_that_no_worker_has_received_is_under_way(ann: ApiCaller) -> None:
+    """17.6.3"""
+    setup = ann.api_setup
+    started = await ann.post("/agent/executions", {"content": "ask", "agent": "clerk"})
+    await ann.wait_for_status(started["id"], "paused")
+    ref = ExecutionRef(UUID(started["id"]), setup.tenant)
+    await setup.sessions.client.store.command(ref, "cancel/k", CommandKind.CANCEL, None)
+    caller = Caller("ann", setup.tenant)
+    run = await AgentTools(setup.api, caller).status(StatusArguments(execution_id=ref.execution_id))
+    assert (run.status, run.next.split(",")[0]) == ("paused", "It is being cancelled")
 
 
 async def test_requests_of_subagents_are_answered(connect: Connect, ann: ApiCaller) -> None:

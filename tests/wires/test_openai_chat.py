@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from openai import APIError, AsyncOpenAI, BadRequestError, InternalServerError
+from openai import APIError, AsyncOpenAI, BadRequestError, InternalServerError, UnprocessableEntityError
 
 from everstep.agent_domain.values import EMPTY
 from everstep.wires.chat_chunks import SUPERSEDED, ChatChunks
@@ -152,6 +152,18 @@ async def test_a_failed_execution_is_an_error(openai: AsyncOpenAI, ann: ApiCalle
     with pytest.raises(APIError) as failed:
         _ = [chunk async for chunk in stream]
     assert failed.value.code == "execution_failed"
+
+
+async def test_a_result_that_does_not_fit_says_so(openai: AsyncOpenAI, ann: ApiCaller) -> None:
+    """17.5.12: without the reference of an operator's log, and the SDK does not run it again."""
+    client = openai.with_options(max_retries=2)
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    given: Any = {"type": "json_schema", "json_schema": {"name": "trip", "schema": schema}}
+    with pytest.raises(UnprocessableEntityError, match="does not fit its schema; send the") as raised:
+        await say(client, [], "hello", response_format=given)
+    assert raised.value.code == "invalid_result"
+    (execution,) = (await ann.get("/agent/executions"))["items"]
+    assert execution["error_message"] == "The result does not fit its schema"
 
 
 async def test_a_repeated_request_runs_once(openai: AsyncOpenAI, ann: ApiCaller) -> None:

@@ -211,8 +211,9 @@ async def test_a_response_is_cancelled_and_deleted(openai: AsyncOpenAI, api_setu
     follow = await openai.responses.create(model="clerk", previous_response_id=asked.id, background=True)
     for _ in range(2):
         assert (await openai.responses.cancel(follow.id)).status == "cancelled"
-    with pytest.raises(ConflictError, match="has ended"):
+    with pytest.raises(ConflictError, match=f"has ended and cannot .* GET /v1/responses/{failed.id}") as late:
         await openai.responses.cancel(failed.id)
+    assert late.value.code == "response_ended"
     await openai.responses.delete(asked.id)
     with pytest.raises(NotFoundError, match="no response"):
         await openai.responses.retrieve(asked.id)

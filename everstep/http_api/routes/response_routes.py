@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from everstep.agent_domain.capabilities.rights import CANCEL, command_decider
 from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.client.errors import Ended
 from everstep.client.execution import now
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.callers import Caller
@@ -125,7 +126,11 @@ async def cancel_response(
     sent_by = command_decider(caller.actor, CANCEL, row.user_id, now())
     key = str(RequestKey(caller, given_key or f"cancel/{response_id}").id("cancel"))
     is_pending = row.status is ExecutionStatus.PENDING
-    await api.sessions_for(caller).cancel(row.ref, key, is_pending=is_pending, sent_by=sent_by)
+    try:
+        await api.sessions_for(caller).cancel(row.ref, key, is_pending=is_pending, sent_by=sent_by)
+    except Ended:
+        detail = f"The response has ended and cannot be cancelled; GET /v1/responses/{response_id} returns it"
+        raise Refusal(409, "response-ended", "The response has ended", detail) from None
     with suppress(TimeoutError):
         # A worker stores the end.
         async with asyncio.timeout(CANCEL_SECONDS):

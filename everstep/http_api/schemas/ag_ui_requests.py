@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.http_api.schemas.request_bodies import ModelText
-from everstep.http_api.schemas.text import Json, Text
+from everstep.http_api.schemas.text import Json, RequestModel, Text
 from everstep.wires.event_bodies import json_map
 
 MAX_MESSAGES = 10_000
@@ -35,10 +35,8 @@ class ResumeEntry(AgUiModel):
     payload: Json = None
 
 
-class EverstepProps(AgUiModel):
+class EverstepProps(RequestModel):
     """Our own options of a run, in `forwardedProps.everstep`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     on_busy: OnBusy = Field(
         default=OnBusy.ENQUEUE, description="What to do if the thread has a running execution."

@@ -145,7 +145,9 @@ class AgentRun(ResponseModel):
     execution_id: Id
     session_id: Id | None = Field(default=None, description="The conversation; pass it to `start` to go on.")
     agent: str
-    status: ExecutionStatus
+    status: ExecutionStatus = Field(
+        description="How the run is. `paused`: it waits for people, itself or in a subagent."
+    )
     is_over: bool = Field(description="Whether the run has ended, in any way.")
     next: str = Field(description="What to do now.")
     because: str | None = Field(default=None, description="Why it ended, or what it waits for.")
@@ -169,6 +171,7 @@ class AgentRun(ResponseModel):
         *,
         in_full: bool,
         has_conversation: bool,
+        is_cancelling: bool = False,
     ) -> Self:
         """Describe an execution.
 
@@ -178,7 +181,10 @@ class AgentRun(ResponseModel):
             because: Why it ended, or what it waits for.
             in_full: Whether to include the texts of errors.
             has_conversation: Whether the caller may read the conversation.
+            is_cancelling: Whether a cancel is under way.
         """
+        # A subagent may wait while the execution itself runs.
+        waits = bool(requests) and not row.status.is_terminal
         shown = ExecutionResponse.of(row, in_full=in_full)
         output: Mapping[str, Any] = (shown.output if has_conversation else None) or EMPTY
         response = output.get("response")
@@ -187,9 +193,9 @@ class AgentRun(ResponseModel):
             execution_id=shown.id,
             session_id=shown.session_id,
             agent=row.agent,
-            status=row.status,
+            status=ExecutionStatus.PAUSED if waits else row.status,
             is_over=row.status.is_terminal,
-            next=_next(row.status, requests),
+            next=_next(row.status, requests, is_cancelling=is_cancelling),
             because=because,
             steps=row.step_count,
             requests=requests,
@@ -206,9 +212,13 @@ class AgentRun(ResponseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _next(status: ExecutionStatus, requests: Sequence[AgentRunRequest]) -> str:
+def _next(
+    status: ExecutionStatus, requests: Sequence[AgentRunRequest], *, is_cancelling: bool = False
+) -> str:
     if status.is_terminal:
         return f"The run is over ({status})."
+    if is_cancelling:
+        return "It is being cancelled, which takes a moment. Call `result` until `is_over` is true."
     if any(request.may_answer for request in requests):
         return "It waits for people: ask your user, and pass the reply to `answer`; then call `result`."
     if requests:

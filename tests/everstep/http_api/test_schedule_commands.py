@@ -38,7 +38,7 @@ async def test_schedules_are_added_changed_and_removed(run: Run) -> None:
     assert added.startswith(f"{name}  active  0 9 * * mon Europe/Berlin  clerk: hi\n  next   ")
     assert name in (await run("list")).stdout
 
-    changed = json.loads((await run("change", name, "--every", "7200", "--json")).stdout)
+    changed = json.loads((await run("change", name, "--every", "2h", "--json")).stdout)
     assert (changed["interval_seconds"], changed["cron"]) == (7200, None)
     assert "paused  every 7200 s" in (await run("pause", name)).stdout
     assert "active" in (await run("resume", name)).stdout
@@ -62,3 +62,5 @@ async def test_the_command_says_in_one_sentence_what_is_wrong(run: Run) -> None:
         refused = await run("add", "clerk", "hi", *arguments)
         assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
         assert words in refused.stderr
+    unread = await run("add", "clerk", "hi", "--every", "5 min")
+    assert (unread.exit_code, "write seconds, or such as 90s, 5m" in unread.stderr) == (2, True)

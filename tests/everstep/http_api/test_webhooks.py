@@ -285,7 +285,9 @@ async def test_a_webhook_is_changed_and_deleted(sign_in: MakeCaller) -> None:
     created = await boss.post(PATH, {"url": "http://127.0.0.1:9/", "events": ["input.requested"] * 2})
     path = f"{PATH}/{created['id']}"
     assert created["events"] == ["input.requested"]
-    assert_problem(await boss.send_post(PATH, {"url": "http://127.0.0.1:9/"}), 409, "exists already")
+    again = assert_problem(await boss.send_post(PATH, {"url": "http://127.0.0.1:9/"}), 409, "exists already")
+    assert again["title"] == "The webhook does not accept this now"
+    assert "execution" not in again["detail"]
     changed = (await boss.http.patch(path, json={"events": ["execution.failed"], "enabled": False})).json()
     assert (changed["events"], changed["enabled"], changed["url"]) == (
         ["execution.failed"],
