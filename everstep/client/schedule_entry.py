@@ -6,10 +6,11 @@ from temporalio import activity
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.capabilities.rights import Decider
-from everstep.agent_domain.errors import EverstepError, InvalidInput, NotFound, StoreUnavailable
+from everstep.agent_domain.errors import EverstepError, NotFound, StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.loop.step_facts import CallNeed
+from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.schedules import Overlap, ScheduleRow
 from everstep.agent_domain.storage.sessions import ExecutionFilter
 from everstep.agent_domain.values import frozen_map, parse_uuid
@@ -59,25 +60,21 @@ class ScheduleEntry:
 
     @activity.defn(name=HAS_ENDED)
     async def has_ended(self, ref: ExecutionRef) -> bool:
-        """Return whether an execution has ended, or was deleted."""
+        """Return whether the execution of this run has ended, or was deleted.
+
+        A run has nothing to wait for in an execution that is not its own.
+        """
         row = await self.sessions.client.store.execution(ref)
-        return row is None or row.status.is_terminal
+        return row is None or row.status.is_terminal or not _is_of_this_run(row)
 
     @activity.defn(name=CANCEL)
     async def cancel(self, ref: ExecutionRef) -> None:
         """Cancel an execution, as the next run of its schedule begins or an operator cancelled the run.
 
-        Any client of the namespace can start a run with an execution of its choice, so only the execution
-        that derives from the run is cancelled.
+        Only the execution of this run is cancelled.
         """
-        run = activity.info().workflow_id or ""
-        try:
-            schedule_id = parse_uuid(run.removeprefix(ID_PREFIX)[:36], "the schedule")
-        except InvalidInput:
-            row = None
-        else:
-            row = await self.schedules.store.schedule_to_run(schedule_id)
-        if row is None or (row.tenant_id, run_execution_id(row, run)) != (ref.tenant_id, ref.execution_id):
+        row = await self.sessions.client.store.execution(ref)
+        if row is None or not _is_of_this_run(row):
             activity.logger.warning(
                 "the execution %s is not cancelled: it is not of this run", ref.execution_id
             )
@@ -124,3 +121,10 @@ class ScheduleEntry:
     def _sessions_of(self, tenant_id: str) -> Sessions:
         client = replace(self.sessions.client, tenant_id=tenant_id)
         return replace(self.sessions, client=client)
+
+
+def _is_of_this_run(row: ExecutionRow) -> bool:
+    """Whether this run started the execution. Any client of the namespace can start runs."""
+    run = activity.info().workflow_id or ""
+    started = run_execution_id(row.ref.tenant_id, row.user_id or "", run)
+    return run.startswith(ID_PREFIX) and started == row.ref.execution_id

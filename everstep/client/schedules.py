@@ -74,9 +74,15 @@ def schedule_name(schedule_id: UUID) -> str:
     return f"{ID_PREFIX}{schedule_id}"
 
 
-def run_execution_id(row: ScheduleRow, workflow_id: str) -> UUID:
-    """Return the id of the execution that the run with this workflow id starts."""
-    return message_id(row.tenant_id, row.user_id, workflow_id, "execution")
+def run_execution_id(tenant_id: str, user_id: str, workflow_id: str) -> UUID:
+    """Return the id of the execution that a run of a schedule starts.
+
+    Args:
+        tenant_id: The tenant.
+        user_id: The user of the schedule.
+        workflow_id: The id of the run's workflow.
+    """
+    return message_id(tenant_id, user_id, workflow_id, "execution")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +390,11 @@ def _runs_of(
 ) -> tuple[tuple[datetime, ...], tuple[RecentRun, ...]]:
     actions = [(each, each.action) for each in reversed(description.info.recent_actions)]
     recent = tuple(
-        RecentRun(each.scheduled_at, each.started_at, run_execution_id(row, action.workflow_id))
+        RecentRun(
+            each.scheduled_at,
+            each.started_at,
+            run_execution_id(row.tenant_id, row.user_id, action.workflow_id),
+        )
         for each, action in actions
         if isinstance(action, ScheduleActionExecutionStartWorkflow)
     )

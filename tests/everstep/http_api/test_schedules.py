@@ -1,16 +1,20 @@
 """Schedules over HTTP, on a Temporal server and PostgreSQL."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import ActivityEnvironment
 
-from everstep.agent_domain.ids import Scope
-from everstep.client.schedules import Schedules, schedule_name
+from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.client.schedule_entry import ScheduleEntry
+from everstep.client.schedules import ID_PREFIX, Schedules, schedule_name
 from everstep.store.schedules import PostgresSchedules
+from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE, ScheduledRun
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, assert_problem
 from tests.workflows.harness import eventually
 
@@ -252,6 +256,38 @@ async def test_an_invalid_schedule_is_refused(ann: ApiCaller, name: str) -> None
     changes, words = INVALID[name]
     assert_problem(await ann.send_post(PATH, {**HOURLY, **changes}), 422, words)
     assert (await ann.get(PATH))["items"] == []
+
+
+async def test_a_stray_run_learns_nothing_about_another_execution_and_does_not_cancel_it(
+    ann: ApiCaller, api_setup: ApiSetup, work: None
+) -> None:
+    """1.3.4"""
+    asking = await ann.post("/agent/executions", {"agent": "clerk", "content": "ask"})
+    await ann.wait_for_status(asking["id"], "paused")
+    ref = ExecutionRef(UUID(asking["id"]), api_setup.tenant)
+    client = api_setup.sessions.client
+    stray = ScheduledRun(uuid4(), ref)
+    name = f"{ID_PREFIX}{stray.schedule_id}-2026-01-16T10:05:00Z"
+    run = await client.temporal.start_workflow(
+        SCHEDULED_MESSAGE, stray, id=name, task_queue=client.task_queue, result_type=str
+    )
+    # A run of this execution would wait for its end.
+    assert await run.result() == asking["id"]
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, workflow_id=name)
+    schedules = Schedules(client, PostgresSchedules(api_setup.keys.engine))
+    await environment.run(ScheduleEntry(api_setup.sessions, schedules).cancel, ref)
+    assert not await client.store.sent_commands(ref)
+    assert (await ann.get(f"/agent/executions/{asking['id']}"))["status"] == "paused"
+
+
+async def test_a_user_has_a_limited_number_of_schedules(
+    ann: ApiCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18.7.8"""
+    monkeypatch.setattr("everstep.store.schedules.MAX_SCHEDULES", 0)
+    refused = assert_problem(await ann.send_post(PATH, HOURLY), 409, "delete one first")
+    assert refused["title"] == "The schedule does not accept this now"
 
 
 async def test_a_schedule_is_for_the_users_own_sessions(sign_in: MakeCaller) -> None:
