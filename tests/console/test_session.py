@@ -57,12 +57,22 @@ def test_a_person_writes_reads_and_inspects(people: People) -> None:
     expect(inspector).to_contain_text("total tokens")
     for name, words in (
         ("State", "tool_calls"),
-        ("Messages", "assistant"),
+        ("Messages", "Choose a step to see the whole prompt"),
         ("Tools", "refund"),
         ("Events", "agent.step.started"),
     ):
         inspector.get_by_role("tab", name=name).click()
         expect(inspector).to_contain_text(words)
+    second = thread(page).get_by_role("article", name="step").nth(1)
+    second.hover()
+    second.get_by_role("button", name="Inspect").click()
+    inspector.get_by_role("tab", name="Messages").click()
+    expect(inspector).to_contain_text("What the model read in step 2: 3 messages")
+    inspector.get_by_text("calls export").click()
+    expect(inspector.locator(".sent").nth(1)).to_contain_text("a.csv")
+    inspector.get_by_role("tab", name="Tools").click()
+    inspector.get_by_text("refund", exact=True).click()
+    expect(inspector).to_contain_text("Pay money back")
     assert axe_findings(page) == []
 
     page.keyboard.press("i")

@@ -1,4 +1,4 @@
-"""Routes about what executions recorded: their comparison, their export, and their ledgers."""
+"""Routes about what executions recorded: prompts, their comparison, their export, and their ledgers."""
 
 from typing import Annotated
 from uuid import UUID
@@ -9,6 +9,7 @@ from everstep.agent_domain.storage.ledger import canonical_json
 from everstep.client.compared_executions import compare_executions
 from everstep.client.exported_runs import ExportForm, export_run
 from everstep.client.ledgers import EARLIEST, LATEST, read_ledger
+from everstep.client.prompts import read_prompt
 from everstep.client.run_exports import Shape
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.callers import Grant
@@ -17,6 +18,7 @@ from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution,
 from everstep.http_api.schemas.comparison_responses import ComparisonResponse
 from everstep.http_api.schemas.export_responses import ExportResponse
 from everstep.http_api.schemas.ledger_responses import LedgerResponse
+from everstep.http_api.schemas.prompt_responses import PromptResponse
 from everstep.http_api.schemas.text import Instant, Limit
 
 routes = router("records")
@@ -31,6 +33,27 @@ class NdjsonResponse(Response):
 
 
 OtherId = Annotated[UUID, Path(description="The id of the other execution.")]
+
+
+@routes.get("/agent/executions/{execution_id}/steps/{number}/prompt")
+async def read_step_prompt(
+    execution_id: ExecutionId,
+    number: Annotated[int, Path(ge=1, le=2**31 - 1, description="The number of the step.")],
+    api: ApiDep,
+    caller: CallerDep,
+    before: Annotated[
+        int | None,
+        Query(ge=0, le=2**31 - 1, description="Only messages before this index: `first` of a page."),
+    ] = None,
+    limit: Limit = 50,
+) -> PromptResponse:
+    """Read what the model read in a step: its messages, the last ones first page by page, and its tools.
+
+    It is built again from what is stored. Instructions are included with the scope `sessions:all`.
+    """
+    row, _ = await load_execution(api, caller, execution_id)
+    prompt = await read_prompt(api.client_for(caller), row.ref, number)
+    return PromptResponse.of(number, prompt, before=before, limit=limit, in_full=caller.sees_all)
 
 
 @routes.get("/agent/executions/{execution_id}/diff/{other_id}", response_model_exclude_unset=True)

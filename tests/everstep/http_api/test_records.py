@@ -219,3 +219,26 @@ async def test_an_execution_of_an_older_release_has_a_ledger_that_is_not_sealed(
     ]
     assert (report.is_sealed, report.is_whole, report.entries) == (False, True, 0)
     del work
+
+
+async def test_the_prompt_of_a_step_is_read_page_by_page(sign_in: MakeCaller, work: None) -> None:
+    """16.4.11: the instructions with `sessions:all` only, and nothing of others."""
+    ann, ben, boss = await sign_in("ann"), await sign_in("ben"), await sign_in("boss", "sessions:all")
+    run = await ann.post("/agent/executions", {"agent": "clerk", "content": "ask"})
+    await ann.wait_for_status(run["id"], "paused")
+    await ann.post(f"/agent/executions/{run['id']}/input", {"text": "Friday"})
+    await ann.wait_for_status(run["id"], "completed")
+    path = f"/agent/executions/{run['id']}/steps/2/prompt"
+
+    prompt = await ann.get(path)
+    assert [message["role"] for message in prompt["messages"]] == ["user", "assistant", "tool"]
+    assert (prompt["total"], prompt["first"], prompt["is_current"]) == (3, 0, True)
+    assert "refund" in [tool["name"] for tool in prompt["tools"]]
+    assert prompt["instructions"] is None
+    assert isinstance((await boss.get(path))["instructions"], list)
+    last = await ann.get(path, limit=1)
+    assert (last["messages"], last["first"]) == (prompt["messages"][2:], 2)
+    earlier = await ann.get(path, limit=5, before=2)
+    assert (earlier["messages"], earlier["first"]) == (prompt["messages"][:2], 0)
+    assert_problem(await ann.http.get(path.replace("/2/", "/3/")), 404, "There is no step 3")
+    assert_problem(await ben.http.get(path), 404)

@@ -6,6 +6,7 @@ import { html, useState } from "../lib.js";
 import { useLoad } from "../load.js";
 import { Badge } from "./badge.js";
 import { Failure, Loading } from "./page.js";
+import { PromptMessages, PromptTools, SentMessage } from "./prompt_tabs.js";
 import { Value } from "./values.js";
 import { summary } from "../rows.js";
 import { href } from "../router.js";
@@ -112,37 +113,31 @@ function Amounts({ usage, cost, tree }) {
 
 /** @param {Props} props */
 function Messages({ execution, step, version }) {
-  const limit = step ? Math.min(200, step) : 200;
-  const { data, error, reload } = useLoad((signal) => get(`agent/executions/${execution}/steps`, { limit }, signal), [execution, step], { fresh: version });
+  return step ? html`<${PromptMessages} execution=${execution} step=${step} />` : html`<${AddedMessages} execution=${execution} version=${version} />`;
+}
+
+/** @param {Props} props */
+function AddedMessages({ execution, version }) {
+  const { data, error, reload } = useLoad((signal) => get(`agent/executions/${execution}/steps`, { limit: 200 }, signal), [execution], { fresh: version });
   if (error) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} />`;
-  const steps = data.items.filter((/** @type {any} */ each) => !step || each.number <= step);
   return html`<div class="stack">
-    <p class="note">What the steps added to the conversation${step ? `, up to step ${step}` : ""}.</p>
-    ${steps.map(
+    <p class="note">What each step added to the conversation. Choose a step to see the whole prompt that the model read.</p>
+    ${data.items.map(
       (/** @type {any} */ each) => html`<section key=${each.number}>
         <h3>Step ${each.number}</h3>
-        ${each.messages.map((/** @type {any} */ message) => html`<div class="sent"><${Badge}>${message.role}<//>
-          ${message.content && html`<${Value} value=${message.content} />`}
-          ${message.metadata?.tool_calls?.map((/** @type {any} */ call) => html`<p class="quiet">calls <strong>${call.function.name}</strong></p>`)}
-        </div>`)}
+        ${each.messages.map((/** @type {any} */ message) => html`<${SentMessage} message=${message} />`)}
       </section>`,
     )}
+    ${data.next_cursor && html`<p class="note">The first 200 steps are shown.</p>`}
   </div>`;
 }
 
 /** @param {Props} props */
-function Tools({ events = [], execution, step }) {
-  const started = events.findLast(
-    (each) => each.type === "agent.step.started" && each.execution_id === execution && (!step || each.payload.step_number === step),
-  );
-  if (!started) return html`<p class="note">The beginning of this step is not loaded. Scroll to it to see the tools that it offered.</p>`;
-  const { step_number, message_count, available_tools } = started.payload;
-  return html`<div class="stack">
-    <p class="note">Step ${step_number} read ${count(message_count)} messages, and could call:</p>
-    <ul class="tool-names">${available_tools.map((/** @type {string} */ name) => html`<li><code>${name}</code></li>`)}</ul>
-    ${available_tools.length === 0 && html`<p>no tools</p>`}
-  </div>`;
+function Tools({ execution, step, events = [] }) {
+  const last = events.findLast((each) => each.type === "agent.step.started" && each.execution_id === execution)?.payload.step_number;
+  const shown = step ?? last;
+  return shown ? html`<${PromptTools} execution=${execution} step=${shown} />` : html`<p class="note">Choose a step to see the tools that it offered.</p>`;
 }
 
 /** @param {Props} props */
