@@ -353,6 +353,8 @@ class ExecutionFilter:
     """Only executions that were accepted then or later."""
     query: TextQuery | None = None
     """Only executions in which a message matches."""
+    with_outcome: bool = False
+    """Whether the outcomes are read as well, and who cancelled; they are large."""
 
 
 @dataclass(frozen=True, slots=True)

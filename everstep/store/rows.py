@@ -65,15 +65,19 @@ def clocks(row: Row[Any]) -> StateInfo:
     return StateInfo(started_at=row.session_began_at, session_execution_seconds=row.session_seconds)
 
 
+def ended_execution_row(row: Row[Any]) -> ExecutionRow:
+    """Return an execution with its outcome and its canceller."""
+    by = None if row.cancelled_by is None else Decider.from_dict(row.cancelled_by)
+    outcome = bodies.optional_document(row.outcome, "the outcome")
+    return replace(execution_row(row), cancelled_by=by, outcome=outcome)
+
+
 def single_execution_row(row: Row[Any]) -> ExecutionRow:
     """Return an execution with what lists omit, such as its canceller."""
-    by = None if row.cancelled_by is None else Decider.from_dict(row.cancelled_by)
     return replace(
-        execution_row(row),
+        ended_execution_row(row),
         definition_hash=row.definition_hash or None,
-        cancelled_by=by,
         tree_cost_usd=row.tree_cost_usd,
-        outcome=bodies.optional_document(row.outcome, "the outcome"),
         ahead=row.ahead,
         paused_by=None if row.paused_by is None else Decider.from_dict(row.paused_by),
     )

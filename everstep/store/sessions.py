@@ -53,6 +53,7 @@ from everstep.store.parameters import execution_key
 from everstep.store.postgres_ledger import ledger_writes
 from everstep.store.postgres_text_search import filter_executions
 from everstep.store.reading import (
+    CANCELLED_BY,
     PLACE_OF_REQUEST,
     ROW,
     STEP_OF_REQUEST,
@@ -229,14 +230,16 @@ class PostgresSessions(MessageFeedback):
         self, scope: Scope, wanted: ExecutionFilter, *, cursor: str | None = None, limit: int = 50
     ) -> Page[ExecutionRow]:
         """Return a page of executions, newest first."""
-        query = filter_executions(select(*ROW), scope, wanted)
+        more = (executions.c.outcome, CANCELLED_BY) if wanted.with_outcome else ()
+        row_of = rows.ended_execution_row if wanted.with_outcome else rows.execution_row
+        query = filter_executions(select(*ROW, *more), scope, wanted)
         if wanted.query is None:
-            found = await self._load_page(query, executions, rows.execution_row, cursor, limit)
+            found = await self._load_page(query, executions, row_of, cursor, limit)
             return await self._with_queue_positions(scope.tenant_id, found)
         candidates = await self._find_candidates(scope.tenant_id, wanted.query)
         query = query.where(candidates.executions())
         fetch = self._fetch_matches
-        found = await self._load_page(query, executions, rows.execution_row, cursor, limit, fetch=fetch)
+        found = await self._load_page(query, executions, row_of, cursor, limit, fetch=fetch)
         return await self._with_queue_positions(scope.tenant_id, found)
 
     async def snapshots(

@@ -167,6 +167,25 @@ def test_several_approvals_are_decided_at_once(people: People) -> None:
     assert [request_now(people.installation, each)["decision"] for each in requests] == ["approve"] * 2
 
 
+def test_several_approvals_are_chosen_by_key_and_denied(people: People) -> None:
+    """16.3.1"""
+    requests = [ask(people.installation, "refund", "lou") for _ in range(2)]
+    page = people.signed_in(f"requests/{requests[0]['id']}")
+    batch = page.get_by_role("group", name="Batch")
+    expect(detail(page).get_by_role("button", name="Deny…")).to_be_visible()
+    page.keyboard.press("x")
+    expect(batch).to_contain_text("1 chosen")
+    batch.get_by_role("button", name="Clear").click()
+    expect(batch).to_have_count(0)
+    page.keyboard.press("x")
+    rows = page.get_by_role("list", name="For you to decide").locator("li").filter(has_text="Call refund?")
+    rows.last.get_by_role("checkbox").check()
+    expect(batch).to_contain_text("2 chosen")
+    batch.get_by_role("button", name="Deny all").click()
+    expect(page.get_by_text("2 denied.")).to_be_visible()
+    assert [request_now(people.installation, each)["decision"] for each in requests] == ["deny"] * 2
+
+
 def test_an_exhausted_budget_is_raised(people: People) -> None:
     """16.3.1"""
     request = ask(people.installation, "export a.csv", budget={"steps": 1, "on_exhausted": "ask"})

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -154,6 +155,130 @@ def test_an_execution_shows_its_parts_over_time(people: People) -> None:
     )
 
 
+def test_a_running_execution_is_steered_and_cancelled_by_the_next_message(
+    people: People, tmp_path: Path
+) -> None:
+    """16.4.2"""
+    with people.installation.api() as api:
+        given = {"content": f"until {tmp_path / 'flag'}", "agent": "writer"}
+        sent = api.post("/agent/messages", json=given).json()
+        page = people.signed_in(f"sessions/{sent['session_id']}")
+        expect(thread(page).get_by_role("article", name="being written")).to_contain_text("word0")
+        way, composer = page.get_by_label("While it runs"), page.get_by_role("textbox", name="Message")
+        for label, text in (("Tell the agent now", "say brief"), ("Queue", "say later")):
+            way.select_option(label=label)
+            composer.fill(text)
+            composer.press("Enter")
+            expect(composer).to_have_value("")
+        way.select_option(label="Cancel and start again")
+        composer.fill("say now")
+        page.get_by_role("button", name="Cancel and start again").click()
+        for text in ("now", "later", "brief"):
+            reply = thread(page).get_by_role("article", name="assistant").filter(has_text=text)
+            expect(reply).to_have_count(1)
+        in_session = {"session_id": sent["session_id"]}
+
+        def statuses() -> list[str]:
+            found = api.get("/agent/executions", params=in_session).json()["items"]
+            return sorted(each["status"] for each in found)
+
+        # The execution that was cancelled had not read the message to it, which begins one of its own.
+        until(lambda: statuses() == ["cancelled", "completed", "completed", "completed"])
+
+        again = api.post(f"/agent/sessions/{sent['session_id']}/messages", json=given)
+        expect(thread(page).get_by_role("article", name="being written")).to_contain_text("word0")
+        page.get_by_role("button", name="Cancel the run").click()
+        path = f"/agent/executions/{again.json()['execution_id']}"
+        until(lambda: api.get(path).json()["status"] == "cancelled")
+
+
+def test_a_session_is_renamed_and_reads_files_and_other_agents(people: People) -> None:
+    """16.4.2"""
+    sent = begin(people.installation, "hello", "kim", agent="clerk")
+    page = people.signed_in(f"sessions/{sent['session_id']}", "kim")
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("Title").fill("A new name")
+    page.get_by_label("Title").press("Enter")
+    expect(page.get_by_role("heading", name="A new name")).to_be_visible()
+    page.keyboard.press("v")
+    expect(page.get_by_role("button", name="Fewer events")).to_be_visible()
+    inspector = page.get_by_role("complementary", name="Inspector")
+    for is_shown in (False, True):
+        page.keyboard.press("]")
+        expect(inspector).to_have_count(int(is_shown))
+    page.get_by_role("img", name="of work").click()
+
+    file: Any = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"x"}
+    for _ in range(2):
+        page.locator("input[type=file]").set_input_files([file])
+        expect(page.get_by_role("button", name="Remove a.txt")).to_be_visible()
+        page.get_by_role("button", name="Remove a.txt").click()
+        expect(page.get_by_role("button", name="Remove a.txt")).to_have_count(0)
+    page.locator("input[type=file]").set_input_files([file])
+    expect(page.get_by_role("button", name="Remove a.txt")).to_be_visible()
+    page.get_by_role("textbox", name="Message").fill("look")
+    page.get_by_role("button", name="Send").click()
+    replies = thread(page).get_by_role("article", name="assistant")
+    expect(replies.last).to_contain_text("You sent: a.txt b'x'")
+    page.get_by_label("Agent", exact=True).select_option("writer")
+    page.get_by_role("textbox", name="Message").fill("say it is me")
+    page.get_by_role("textbox", name="Message").press("Enter")
+    expect(replies.last).to_contain_text("it is me")
+    with people.installation.api("kim") as api:
+        found = api.get("/agent/executions", params={"session_id": sent["session_id"]}).json()["items"]
+        assert [each["agent"] for each in found] == ["writer", "clerk", "clerk"]
+
+    page.goto(f"{people.installation.console}sessions")
+    page.get_by_label("Search in titles").fill("new name")
+    rows = page.get_by_role("region", name="Sessions").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Status", exact=True).select_option("archived")
+    expect(rows).to_have_count(0)
+
+
+def test_an_execution_is_resumed_retried_forked_and_cancelled_on_its_page(people: People) -> None:
+    """16.4.2, 16.4.5: and is resumed by people only if a person has paused it."""
+    sent = begin(people.installation, "book")
+    page = people.signed_in(f"executions/{sent['execution_id']}")
+    expect(page.get_by_role("button", name="Approve", exact=False).first).to_be_visible()
+    expect(page.get_by_role("button", name="Resume")).to_have_count(0)
+    with people.installation.api() as api:
+        api.post(f"/agent/executions/{sent['execution_id']}/pause").raise_for_status()
+    page.get_by_role("button", name="Approve", exact=False).first.click()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("So be it: a room at Harbour Inn").first).to_be_visible()
+    page.get_by_role("button", name="Fork…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+
+    sent = begin(people.installation, "fail")
+    page.goto(f"{people.installation.console}executions/{sent['execution_id']}")
+    page.get_by_role("button", name="Retry").click()
+    expect(page.get_by_text("It continues in a new execution.")).to_be_visible()
+    assert sent["execution_id"] not in page.url
+
+    sent = begin(people.installation, "refund")
+    page.goto(f"{people.installation.console}executions/{sent['execution_id']}")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(page.get_by_text("cancelled").first).to_be_visible()
+    with people.installation.api() as api:
+        path = f"/agent/executions/{sent['execution_id']}"
+        until(lambda: api.get(path).json()["status"] == "cancelled")
+
+
+def test_an_execution_is_paused_on_its_page(people: People, tmp_path: Path) -> None:
+    """16.4.2"""
+    flag = tmp_path / "flag"
+    with people.installation.api() as api:
+        given = {"content": f"until {flag}", "agent": "writer"}
+        sent = api.post("/agent/messages", json=given).json()
+    page = people.signed_in(f"executions/{sent['execution_id']}")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("It pauses once its running calls are done.")).to_be_visible()
+    flag.touch()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("completed: the model answered").first).to_be_visible()
+
+
 def test_a_stranger_sees_nothing(people: People) -> None:
     """16.4.6"""
     sent = begin(people.installation, "hello", "ann")
@@ -260,13 +385,21 @@ def test_executions_are_filtered_by_the_address_and_cancelled_together(people: P
     assert "status=completed" in page.url
     page.get_by_role("link", name="Eve waits").click()
     expect(rows).to_have_count(2)
+    page.get_by_label("Agent", exact=True).select_option("writer")
+    expect(rows).to_have_count(0)
+    page.get_by_label("Agent", exact=True).select_option("clerk")
+    page.get_by_label("Time", exact=True).select_option(index=1)
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="Remove Eve waits").click()
+    expect(page.get_by_role("link", name="Eve waits")).to_have_count(0)
     page.get_by_text("Columns").click()
     page.get_by_label("Tokens").uncheck()
     expect(page.get_by_role("columnheader", name="Tokens")).to_have_count(0)
     page.get_by_text("Columns").click()
 
-    for number in range(2):
-        rows.nth(number).get_by_role("checkbox").check()
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    rows.nth(1).get_by_role("checkbox").check()
     page.get_by_role("button", name="Cancel them").click()
     expect(page.get_by_text("2 executions cancelled.")).to_be_visible()
     expect(rows).to_have_count(0)
@@ -274,6 +407,8 @@ def test_executions_are_filtered_by_the_address_and_cancelled_together(people: P
         assert [api.get(f"/agent/executions/{each}").json()["status"] for each in waiting] == [
             "cancelled"
         ] * 2
+    page.get_by_role("button", name="Clear").click()
+    assert urlsplit(page.url).query == ""
 
 
 def test_what_was_said_is_found_and_opened_at_its_place(people: People) -> None:
@@ -392,6 +527,10 @@ def test_two_executions_are_compared_and_an_agent_is_tried(people: People) -> No
     page.get_by_label("Try it in debug mode").fill("hello")
     page.get_by_role("button", name="Run").click()
     expect(thread(page).get_by_role("article", name="assistant")).to_contain_text("You said: hello")
+    inspector = page.get_by_role("complementary", name="Inspector")
+    inspector.get_by_role("tab", name="State").click()
+    inspector.get_by_label("State").select_option(index=0)
+    expect(inspector.locator(".values").first).to_be_visible()
     page.get_by_role("link", name="Usage").click()
     expect(page.get_by_role("region", name="Usage by agent")).to_contain_text("clerk")
 

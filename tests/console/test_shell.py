@@ -1,12 +1,16 @@
 """Signing in, moving around by mouse, keys and addresses, themes, and what is said when the API is away."""
 
+import base64
+import hashlib
+import json
 import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, ClassVar, Final, Literal
+from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.console.people import People, axe_findings, until
 
@@ -106,6 +110,43 @@ def test_what_one_person_typed_is_not_sent_by_another(people: People) -> None:
             assert api.get("/agent/sessions").json()["items"] == []
 
 
+def test_a_person_signs_in_with_an_identity_provider(people: People) -> None:
+    """16.2.5: the page sends a challenge, checks the state, and exchanges the code with its verifier."""
+    api, page = people.installation.addresses["api_url"], people.page()
+    provider = {"authorization_endpoint": f"{api}/docs", "client_id": "console", "scope": "openid"}
+    sent: dict[str, Any] = {}
+
+    def answer(route: Route) -> None:
+        if route.request.method == "GET":
+            found = route.fetch()
+            route.fulfill(response=found, json=found.json() | {"provider": provider})
+            return
+        posted: Any = route.request.post_data_json
+        sent.update(posted["provider"])
+        route.continue_(post_data=json.dumps({"token": people.installation.token("ann")}))
+
+    page.route("**/sign-in", answer)
+    page.goto(people.installation.console + "agents?x=1")
+    page.get_by_role("button", name="Sign in with your organization").click()
+    page.wait_for_url(f"{api}/docs?**")
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+    assert (asked["client_id"], asked["scope"], asked["response_type"]) == ("console", "openid", "code")
+    page.goto(f"{asked['redirect_uri']}?code=c&state=another")
+    expect(page.get_by_role("alert")).to_contain_text("was not started in this browser")
+    assert not sent
+
+    page.goto(people.installation.console + "agents?x=1")
+    page.get_by_role("button", name="Sign in with your organization").click()
+    page.wait_for_url(f"{api}/docs?**")
+    asked = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+    page.goto(f"{asked['redirect_uri']}?code=c&state={asked['state']}")
+    expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+    assert page.url == f"{people.installation.console}agents?x=1"
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(sent["verifier"].encode()).digest())
+    assert asked["code_challenge"] == challenge.decode().rstrip("=")
+    assert (sent["code"], sent["redirect_uri"]) == ("c", asked["redirect_uri"])
+
+
 def test_a_person_signs_out(people: People) -> None:
     """16.2.2"""
     page = people.signed_in("agents")
@@ -141,7 +182,7 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
         ("sessions", "Sessions"),
         ("executions", "Executions"),
         ("agents", "Agents"),
-        ("what-if", "What-if"),
+        ("what-if?max_steps=0", "What-if"),
         ("compare", "Compare"),
         ("usage", "Usage"),
         ("agents/clerk", "clerk"),
@@ -155,6 +196,8 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
         page.goto(people.installation.console + place)
         expect(page.get_by_role("heading", name=heading).first).to_be_visible()
         expect(page.get_by_role("status", name="Loading")).to_have_count(0)
+        if place.startswith("what-if"):
+            expect(page.get_by_role("region", name="Executions that would differ")).to_be_visible()
         for width, scheme in SHAPES:
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)

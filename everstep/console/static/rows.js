@@ -1,5 +1,7 @@
 /** What a thread shows of the events of a stream: messages, calls, steps, requests and notes, each as a row. */
 
+import { plural } from "./format.js";
+
 /** @typedef {import("./live.js").Envelope} Envelope */
 /**
  * @typedef {object} Row
@@ -62,7 +64,7 @@ export function summary({ type, payload }) {
     case "agent.status":
       return payload.detail ?? `${payload.previous_status} → ${payload.status}`;
     case "agent.step.started":
-      return `step ${payload.step_number} reads ${payload.message_count} messages`;
+      return `step ${payload.step_number} reads ${plural(payload.message_count, "message")}`;
     case "agent.continuation":
       return payload.because ?? `step ${payload.step_number}: ${payload.resolved_by}`;
     case "agent.attempt.superseded":

@@ -91,14 +91,20 @@ async def list_executions(  # noqa: PLR0913 -- FastAPI calls it by keyword
     user_id: Text | None = None,
     since: Annotated[Instant | None, Query(description="Only those accepted then or later.")] = None,
     q: SearchWords | None = None,
+    because: Annotated[bool, Query(description="Whether to include why each execution ended.")] = False,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> PageResponse[ExecutionResponse]:
     """List executions, newest first."""
     query = TextQuery.parse_optional(q)
-    wanted = ExecutionFilter(session_id, parent_execution_id, status, agent, user_id, since, query)
+    wanted = ExecutionFilter(session_id, parent_execution_id, status, agent, user_id, since, query, because)
     page = await api.sessions.store.executions_of(caller.scope, wanted, cursor=cursor, limit=limit)
-    return page_response(page, partial(ExecutionResponse.of, in_full=caller.sees_all))
+
+    def response(row: ExecutionRow) -> ExecutionResponse:
+        shown = ExecutionResponse.of(row, in_full=caller.sees_all)
+        return shown.with_because(recorded_end(row, in_full=caller.sees_all)) if because else shown
+
+    return page_response(page, response)
 
 
 @routes.get("/agent/executions/{execution_id}")

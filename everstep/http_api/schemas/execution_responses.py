@@ -199,8 +199,8 @@ class ExecutionResponse(ResponseModel):
     completed_at: Moment | None
     because: str | None = Field(
         default=None,
-        description="Why it ended, in one sentence; null while it is under way, in lists, and for executions "
-        "of older releases: `/because` explains them.",
+        description="Why it ended, in one sentence; null while it is under way, in lists without `because`, "
+        "and for executions of older releases: `/because` explains them.",
     )
     budget: BudgetResponse | None = Field(
         default=None,

@@ -276,6 +276,18 @@ async def test_the_because_of_an_execution_changes_with_it(ann: ApiCaller, work:
     ]
     assert ended["because"] == sentences[1]
     assert (await ann.get(path))["because"] == sentences[1]
+    cancelled = await ann.start_execution("book")
+    await ann.wait_for_request(cancelled)
+    (paused, _) = (await ann.get("/agent/executions", because="true"))["items"]
+    assert (paused["id"], paused["because"]) == (cancelled, None)
+    await ann.post(f"/agent/executions/{cancelled}/cancel")
+    await ann.wait_for_status(cancelled, "cancelled")
+    listed = (await ann.get("/agent/executions", because="true"))["items"]
+    single = [(await ann.get(f"/agent/executions/{each['id']}"))["because"] for each in listed]
+    assert [each["because"] for each in listed] == single
+    assert single[1] == sentences[1]
+    assert "ann" in single[0]
+    assert [each["because"] for each in (await ann.get("/agent/executions"))["items"]] == [None, None]
     assert [step["because"] for step in ended["steps"]] == sentences
     for kind in ("steps", "trace"):
         assert [step["because"] for step in (await ann.get(f"{path}/{kind}"))["items"]] == sentences

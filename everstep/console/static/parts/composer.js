@@ -1,10 +1,11 @@
 /** Where people write to a session: send, steer, interrupt or queue, with files. */
 
-import { apiUrl, newKey, post, Problem, sentence } from "../api.js";
+import { apiUrl, get, newKey, post, Problem, sentence } from "../api.js";
 import { useDraft } from "../drafts.js";
 import { count } from "../format.js";
 import { useKeys } from "../keys.js";
 import { html, useRef, useState } from "../lib.js";
+import { useLoad } from "../load.js";
 import { done, failed } from "../notices.js";
 import { Icon } from "./icons.js";
 
@@ -24,6 +25,8 @@ const WAYS = {
 export function Composer({ session, running, mayCancel, sent }) {
   const [draft, setDraft] = useDraft(`session.${session.id}`, /** @type {Draft} */ ({ text: "", files: [], key: "" }));
   const [way, setWay] = useState(/** @type {keyof typeof WAYS} */ ("enqueue"));
+  const [agent, setAgent] = useState(/** @type {string} */ (session.agent ?? ""));
+  const { data: agents } = useLoad((signal) => get("agent/agents", {}, signal), []);
   const [isBusy, setBusy] = useState(false);
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
@@ -37,6 +40,8 @@ export function Composer({ session, running, mayCancel, sent }) {
       const body = {
         content: draft.text,
         on_busy: running ? way : "enqueue",
+        // A message to the running execution is read by its agent.
+        ...(agent && agent !== session.agent && !(running && way === "steer") && { agent }),
         ...(draft.files.length && { attachments: draft.files.map((each) => each.id) }),
       };
       // The key belongs to the text: sent again after a crash, it arrives once.
@@ -111,6 +116,11 @@ export function Composer({ session, running, mayCancel, sent }) {
       html`<label class="way"><span class="quiet">While it runs</span>
         <select value=${way} title=${WAYS[way][1]} onChange=${(/** @type {any} */ event) => setWay(event.currentTarget.value)}>
           ${Object.entries(WAYS).map(([name, [label]]) => html`<option value=${name}>${label}</option>`)}
+        </select></label>`}
+      ${agents?.items.length > 1 && !(running && way === "steer") &&
+      html`<label class="way"><span class="quiet">To</span>
+        <select aria-label="Agent" title="Which agent receives the message" onChange=${(/** @type {any} */ event) => setAgent(event.currentTarget.value)}>
+          ${agents.items.map((/** @type {any} */ each) => html`<option value=${each.name} selected=${each.name === (agent || agents.default)}>${each.name}</option>`)}
         </select></label>`}
       <span class="fill"></span>
       ${running && mayCancel && html`<button type="button" class="danger" onClick=${cancel}>Cancel the run</button>`}

@@ -75,7 +75,7 @@ function Detail({ id, kind, stream }) {
   const note = html`<${Status} status=${execution.status} reason=${execution.stop_reason} /> <span>${execution.agent}</span> · <span>for ${execution.user_id ?? "no user"}</span> · <${Took} from=${execution.started_at} to=${execution.completed_at} /> · <span>${count(totalTokens(execution.usage))} tokens</span>${cost !== null && html` · <span title="With its subagents">${usd(cost)}</span>`}`;
   return html`<div class="execution">
     <div class="execution-main">
-      <${Page} title=${`Execution ${id.slice(0, 8)}`} note=${note} actions=${html`<${Actions} execution=${execution} last=${steps.at(-1)?.number ?? 0} step=${step} fork=${fork} save=${() => setExporting(true)} reload=${reload} />`} wide>
+      <${Page} title=${`Execution ${id.slice(0, 8)}`} note=${note} actions=${html`<${Actions} execution=${execution} waits=${open.length > 0} last=${steps.at(-1)?.number ?? 0} step=${step} fork=${fork} save=${() => setExporting(true)} reload=${reload} />`} wide>
         <section class="panel"><p class="because-end">${because}</p>
           ${execution.error_message && html`<p class="error" dir="auto">${execution.error_message}</p>`}</section>
         ${open.map((/** @type {any} */ each) => html`<section class="panel card request-row" key=${each.id}><${RequestCard} request=${each} decided=${reload} hasKeys /></section>`)}
@@ -94,8 +94,8 @@ function Detail({ id, kind, stream }) {
   </div>`;
 }
 
-/** @param {{execution: any, last: number, step: number | undefined, fork: (step: number) => void, save: () => void, reload: () => void}} props */
-function Actions({ execution, last, step, fork, save, reload }) {
+/** @param {{execution: any, waits: boolean, last: number, step: number | undefined, fork: (step: number) => void, save: () => void, reload: () => void}} props */
+function Actions({ execution, waits, last, step, fork, save, reload }) {
   const isOver = ENDS.has(execution.status);
   const act = async (/** @type {string} */ name, /** @type {string} */ said) => {
     try {
@@ -118,7 +118,7 @@ function Actions({ execution, last, step, fork, save, reload }) {
     ${mayWrite && !execution.parent_execution_id && last > 0 && html`<button onClick=${() => fork(step ?? last)}>Fork…</button>`}
     ${mayWrite && execution.status === "failed" && html`<button onClick=${() => act("retry", "It continues in a new execution.")}>Retry</button>`}
     ${mayWrite && execution.status === "running" && html`<button onClick=${() => act("pause", "It pauses once its running calls are done.")}>Pause</button>`}
-    ${mayWrite && execution.status === "paused" && html`<button onClick=${() => act("resume", "It continues.")}>Resume</button>`}
+    ${mayWrite && execution.status === "paused" && !waits && html`<button onClick=${() => act("resume", "It continues.")}>Resume</button>`}
     ${!isOver && mayCommand(execution.user_id, "cancel") && html`<button class="danger" onClick=${() => act("cancel", "It is cancelled.")}>Cancel</button>`}`;
 }
 

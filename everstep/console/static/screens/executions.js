@@ -30,7 +30,7 @@ const SPANS = { "": "Any time", "1": "Last hour", "24": "Last day", "168": "Last
 const COLUMNS = [
   { id: "agent", label: "Agent", show: (each) => each.agent },
   { id: "user", label: "User", show: (each) => each.user_id },
-  { id: "reason", label: "Ended by", show: (each) => (each.stop_reason && each.stop_reason !== "completed" ? each.stop_reason : (each.error_message ?? "")) },
+  { id: "because", label: "Because", show: (each) => each.because && html`<span title=${each.because}>${withoutStatus(each.because)}</span>` },
   { id: "session", label: "Session", show: (each) => each.session_id && html`<a href=${href(`sessions/${each.session_id}`)}><code>${each.session_id.slice(0, 8)}</code></a>` },
   { id: "steps", label: "Steps", isNumber: true, show: (each) => count(each.step_count) },
   { id: "tokens", label: "Tokens", isNumber: true, show: (each) => compact(totalTokens(each.usage)) },
@@ -38,6 +38,9 @@ const COLUMNS = [
   { id: "cost", label: "Cost", isNumber: true, show: (each) => usd(each.cost_usd) },
   { id: "began", label: "Began", show: (each) => html`<${Ago} at=${each.created_at} />` },
 ];
+
+/** Why it ended, without the status, which has a column of its own. @param {string} because */
+const withoutStatus = (because) => because.replace(/^(completed|stopped|failed|cancelled): /, "");
 
 /** The beginning of the span, to the minute: the same request as long as it means the same. @param {string | null} hours */
 function sinceOf(hours) {
@@ -50,14 +53,14 @@ const VIEWS = { messages: "Messages", executions: "Executions" };
 
 export default function Executions() {
   const named = Object.fromEntries(["q", "status", "agent", "user_id"].map((name) => [name, query.value.get(name)]));
-  const wanted = { ...named, since: sinceOf(query.value.get("hours")) };
+  const filters = { ...named, since: sinceOf(query.value.get("hours")) };
   const hasHits = Boolean(named.q) && query.value.get("show") !== "executions";
   return html`<${Page} title="Executions" wide>
     <${SearchField} />
     <${Filters} />
     ${named.q && html`<div class="tabs" role="group" aria-label="Matches">${Object.entries(VIEWS).map(
       ([view, label]) => html`<button aria-pressed=${hasHits === (view === "messages")} onClick=${() => setQuery({ show: view === "messages" ? null : view })}>${label}</button>`)}</div>`}
-    ${hasHits ? html`<${SearchHits} wanted=${wanted} />` : html`<${List} wanted=${wanted} />`}
+    ${hasHits ? html`<${SearchHits} wanted=${filters} />` : html`<${List} wanted=${{ ...filters, because: "true" }} />`}
   <//>`;
 }
 
