@@ -57,6 +57,8 @@ class TextCheckpoints:
         """In the order in which they become due, as all wait equally long."""
         self._timer: asyncio.TimerHandle | None = None
         self._recording: asyncio.Task[None] | None = None
+        self._is_away = False
+        """Whether the store was unavailable the last time."""
 
     @contextmanager
     def checkpoints(self, live: LiveText) -> Generator[None]:
@@ -98,8 +100,12 @@ class TextCheckpoints:
         due = self._take_due()
         try:
             await self._record(due)
+            self._is_away = False
         except StoreUnavailable as error:
-            logger.warning("partial texts could not be recorded: %s", error)
+            # There are several statements in a second, and an outage is one line.
+            if not self._is_away:
+                logger.warning("partial texts cannot be recorded, and are tried again: %s", error)
+            self._is_away = True
         except Exception as error:  # noqa: BLE001 -- the next ones are recorded in a second
             note_failure(NAME, error, logger)
         finally:

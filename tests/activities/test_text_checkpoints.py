@@ -91,6 +91,22 @@ class TestPartialText:
         text = "x" * MAX_CHUNK_CHARACTERS + "y" * MAX_CHUNK_CHARACTERS
         assert store.kept == [[PartialText(BEGIN.ref, 3, 2, text, next_index=2, after_seq=1)]]
 
+    async def test_an_outage_of_the_store_is_one_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        """18.1.2: there are several statements in a second."""
+        store: Any = Notes(away=3)
+        with a_text(TextCheckpoints(store), a_begin()) as live:
+            live.add_text("Once")
+            await asyncio.wait_for(store.noted.wait(), 10)
+            await some_turns()
+            store.away = 2
+            live.add_text(" more")
+            await some_turns()
+
+        assert [len(texts) for texts in store.kept] == [1, 1]
+        assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+            "partial texts cannot be recorded"
+        ] * 2
+
     async def test_unchanged_text_is_not_stored(self) -> None:
         """7.8.4: neither an empty text nor a stored one."""
         store: Any = Notes()
