@@ -47,7 +47,7 @@ def build_api(installation: Installation, feeds: Feeds | None = None, page: Metr
     return Api(
         installation.sessions,
         keys,
-        PostgresAccounts(installation.store.engine),
+        PostgresAccounts(installation.store.engine, installation.store.replica),
         installation.schedules.store,
         installation.webhooks,
         streams,

@@ -39,6 +39,7 @@ from everstep.runtime.installation import (
 from everstep.runtime.local_model.model_server import missing_part
 from everstep.runtime.models import presets_of
 from everstep.runtime.protection import close_to_agents
+from everstep.runtime.replica_choice import probe_replica
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.store.engine import describe_way
@@ -83,6 +84,8 @@ async def run_checks(settings: Settings) -> AsyncGenerator[CheckResult]:
     yield database
     if settings.bus == "nats":
         yield await _run_check("NATS", _check_nats, settings)
+    if settings.database_replica_url:
+        yield await _run_check("The replica", _check_replica, settings)
     temporal = await _run_check("Temporal", _check_temporal, settings)
     yield temporal
     models = await _run_check("The provider of models", _check_models, settings)
@@ -120,6 +123,8 @@ async def check_installation(installation: Installation) -> AsyncGenerator[Check
         yield result
     if settings.bus == "nats":
         yield await _run_check("NATS", _check_nats, settings)
+    if settings.database_replica_url:
+        yield await _run_check("The replica", _check_replica, settings)
     agents = installation.book.agents
     keyless = [
         finding
@@ -173,6 +178,11 @@ async def _check_database(settings: Settings) -> CheckResult:
         )
     way = await describe_way(settings.require("database_url", HOW_TO_START), settings.database_prepared)
     return CheckResult(True, f"PostgreSQL answers{way}, and its tables are up to date")
+
+
+async def _check_replica(settings: Settings) -> CheckResult:
+    """Report whether lists are read from the replica; without it, they are read from the primary."""
+    return CheckResult(True, f"the replica of PostgreSQL is {await probe_replica(settings)}")
 
 
 async def _check_nats(settings: Settings) -> CheckResult:

@@ -53,6 +53,7 @@ from everstep.runtime.garbage import GarbageCollection
 from everstep.runtime.local_secret import find_local_secret, make_local_secret
 from everstep.runtime.models import agent_window, models_of, require_prices
 from everstep.runtime.protection import close_to_agents
+from everstep.runtime.replica_choice import open_replica
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import SEARCH_ATTRIBUTES, connect
 from everstep.runtime.webhook_sender import HttpSender, SealedSecrets
@@ -381,9 +382,13 @@ async def open_installation(
         preparing=settings.database_prepared,
     )
     try:
-        async with open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way:
+        async with (
+            open_bus(settings, engine) if is_linked else nullcontext(NULL_BUS) as way,
+            open_replica(settings, engine, application) as replica,
+        ):
             bus = OrderedBus(way)
             store = PostgresSessions(engine, bus)
+            store.replica = replica
             limits = CurrentLimits(store)
             async with _open_models(settings, store, limits) as models:
                 temporal = await connect(settings)

@@ -99,6 +99,14 @@ class Settings(StrictModel, BaseSettings):
     database_prepared: Literal["auto", "on", "off"] = "auto"
     """Whether statements are prepared on PostgreSQL. `auto`: unless a pooler is in between that would forget
     them, such as PgBouncer before 1.21 in transaction mode."""
+    database_replica_url: str | None = Field(
+        default=None,
+        validation_alias=AliasChoices(
+            "EVERSTEP_DATABASE_REPLICA_URL", "DATABASE_REPLICA_URL", "database_replica_url"
+        ),
+    )
+    """The URL of a standby of the database by streaming replication, from which the API reads lists, searches
+    and usage while it is up to date."""
     temporal_address: str | None = Field(
         default=None,
         validation_alias=AliasChoices("EVERSTEP_TEMPORAL_ADDRESS", "TEMPORAL_ADDRESS", "temporal_address"),

@@ -1,8 +1,8 @@
 """Usage totals of executions, computed by PostgreSQL."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -36,6 +36,7 @@ from everstep.agent_domain.storage.usage_report import (
 )
 from everstep.store.cost_tables import model_usage, session_usage
 from everstep.store.errors import error_translation
+from everstep.store.replica import Replica
 from everstep.store.tables import executions, requests, sessions, steps, tool_calls
 
 _NAMES: Mapping[UsageGroup, ColumnElement[Any]] = {
@@ -94,11 +95,15 @@ _OWN_NAMES: Mapping[UsageGroup, ColumnElement[Any]] = {
 }
 
 
+T = TypeVar("T")
+
+
 class PostgresAccounts:
     """Computes usage reports from the tables of executions, and of the usage of models and sessions."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, replica: Replica | None = None) -> None:
         self.engine = engine
+        self.replica = replica
 
     async def accounts(
         self,
@@ -129,9 +134,13 @@ class PostgresAccounts:
     ) -> LatencyReport:
         """Return the latency of the steps within a time range, in all and of each group."""
         wanted = _latencies(None if every_tenant else scope, time_range, group)
-        with error_translation(self.engine.url):
-            async with self.engine.connect() as connection:
-                found = (await connection.execute(wanted)).all()
+
+        async def ask(engine: AsyncEngine) -> Sequence[Row[Any]]:
+            with error_translation(engine.url):
+                async with engine.connect() as connection:
+                    return (await connection.execute(wanted)).all()
+
+        found = await self._read(ask)
         total = next((_latency(row) for row in found if row.is_total), LatencyAccount(None, 0, None, None))
         return LatencyReport(total, [_latency(row) for row in found if not row.is_total])
 
@@ -139,11 +148,18 @@ class PostgresAccounts:
         self, scope: Scope | None, time_range: TimeRange, group: UsageGroup, wanted: Select[Any]
     ) -> list[UsageAccount]:
         """Return the usage of executions, and of the sessions themselves."""
-        with error_translation(self.engine.url):
-            async with self.engine.connect() as connection:
-                accounts = [UsageAccount(*row) for row in await connection.execute(wanted)]
-                own = await connection.execute(_own_usage(scope, time_range, group))
-                return merge_accounts([*accounts, *(UsageAccount(*row) for row in own)])
+
+        async def ask(engine: AsyncEngine) -> list[UsageAccount]:
+            with error_translation(engine.url):
+                async with engine.connect() as connection:
+                    accounts = [UsageAccount(*row) for row in await connection.execute(wanted)]
+                    own = await connection.execute(_own_usage(scope, time_range, group))
+                    return merge_accounts([*accounts, *(UsageAccount(*row) for row in own)])
+
+        return await self._read(ask)
+
+    async def _read(self, ask: Callable[[AsyncEngine], Awaitable[T]]) -> T:
+        return await (ask(self.engine) if self.replica is None else self.replica.read(ask))
 
 
 _FRACTIONS: ColumnElement[Any] = literal_column("ARRAY[0.5, 0.95]")

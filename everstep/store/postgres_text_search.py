@@ -29,6 +29,7 @@ from sqlalchemy import (
     tuple_,
 )
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.messages.messages import Role
@@ -187,20 +188,28 @@ class PostgresTextSearch(PostgresReader):
             "has_phrases": any(len(term.words) > 1 for terms in query.alternatives for term in terms),
             "limit": FEW + 1,
         }
-        with error_translation(self.engine.url), _limited():
-            async with transaction(self.engine) as connection:
-                *_, found = await connection.together(
-                    (_LIMITS, _LIMIT_VALUES), (ONLY_INDEX, {}), (CANDIDATES, values), last=True
-                )
-        rows = found.all()
+
+        async def ask(engine: AsyncEngine) -> Sequence[Row[Any]]:
+            with error_translation(engine.url), _limited():
+                async with transaction(engine) as connection:
+                    *_, found = await connection.together(
+                        (_LIMITS, _LIMIT_VALUES), (ONLY_INDEX, {}), (CANDIDATES, values), last=True
+                    )
+                    return found.all()
+
+        rows = await self._read_list(ask)
         return Candidates(query, tenant_id, None if len(rows) > FEW else [tuple(row) for row in rows])
 
     async def _fetch_matches(self, statement: Executable) -> Sequence[Row[Any]]:
         """Execute a statement that reads matches; it has a limit of its own."""
-        with error_translation(self.engine.url), _limited():
-            async with transaction(self.engine) as connection:
-                await connection.together((_LIMITS, _LIMIT_VALUES))
-                return (await connection.execute(statement)).all()
+
+        async def ask(engine: AsyncEngine) -> Sequence[Row[Any]]:
+            with error_translation(engine.url), _limited():
+                async with transaction(engine) as connection:
+                    await connection.together((_LIMITS, _LIMIT_VALUES))
+                    return (await connection.execute(statement)).all()
+
+        return await self._read_list(ask)
 
 
 def filter_executions(query: SelectT, scope: Scope, wanted: ExecutionFilter) -> SelectT:

@@ -57,6 +57,7 @@ from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import error_translation
 from everstep.store.parameters import execution_key
 from everstep.store.place_statements import QUEUE, QUEUE_POSITIONS
+from everstep.store.replica import Replica
 from everstep.store.tables import commands, envelopes, executions, requests, tool_calls
 from everstep.store.transaction import BEGIN_SNAPSHOT, QueryResult, Transaction, transaction
 
@@ -153,6 +154,8 @@ class PostgresReader:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
+        self.replica: Replica | None = None
+        """Where lists are read, if it is up to date."""
 
     async def material(self, ref: ExecutionRef) -> StepInput:
         """Return the inputs of the next step."""
@@ -355,7 +358,19 @@ class PostgresReader:
             last = Cursor.parse(cursor)
             wanted = wanted.where(place < (last.created_at, last.id))
         newest_first = wanted.order_by(table.c.created_at.desc(), table.c.id.desc())
-        return page_from(await (fetch or self._fetch_all)(newest_first.limit(size + 1)), size, read)
+        return page_from(await (fetch or self._fetch_list)(newest_first.limit(size + 1)), size, read)
+
+    async def _read_list(self, ask: Callable[[AsyncEngine], Awaitable[T]]) -> T:
+        """Read from the replica if there is one that is up to date, else from the database itself."""
+        return await (ask(self.engine) if self.replica is None else self.replica.read(ask))
+
+    async def _fetch_list(self, statement: Executable) -> Sequence[Row[Any]]:
+        async def ask(engine: AsyncEngine) -> Sequence[Row[Any]]:
+            with error_translation(engine.url):
+                async with engine.connect() as connection:
+                    return (await connection.execute(statement)).all()
+
+        return await self._read_list(ask)
 
     async def _fetch_all(
         self, statement: Executable, parameters: Mapping[str, Any] | None = None

@@ -69,6 +69,11 @@ POOL_WAITS: Final = Histogram(
     "Waits for a connection to the database, where none was free",
     bounds=(0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0),
 )
+REPLICA_READS: Final = Counter(
+    "everstep_replica_reads",
+    "Lists: read from the replica, or from the primary because it was late or away",
+    ("outcome",),
+)
 REPAIRS: Final = Counter("everstep_repairs", "Repairs of the reconciler", ("repair",))
 SCRAPE_FAILURES: Final = Counter(
     "everstep_scrape_failures", "Parts of a page of metrics that could not be read", ("part",)
