@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
@@ -11,7 +12,7 @@ import click
 from everstep.agent_domain.errors import InvalidInput
 from everstep.cli.command import command, print_line, server_command, stop_on_signals, warn, with_agents
 from everstep.cli.json_output import json_option, print_json
-from everstep.cli.printing import echo
+from everstep.cli.printing import echo, show_progress
 from everstep.cli.times import Since
 from everstep.client.stray_workflows import StrayWorkflows
 from everstep.runtime.agent_process import AgentReport
@@ -267,7 +268,11 @@ async def prune(settings: Settings, dry_run: bool) -> None:
             try:
                 async for more in retention.remove_old(dry_run=dry_run):
                     count += more
+                    if sys.stderr.isatty():
+                        show_progress(f"{retention.table}: {count:,}")
             finally:
+                if sys.stderr.isatty():
+                    show_progress("")
                 echo(_retention_line(retention, count, dry_run=dry_run))
 
 

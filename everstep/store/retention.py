@@ -8,8 +8,10 @@ Each method yields the number of removed rows per batch, or on a dry run the num
 are removed by cascade are not counted.
 """
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +28,8 @@ LOOK = 100
 """Rows per scan; each may own many other rows."""
 BATCH = 1000
 """Small rows removed per statement."""
+LONGEST_PAUSE = 5.0
+"""The most seconds between two statements that remove envelopes."""
 
 COUNT_OLD_ANSWERS = text("SELECT count(*) AS many FROM agent_answers WHERE created_at < :before")
 
@@ -178,12 +182,15 @@ where it starts. Envelopes of running executions stay, because their writers det
 
 REMOVE_ENVELOPES = text("""
     WITH gone AS (
-        DELETE FROM agent_envelopes
-         WHERE stream_id = :stream_id AND seq >= :first AND seq < :until
+        DELETE FROM agent_envelopes envelope
+         USING unnest(CAST(:stream_ids AS uuid[]), CAST(:firsts AS bigint[]), CAST(:untils AS bigint[]))
+               AS old(stream_id, first, until)
+         WHERE envelope.stream_id = old.stream_id AND seq >= old.first AND seq < old.until
      RETURNING 1
     )
     SELECT count(*) AS many FROM gone
 """)
+"""Ranges of many streams at once: most streams have few envelopes, and each commit waits for the disk."""
 
 
 class PostgresRetention(PostgresSessions):
@@ -201,15 +208,23 @@ class PostgresRetention(PostgresSessions):
 
     async def prune_envelopes(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove envelopes that were stored before `before`; the stream keeps its numbering."""
+        ranges, many = list[tuple[UUID, int, int]](), 0
         async for stream in self._scan(SCAN_STREAMS, before):
             if stream.first is None:
                 continue
             if dry_run:
                 yield stream.until - stream.first
                 continue
-            for first in range(stream.first, stream.until, BATCH):
-                until = min(first + BATCH, stream.until)
-                yield await self._count(REMOVE_ENVELOPES, stream_id=stream.id, first=first, until=until)
+            first = stream.first
+            while first < stream.until:
+                until = min(first + BATCH - many, stream.until)
+                ranges.append((stream.id, first, until))
+                many, first = many + until - first, until
+                if many == BATCH:
+                    yield await self._remove_envelopes(ranges)
+                    ranges, many = [], 0
+        if ranges:
+            yield await self._remove_envelopes(ranges)
 
     async def prune_answers(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove responses that were stored before `before`; their idempotency keys can be used again."""
@@ -233,6 +248,16 @@ class PostgresRetention(PostgresSessions):
         while removed == BATCH:
             removed = await self._count(REMOVE_DELIVERIES, before=before, limit=BATCH)
             yield removed
+
+    async def _remove_envelopes(self, ranges: Sequence[tuple[UUID, int, int]]) -> int:
+        """Remove ranges of streams in one transaction, and pause for as long as that took."""
+        ids, firsts, untils = zip(*ranges, strict=True)
+        began = monotonic()
+        count = await self._count(
+            REMOVE_ENVELOPES, stream_ids=list(ids), firsts=list(firsts), untils=list(untils)
+        )
+        await asyncio.sleep(min(monotonic() - began, LONGEST_PAUSE))
+        return count
 
     async def _remove_session(self, session: Row[Any], before: datetime) -> bool:
         try:

@@ -439,6 +439,8 @@ envelopes = Table(
     time_column(),
     PrimaryKeyConstraint("stream_id", "seq"),
     UniqueConstraint("id"),
+    # A prune removes millions of rows, whose space is used again once the table was vacuumed.
+    postgresql_with={"autovacuum_vacuum_scale_factor": 0.01},
 )
 
 # One row: the part of the epoch that the database stores itself.

@@ -98,6 +98,7 @@ async def test_a_failed_upgrade_leaves_nothing(empty_database: str) -> None:
         "0027_tenants",
         "0028_webhooks",
         "0029_rates",
+        "0030_vacuum",
     ]
 
 

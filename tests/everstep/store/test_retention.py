@@ -300,6 +300,17 @@ class TestEnvelopes:
 
         assert [count async for count in store.prune_envelopes(a_month_ago())] == [2, 1]
 
+    async def test_a_batch_has_envelopes_of_several_streams(
+        self, store: PostgresRetention, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """18.9.5"""
+        monkeypatch.setattr(retention, "BATCH", 5)
+        for _ in range(3):
+            await end_execution(store, await self.start_and_publish(store, uuid4(), *"abc"))
+        await set_back(store, "agent_envelopes")
+
+        assert [count async for count in store.prune_envelopes(a_month_ago())] == [5, 4]
+
 
 class TestAnswers:
     async def test_old_answers_are_deleted(
