@@ -102,7 +102,7 @@ class InferenceRunner:
 
         Args:
             request: The step.
-            on_opened: Called when everything is loaded that the model call needs.
+            on_opened: Called when the step is loaded; the content of its files is not.
         """
         try:
             return await self._infer(request, on_opened)
@@ -126,10 +126,10 @@ class InferenceRunner:
         driver = self.agents.driver(spec.agent, spec.llm_preset)
         budgeted = self._budgeted_calls(request, started)
         state = await self._load_state(request, started.material, definition)
+        on_opened()
         state = state.with_resources(self.agents.resources)
         is_compacting = started.material.plan.get("compaction") is not None
         contents = await self._load_contents(request.ref, state_for_model(state) if is_compacting else state)
-        on_opened()
         with self.live_texts.open_text(
             begin, is_public=execution_events.is_text_public(started.material)
         ) as live:
