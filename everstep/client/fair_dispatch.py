@@ -16,8 +16,8 @@ from everstep.activities.worker_places import AdaptivePlaces
 from everstep.agent_domain.fairness.fairness_keys import ActiveUsers, fairness_key, fairness_weight
 from everstep.agent_domain.fairness.shares import Claimant, ShareTerms
 
-LEAST_STARTS: Final = 4
-"""One user starts two of four: one place is kept for another user, and one for another tenant."""
+LEAST_STARTS: Final = 8
+"""One user starts six of eight: one place is kept for another user, and one for another tenant."""
 MOST_STARTS: Final = 64
 
 
