@@ -77,6 +77,8 @@ WHOSE: Final[Mapping[str, str | None]] = {
     "agent_webhook_deliveries": "tenant_id = :tenant_id AND data ->> 'user_id' = :user_id",
     # The files are exported beside the tables.
     "agent_attachment_contents": None,
+    # Users are named by a hash, and rows that are not used are removed after a day.
+    "agent_rates": None,
     # They name no person, and refer to nothing that does.
     "agent_budget_holds": None,
     "agent_pruned_ledgers": None,
