@@ -44,6 +44,7 @@ CAUGHT: Final = {
     ("activities/text_checkpoints.py", "_record_due"),
     ("everstep/client/titles.py", "_entitle"),
     ("everstep/client/webhook_delivery.py", "_deliver_batch"),
+    ("everstep/steps/shared_rates.py", "_work"),
     ("everstep/store/batches.py", "_run_all"),
     ("everstep/streams/publisher.py", "_send"),
     ("broadcast_gateway/links.py", "send_changes"),

@@ -212,7 +212,7 @@ async def db_upgrade(settings: Settings) -> None:
 )
 @click.pass_obj
 @command
-async def db_restored(settings: Settings, as_of: datetime | None) -> None:
+async def db_start_epoch(settings: Settings, as_of: datetime | None) -> None:
     """Start a new epoch of the journal after a restore, so that viewers reload.
 
     Needed only where PostgreSQL cannot detect the restore: after its files were restored from a snapshot.

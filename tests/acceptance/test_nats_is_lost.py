@@ -37,7 +37,7 @@ class Scene:
         return await self.front.process(*arguments, says="viewers watch at")
 
     def viewer(self, kind: type[ManualViewer], stream_id: UUID, port: int) -> ManualViewer:
-        way = Way(lambda: port)
+        way = Way(lambda: (HOST, port))
         way.port = port
         return kind(kind.__name__, stream_id, True, way, self.endpoints, Random(1))  # noqa: S311 -- no secret
 

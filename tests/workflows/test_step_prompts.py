@@ -26,7 +26,9 @@ def without_provider_items(messages: Messages) -> list[Any]:
     return [message.to_dict() for message in messages]
 
 
-async def assert_rebuilt(office: Office, execution: Execution, requests: list[InferenceRequest]) -> None:
+async def assert_prompts_equal(
+    office: Office, execution: Execution, requests: list[InferenceRequest]
+) -> None:
     """The prompt of each step is the request that the model received."""
     for number, received in enumerate(requests, 1):
         prompt = await read_prompt(office.client, execution.ref, number)
@@ -47,7 +49,7 @@ async def test_the_prompt_of_each_step_is_rebuilt(temporal: TemporalClient) -> N
     agent = an_agent(model=model, tools=[MockTool("look", handler=seen)])
     async with at_work(temporal, agent.with_system_prompt("Be brief").add_hook(Dated())) as office:
         execution, _ = await office.run("Go")
-        await assert_rebuilt(office, execution, model.requests)
+        await assert_prompts_equal(office, execution, model.requests)
         # Another agent of this name does not change what the model has read.
         other = an_agent(model=ScriptedModel("Other")).with_system_prompt("Be long").definition()
         changed = replace(office.client, agents={(await execution.get()).agent: other})
@@ -68,16 +70,16 @@ async def test_the_prompt_has_the_compaction_of_its_step(temporal: TemporalClien
     )
     async with at_work(temporal, a_compacting(cutting, look)) as office:
         execution, _ = await office.run("Look five times")
-        await assert_rebuilt(office, execution, cutting.requests)
+        await assert_prompts_equal(office, execution, cutting.requests)
     model = NarrowModel(window=WINDOW)
     agent = a_compacting(model).definition()
     async with at_work(temporal, agent) as office:
         first, _ = await office.run([*LONG, NOW])
-        await assert_rebuilt(office, first, model.requests)
+        await assert_prompts_equal(office, first, model.requests)
         ref, plan = ExecutionRef(uuid4()), agent.plan()
         data = frozen_map(plan.model_dump(mode="json"))
         await office.store.accept(
             NewExecution(ref, agent.spec(), (user("Go on"),), continues=first.id, plan=data)
         )
         await final_result(await office.client.launch(ref, plan))
-        await assert_rebuilt(office, office.client.execution(ref.execution_id), model.requests[1:])
+        await assert_prompts_equal(office, office.client.execution(ref.execution_id), model.requests[1:])
