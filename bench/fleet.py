@@ -192,9 +192,9 @@ class Bench:
             ),
         ]
 
-    async def warm_up(self) -> None:
+    async def warm_up(self, count: int) -> None:
         """Run some executions, which open connections and import what is missing."""
-        streams = self._sessions(WARM_UP)
+        streams = self._sessions(min(count, WARM_UP))
         await self._start(streams, 20)
         await self._wait_for(streams)
 
@@ -368,7 +368,7 @@ async def run_bench(options: Options) -> tuple[bool, list[dict[str, Any]]]:
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
     report, is_missed = list[dict[str, Any]](), False
     async with open_bench(options) as bench:
-        await bench.warm_up()
+        await bench.warm_up(options.paused or options.executions[0])
         if options.paused:
             rows = await bench.measure_waiting(options.paused)
             report.append({"paused": options.paused, "rows": values_of(rows)})
