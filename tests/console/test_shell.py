@@ -173,6 +173,9 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
         sent = api.post("/agent/messages", json={"content": text, "agent": "writer"}).json()
         execution = f"/agent/executions/{sent['execution_id']}"
         until(lambda: api.get(execution).json()["status"] == "completed")
+        # An execution of two steps, which a limit of one would have ended.
+        longer = api.post("/agent/messages", json={"content": "export a.csv"}).json()["execution_id"]
+        until(lambda: api.get(f"/agent/executions/{longer}").json()["status"] == "completed")
         waiting = api.post("/agent/messages", json={"content": "refund"}).json()["execution_id"]
         (request,) = until(lambda: api.get(f"/agent/executions/{waiting}/requests").json()["items"])
     both = f"{sent['execution_id']}/{waiting}"
@@ -182,7 +185,7 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
         ("sessions", "Sessions"),
         ("executions", "Executions"),
         ("agents", "Agents"),
-        ("what-if?max_steps=0", "What-if"),
+        ("what-if?max_steps=1", "What-if"),
         ("compare", "Compare"),
         ("usage", "Usage"),
         ("agents/clerk", "clerk"),
