@@ -19,7 +19,7 @@ TEMPLATES: Final = Path(__file__).parent / "project"
 
 FILES: Final[Mapping[str, str]] = {
     "agents.py": "an agent with a tool",
-    "test_agents.py": "their tests, in which a script plays the model",
+    "test_agents.py": "its tests, in which a script plays the model",
     "everstep.toml": "settings: which agents, which models",
     "demo.yaml": "a script that plays the model until a key is set",
     "compose.yaml": "all processes in containers",
