@@ -29,6 +29,11 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
         _shared_profiles.cache_clear()
 
 
+def pytest_sessionfinish() -> None:
+    """End it also if the run was interrupted."""
+    _SHARED.close()
+
+
 @pytest.fixture
 def installation(programs: Path) -> Installation:
     """A running installation with the agents of `desk.py`."""
