@@ -60,6 +60,7 @@ model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB
 
 chaos: $(READY)  ## Let everything go wrong for half an hour: nothing acknowledged is lost, and viewers see what happened
 	@EVERSTEP_CHAOS=long $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py tests/acceptance/test_storm.py
+	@EVERSTEP_CHAOS=long EVERSTEP_CHAOS_BUS=nats $(BIN)/python -m pytest -s tests/acceptance/test_streams_survive.py
 
 cluster: $(READY)  ## Run on a Temporal cluster, which Go builds once, and kill each of its processes
 	@$(BIN)/python -m tests.cluster

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -36,6 +36,7 @@ from tests.acceptance.onlookers import (
 )
 from tests.acceptance.storytellers import STEPS, is_long
 from tests.acceptance.ways import HOST, Address, Way
+from tests.nats_server import NatsServer, open_nats
 from tests.services import careless, data_directory
 
 AGENTS = "tests.acceptance.storytellers:agents"
@@ -195,6 +196,8 @@ class Stage:
     folder: Path
     key: str
     api_port: int
+    nats: NatsServer | None = None
+    """The bus, if it is not direct."""
     gateways: list[Role] = field(default_factory=list[Role])
     workers: list[Role] = field(default_factory=list[Role])
     apis: list[Role] = field(default_factory=list[Role])
@@ -236,6 +239,7 @@ class Stage:
             "EVERSTEP_TEST_ABORTED": ABORTED,
             "EVERSTEP_FAILPOINT": f"link.before_send:{LOST}",
             "EVERSTEP_GATEWAY_DRAIN_SECONDS": "1",
+            **({"EVERSTEP_BUS": "nats", "EVERSTEP_NATS_URL": self.nats.url} if self.nats else {}),
             **more,
         }
         environment = self.installation.environment(**given)
@@ -453,12 +457,22 @@ class Stage:
             add_fault("a gateway is sent away", dice.choice(self.gateways).drain)
         for _ in range(measure.restarts):
             add_fault("PostgreSQL is restarted", self._restart)
+        if self.nats:
+            for _ in range(measure.kills):
+                add_fault("NATS is killed", self._restart_nats)
         async with asyncio.TaskGroup() as tasks:
             for moment, what, wreck in sorted(wrecks, key=lambda each: each[0]):
                 await asyncio.sleep(max(0.0, self.began + moment - monotonic()))
                 self.note(what)
                 tasks.create_task(wreck())
         self.note("nothing goes wrong any more")
+
+    async def _restart_nats(self) -> None:
+        assert self.nats
+        async with self.restarting:
+            await self.nats.kill()
+            await asyncio.sleep(0.5)
+            await self.nats.start()
 
     async def _restart(self) -> None:
         async with self.restarting:
@@ -493,9 +507,11 @@ async def open_stage(measure: Measure, nursery: Nursery, folder: Path) -> AsyncG
             open_installation(nursery, services, services.database_url) as installation,
         ):
             key = await create_key(PostgresKeys(installation.store.engine), "people", user_id="ann")
-            made = Stage(measure, seed, installation, services, folder, key.secret, a_free_port())
-            try:
-                await made.open()
-                yield made
-            finally:
-                await made.close()
+            is_on_nats = os.environ.get("EVERSTEP_CHAOS_BUS") == "nats"
+            async with open_nats() if is_on_nats else nullcontext() as nats:
+                made = Stage(measure, seed, installation, services, folder, key.secret, a_free_port(), nats)
+                try:
+                    await made.open()
+                    yield made
+                finally:
+                    await made.close()

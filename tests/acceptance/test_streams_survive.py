@@ -3,7 +3,7 @@
 Gateways and workers are killed and restarted, one gateway is drained, PostgreSQL is restarted, frames are
 lost on their way, models break off, connections are cut, and some viewers do not read for a while. The
 moments are random: `EVERSTEP_CHAOS_SEED` draws the same again, as far as processes do. `make chaos` runs the
-same with more of everything.
+same with more of everything. `EVERSTEP_CHAOS_BUS=nats` runs it over NATS, which is killed, too.
 
 Asserted of each viewer, on every wire:
 
