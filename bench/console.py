@@ -17,7 +17,7 @@ import psycopg
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.browsers.chromium import chromium_path
-from tests.console.people import Installation, People, open_installation, until
+from tests.console.people import Installation, People, Profiles, open_installation, until
 
 ENVELOPES: Final = 50_000
 JUMPS: Final = 60
@@ -161,7 +161,7 @@ def main() -> int:
     with open_installation() as installation, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path())
         session = long_session(installation)
-        people = People(installation, browser)
+        people = People(installation, Profiles(browser))
         page = people.signed_in("system")
         figures = measure(page, session, installation.console)
         paints = first_paints(page, session, installation)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.browsers.chromium import chromium_path
-from tests.console.people import Installation, People, open_installation, until
+from tests.console.people import Installation, People, Profiles, open_installation, until
 
 SCREENS: Final = Path(__file__).parent / "screens"
 WIDTH, HEIGHT = 1280, 760
@@ -73,7 +73,7 @@ def main() -> None:
     """Make all pictures."""
     with open_installation() as installation, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path())
-        people = People(installation, browser)
+        people = People(installation, Profiles(browser))
         places = fill(installation)
         for scheme in ("light", "dark"):
             page = people.signed_in("system", scheme=scheme, width=WIDTH, height=HEIGHT)
