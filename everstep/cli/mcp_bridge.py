@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Self, cast
 from uuid import uuid4
 
 import click
 import httpx2
+from pydantic import ValidationError
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import json_text
@@ -177,7 +178,51 @@ async def mcp(settings: Settings, url: str | None, token: str | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     async with open_remote(settings, url, token) as remote, stdio_server() as (reading, writing):
         server = _build_server(McpForwarder(remote))
-        await server.run(reading, writing, server.create_initialization_options())
+        lines = MessageLines(reading, writing)
+        await server.run(lines, writing, server.create_initialization_options())
+
+
+@dataclass(frozen=True)
+class MessageLines:
+    """The messages of a host. Malformed lines, which the SDK would drop, are answered with an error."""
+
+    reading: Any
+    writing: Any
+
+    async def receive(self) -> Any:
+        """Return the next message."""
+        while isinstance(item := await self.reading.receive(), Exception):
+            await self._refuse(item)
+        return item
+
+    async def aclose(self) -> None:
+        """Close the stream that is read."""
+        await self.reading.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        while isinstance(item := await anext(self.reading), Exception):
+            await self._refuse(item)
+        return item
+
+    async def __aenter__(self) -> Self:
+        await self.reading.__aenter__()
+        return self
+
+    async def __aexit__(self, *failure: Any) -> None:
+        await self.reading.__aexit__(*failure)
+
+    async def _refuse(self, fault: Exception) -> None:
+        from mcp import types  # noqa: PLC0415 -- an extra
+        from mcp.shared.message import SessionMessage  # noqa: PLC0415
+
+        is_json = isinstance(fault, ValidationError) and fault.errors()[0]["type"] != "json_invalid"
+        code = types.INVALID_REQUEST if is_json else types.PARSE_ERROR
+        message = "The line is no message of JSON-RPC 2.0; send one JSON object in UTF-8 on each line"
+        error = types.ErrorData(code=code, message=message)
+        await self.writing.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=None, error=error)))
 
 
 def _build_server(forwarder: McpForwarder) -> Any:

@@ -127,6 +127,10 @@ class AgentTools:
         """Answer a question, decide about a call, raise an exhausted budget, or cancel the execution."""
         self._require_write()
         if arguments.cancel:
+            if arguments.has_answer:
+                raise InvalidInput(
+                    "`cancel` stops the run, and the call has an answer as well; pass one of them"
+                )
             return await within_patience(self._cancel(arguments))
         return await within_patience(self._answer(arguments))
 

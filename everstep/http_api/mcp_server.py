@@ -19,7 +19,8 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import INVALID_PARAMS
+from mcp_types.jsonrpc import INVALID_PARAMS, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import KNOWN_PROTOCOL_VERSIONS
 from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
@@ -34,6 +35,9 @@ from everstep.http_api.schemas.agent_tool_schemas import (
     MAX_WAIT,
     AgentRun,
     AnswerArguments,
+    JsonRpcError,
+    JsonRpcMessage,
+    JsonRpcRefusal,
     ResultArguments,
     StartArguments,
     StatusArguments,
@@ -232,6 +236,25 @@ def error_result(error: Exception) -> types.CallToolResult:
         is_error=True,
         _meta={"everstep/problem": refusal.slug, "everstep/status": refusal.status},
     )
+
+
+def version_refusal(declared: str | None, body: bytes) -> JsonRpcRefusal | None:
+    """The refusal of a message whose header names an unknown version of the protocol; None for others.
+
+    The SDK refuses those that name it in their parameters. For others it would ask for such parameters.
+    """
+    if declared is None or declared in KNOWN_PROTOCOL_VERSIONS:
+        return None
+    message = JsonRpcMessage.model_validate_json(body)
+    if "_meta" in message.params:
+        return None
+    text = (
+        f"MCP-Protocol-Version is {declared!r}; use one of {', '.join(KNOWN_PROTOCOL_VERSIONS)}, "
+        "which `initialize` chooses"
+    )
+    data = {"requested": declared, "supported": [*KNOWN_PROTOCOL_VERSIONS]}
+    error = JsonRpcError(code=UNSUPPORTED_PROTOCOL_VERSION, message=text, data=data)
+    return JsonRpcRefusal(id=message.id, error=error)
 
 
 class McpExchange(Response):

@@ -342,6 +342,12 @@ def _fault_message(fault: Mapping[str, Any]) -> str:
         # Pydantic reports this for text that is validated before its length is checked.
         case {"type": "too_long", "input": str(), "ctx": {"max_length": limit, "actual_length": length}}:
             return f"it has {length} characters; send at most {limit}"
+        case {"type": "model_attributes_type", "loc": ("body",), "input": bytes()}:
+            return "it is not sent as JSON; add the header Content-Type: application/json"
+        case {"type": "model_attributes_type"}:
+            return "send an object"
+        case {"type": "value_error", "ctx": {"error": error}}:
+            return str(error)
         case _:
             return str(fault["msg"])
 

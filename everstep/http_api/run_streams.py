@@ -179,7 +179,9 @@ class _Encoder:
                 return await self._take(line)
 
     def _join(self, line: WireEvent) -> list[bytes]:
-        if not line["recovered"]:
+        # A position after the end is of another log, such as the one before a restore from a backup.
+        is_ahead = isinstance(self._start, RunCursor) and self._start.seq > self._head
+        if is_ahead or not line["recovered"]:
             return self._fail("The events of this run are no longer stored; load it again", HISTORY_CHANGED)
         self._log = RunLog(str(self.execution_id), self._start, epoch=line["epoch"])
         return []

@@ -259,8 +259,8 @@ class Threads:
             thread_id: The client's name of the thread.
             answers: The answers.
             given_key: The name of this request.
-            skips_resolved: Whether answers to requests that have one already are left out: some clients send
-                them again.
+            skips_resolved: Whether answers that a request has already are left out: some clients send them
+                again.
 
         Raises:
             Refusal: A request is missing, unknown, or already has another answer.
@@ -274,12 +274,15 @@ class Threads:
                 each for each in answers if requests[each.request_id].state is RequestState.OPEN
             ] or answers
         given = {answer.request_id: answer for answer in answers}
+        if contradicted := next((each for each in answers if given[each.request_id] != each), None):
+            raise InvalidInput(f"the request {contradicted.request_id} has two answers; send one of them")
         missing = [
             str(id_)
             for id_, request in requests.items()
             if request.state is RequestState.OPEN and id_ not in given and isinstance(request.kind, CallNeed)
         ]
-        if missing:
+        # Answers that are sent again are about resolved requests, and the agent may have asked more since.
+        if missing and any(requests[id_].state is RequestState.OPEN for id_ in given):
             raise Refusal(
                 409,
                 "requests-open",
@@ -291,7 +294,8 @@ class Threads:
         is_cancelled = False
         for answer in answers:
             request = requests[answer.request_id]
-            if skips_resolved and request.state is not RequestState.OPEN:
+            is_resolved = request.state is not RequestState.OPEN
+            if skips_resolved and is_resolved and not _contradicts(answer, request):
                 continue
             key = str(RequestKey(self.caller, f"{given_key}/{request.id}").id("decision"))
             if answer.is_cancelled and request.kind is not CallNeed.APPROVAL:
@@ -363,6 +367,17 @@ class Threads:
         sent_by = command_decider(self.caller.actor, CANCEL, root.user_id, now())
         key = str(RequestKey(self.caller, given_key).id("cancel"))
         await self.api.sessions_for(self.caller).cancel(root.ref, key, is_pending=False, sent_by=sent_by)
+
+
+def _contradicts(answer: GivenAnswer, request: RequestRow) -> bool:
+    """Whether a resolved request has another answer."""
+    resolution = request.resolution
+    if resolution is None:
+        return False
+    if request.kind is CallNeed.APPROVAL:
+        return answer.approved is resolution.is_denied
+    texts = (answer.value, resolution.value)
+    return all(isinstance(each, str) for each in texts) and texts[0] != texts[1]
 
 
 def _new_total(request: RequestRow, answer: GivenAnswer) -> dict[str, Any]:

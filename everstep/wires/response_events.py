@@ -169,6 +169,12 @@ class ResponseEvents(Projection):
             self._begin(event)
         elif self._is_open and event.execution_id == self.head.execution_id:
             self._read(event)
+        if self.is_complete and self._number < self._after:
+            message = (
+                f"The last event of this response has the number {self._number}, and starting_after is "
+                f"{self._after}; send the number of an event that you have received"
+            )
+            return self.fail(message, "invalid_starting_after")
         return [each for each in self._events if each["sequence_number"] > self._after]
 
     def fail(self, message: str, code: str) -> list[WireEvent]:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.console.desk import WORDS
 from tests.console.payloads import PAYLOADS
@@ -187,7 +187,16 @@ def test_a_running_execution_is_steered_and_cancelled_by_the_next_message(
 
         again = api.post(f"/agent/sessions/{sent['session_id']}/messages", json=given)
         expect(thread(page).get_by_role("article", name="being written")).to_contain_text("word0")
+
+        def end_before(route: Route) -> None:
+            route.fetch()
+            route.fulfill(status=409, json={"title": "Ended", "detail": "The execution has ended"})
+
+        # A refusal because it has ended is no error: it is what the person wanted.
+        page.route("**/cancel", end_before)
         page.get_by_role("button", name="Cancel the run").click()
+        expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+        expect(page.get_by_text("has ended")).to_have_count(0)
         path = f"/agent/executions/{again.json()['execution_id']}"
         until(lambda: api.get(path).json()["status"] == "cancelled")
 

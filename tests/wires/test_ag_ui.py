@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import random
+import re
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from pathlib import Path
@@ -245,7 +246,9 @@ async def test_subagents_are_announced_and_own_their_messages(make_agent: MakeAg
     assert done["error"] is None
 
 
-async def test_a_repeated_request_follows_the_same_run(make_agent: MakeAgent, ann: ApiCaller) -> None:
+async def test_a_repeated_request_follows_the_same_run(
+    url: str, make_agent: MakeAgent, ann: ApiCaller
+) -> None:
     """17.2.1"""
     agent, again = make_agent(threadId="t"), make_agent(threadId="t")
     for each in (agent, again):
@@ -263,6 +266,16 @@ async def test_a_repeated_request_follows_the_same_run(make_agent: MakeAgent, an
     repeated = await again.run(resume=[entry], runId="r-3")
     assert agent.events == again.events
     assert done["messages"] == repeated["messages"]
+
+    # The agent asks more before its answer is sent again.
+    agent.add("ask then book", "m-3")
+    asked = await agent.run(runId="r-4")
+    entry = {"interruptId": asked["pendingInterrupts"][0]["id"], "status": "resolved", "payload": "Friday"}
+    body = {"threadId": "t", "runId": "r-5", "messages": [], "resume": [entry]}
+    async with httpx2.AsyncClient(base_url=url, headers=ann.http.headers) as http:
+        first, second = [await http.post("/agui/clerk", json=body) for _ in range(2)]
+    assert (second.status_code, second.text) == (200, first.text)
+    assert "tool_call" in first.text
 
 
 async def test_connect_shows_the_thread(make_agent: MakeAgent) -> None:
@@ -443,9 +456,9 @@ async def test_an_unknown_agent_and_a_foreign_position_are_refused(
         for wrong in ("7", last.replace(last[:8], "00000000")):
             refused = await own.get(address, headers={"Last-Event-ID": wrong})
             assert (refused.status_code, refused.json()["type"]) == (422, "RUN_ERROR")
-        stale = last.rpartition("@")[0] + "@another"
-        gone = await own.get(address, headers={"Last-Event-ID": stale})
-        assert json.loads(gone.text.removeprefix("data: "))["code"] == "history-changed"
+        for stale in (last.rpartition("@")[0] + "@another", re.sub(r"/\d+", "/99999", last)):
+            gone = await own.get(address, headers={"Last-Event-ID": stale})
+            assert json.loads(gone.text.removeprefix("data: "))["code"] == "history-changed"
 
 
 async def test_answers_are_refused_as_a_whole(make_agent: MakeAgent, sign_in: MakeCaller) -> None:
@@ -460,6 +473,8 @@ async def test_answers_are_refused_as_a_whole(make_agent: MakeAgent, sign_in: Ma
 
     boss = make_agent(threadId="t", caller=await sign_in("ann", "approve"), resumes=True)
     await boss.connect()
+    both = await boss.run(resume=[entry, entry | {"payload": False}])
+    assert "has two answers" in both["error"]
     done = await boss.run(resume=[entry], runId="r-1")
     assert done["messages"][-1]["content"] == "So be it: 80 euros are paid back"
     late = await boss.run(resume=[entry | {"payload": False}], runId="r-2")

@@ -134,6 +134,9 @@ async def test_refusals_and_malformed_lines_are_errors_on_stdout_and_nothing_els
     assert process.returncode == 0, errors
     replies = [json.loads(line) for line in output.splitlines()]
     assert [reply["jsonrpc"] for reply in replies] == ["2.0"] * len(replies)
+    (malformed,) = (reply for reply in replies if reply["id"] is None)
+    assert malformed["error"]["code"] == -32700
+    assert "send one JSON object" in malformed["error"]["message"]
     (refused,) = (reply for reply in replies if reply["id"] == 7)
     assert "token" in refused["error"]["message"]
 

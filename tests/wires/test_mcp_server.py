@@ -276,10 +276,21 @@ async def test_what_belongs_to_others_does_not_exist(
         ("start", {"agent": "clerk"}, "message: Field required"),
         ("status", {"execution_id": "7"}, "execution_id"),
         ("answer", {"execution_id": str(uuid4()), "text": "x"}, "There is no execution"),
+        ("answer", {"execution_id": str(uuid4()), "text": "x", "cancel": True}, "pass one of them"),
         ("result", {"execution_id": str(uuid4())}, "There is no execution"),
         ("start", {"agent": "clerk", "message": "\x00"}, "message"),
     ],
-    ids=["agent", "empty", "unknown", "missing", "id", "foreign-answer", "foreign-result", "text"],
+    ids=[
+        "agent",
+        "empty",
+        "unknown",
+        "missing",
+        "id",
+        "foreign-answer",
+        "two-answers",
+        "foreign-result",
+        "text",
+    ],
 )
 async def test_a_refused_call_is_an_error_that_the_model_reads(
     connect: Connect, ann: ApiCaller, tool: str, arguments: dict[str, Any], words: str
@@ -302,6 +313,12 @@ BAD: dict[str, tuple[bytes | None, Any, int, int]] = {
     "an unknown tool": (None, {"params": {"name": "stop", "arguments": {}}}, 400, -32602),
     "no envelope": (None, {"params": {"name": "status", "_meta": {}}}, 400, -32602),
     "an unknown version": (None, {"version": "1999-01-01"}, 400, -32022),
+    "an unknown version in the header": (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}',
+        {"version": "1999-01-01"},
+        400,
+        -32022,
+    ),
 }
 
 

@@ -251,6 +251,8 @@ REFUSED: Mapping[str, tuple[dict[str, Any], int, str]] = {
     "agent": ({"model": "clerc"}, 404, "did you mean 'clerk'"),
     "no agent": ({"model": None}, 400, "model"),
     "empty": ({"input": " "}, 400, "input is empty"),
+    "number": ({"input": 5}, 400, "body.input: send text, or a list of items"),
+    "number as an item": ({"input": [5]}, 400, "body.input: send text, or a list of items"),
     "tools": ({"tools": [{"type": "function", "name": "f"}]}, 400, "agents have their own"),
     "tool choice": ({"tool_choice": "required"}, 400, "tool_choice"),
     "store": ({"store": False}, 400, "always stored"),
@@ -289,6 +291,8 @@ async def test_bad_input_is_refused_in_the_form_of_the_protocol(ann: ApiCaller) 
         error = answer.json()["error"]
         assert {*error} == {"message", "type", "param", "code"}
         assert word in error["message"], kind
+    form = await ann.http.post("/v1/responses", data={"model": "clerk"})
+    assert "add the header Content-Type: application/json" in form.json()["error"]["message"]
     assert not (await ann.get("/agent/executions"))["items"]
 
 

@@ -134,6 +134,16 @@ def test_a_reader_of_random_runs_that_is_cut_receives_every_event_once() -> None
 ENDS = {"response.completed", "response.incomplete", "response.failed"}
 
 
+def test_a_position_after_the_last_event_is_an_error() -> None:
+    """17.5.4"""
+    log = RandomLog(1)
+    last = events_of(log, 0, 0, random.Random(0))[-1][0]["sequence_number"]  # noqa: S311 -- no secret
+    assert events_of(log, 0, 0, random.Random(0), last) == []  # noqa: S311 -- no secret
+    ((error, _),) = events_of(log, 0, 0, random.Random(0), last + 1)  # noqa: S311 -- no secret
+    assert (error["type"], error["code"]) == ("error", "invalid_starting_after")
+    assert f"has the number {last}" in error["message"]
+
+
 def test_the_output_of_random_runs_has_the_stored_texts() -> None:
     """17.5.3"""
     for seed in range(LOGS):

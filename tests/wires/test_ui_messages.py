@@ -158,6 +158,29 @@ async def test_failures_and_refusals_are_errors_of_the_chat(make_chat: MakeChat)
     assert "on_bussy" in refused["error"]
 
 
+async def test_a_malformed_text_and_another_answer_to_a_closed_request_are_refused(
+    url: str, ann: ApiCaller
+) -> None:
+    """17.2.5"""
+    message: dict[str, Any] = {"id": "m", "role": "user", "parts": [{"type": "text"}]}
+    async with httpx2.AsyncClient(base_url=url, headers=ann.http.headers) as http:
+
+        async def send(**sent: Any) -> httpx2.Response:
+            return await http.post("/ai/clerk/chat", json={"id": "c", "messages": [sent]})
+
+        refused = await send(**message)
+        assert (refused.status_code, "has no text" in refused.text) == (422, True)
+        asked = await send(id="m", role="user", parts=[{"type": "text", "text": "book"}])
+        (line,) = (line for line in asked.text.splitlines() if "tool-approval-request" in line)
+        id_ = json.loads(line.removeprefix("data: "))["approvalId"]
+        part: dict[str, Any] = {"type": "tool-book", "state": "approval-responded"}
+        for name, is_approved, status in (("a-1", True, 200), ("a-2", True, 200), ("a-2", False, 409)):
+            decision = part | {"approval": {"id": id_, "approved": is_approved}}
+            answer = await send(id=name, role="assistant", parts=[decision])
+            assert answer.status_code == status, answer.text
+        assert "already decided" in answer.text
+
+
 async def test_a_reloaded_page_resumes_the_stream(make_chat: MakeChat) -> None:
     """17.2.2, 17.3.3: what waits is shown again, and what has ended is not."""
     chat = make_chat()

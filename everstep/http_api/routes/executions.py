@@ -30,6 +30,7 @@ from everstep.http_api.idempotency import KeyDep, key_conflict
 from everstep.http_api.problems import not_found
 from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, load_files, router
 from everstep.http_api.schemas.execution_responses import (
+    ExecutionCancelled,
     ExecutionResponse,
     ExecutionSteered,
     Request,
@@ -273,8 +274,12 @@ async def resume(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key:
 
 
 @routes.post("/agent/executions/{execution_id}/cancel")
-async def cancel(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> ExecutionResponse:
+async def cancel(
+    execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep
+) -> ExecutionCancelled:
     """Stop an execution now and abandon its current step. Cancelling it again changes nothing.
+
+    While `is_cancelling` is true the execution has not ended yet: read it again, or follow its stream.
 
     The execution of another user needs the scope `cancel`.
     """
@@ -284,7 +289,7 @@ async def cancel(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key:
         row.ref, str(key.id("cancel")), is_pending=is_pending, sent_by=sent_by
     )
     latest = await execution.get() if is_stored else row
-    return _without_conversation(ExecutionResponse.of(latest, in_full=caller.sees_all), row, caller)
+    return _without_conversation(ExecutionCancelled.from_row(latest, in_full=caller.sees_all), row, caller)
 
 
 @routes.post("/agent/executions/{execution_id}/fork", status_code=201)

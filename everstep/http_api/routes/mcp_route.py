@@ -63,6 +63,8 @@ async def serve_mcp(api: ApiDep, caller: CallerDep, request: Request) -> Respons
     if fault := message_fault(body):
         return JSONResponse(JsonRpcRefusal(error=fault).model_dump(), 400)
     server = await run_in_threadpool(_load_server)
+    if refusal := server.version_refusal(request.headers.get("mcp-protocol-version"), body):
+        return JSONResponse(refusal.model_dump(), 400)
     return server.McpExchange(server.build_server(AgentTools(api, caller)), body)
 
 

@@ -1,4 +1,4 @@
-"""Routes about the limits of tenants: for the scope `admin`, or `sessions:all` in the tenant `default`."""
+"""Routes about the limits of tenants, for the scope `admin`."""
 
 from typing import Annotated
 
@@ -81,8 +81,5 @@ async def remove_tenant_limits(
 
 def _tenants(api: Api, caller: Caller) -> Tenants:
     if not caller.sees_installation:
-        raise forbidden(
-            f"The limits of tenants need the scope '{Grant.ADMIN}', "
-            f"or '{Grant.ALL_SESSIONS}' in the tenant 'default'"
-        )
+        raise forbidden(f"The limits of tenants need the scope '{Grant.ADMIN}'")
     return Tenants(api.sessions.client)

@@ -135,7 +135,10 @@ async def _send(threads: Threads, body: ChatRequest, given_key: str | None) -> R
         unknown = await threads.filter_new_ids(body.id, [message.id for message in new])
         new = [message for message in new if message.id in unknown] or new[-1:]
     parts = [part for message in new for part in message.parts]
-    text = "\n\n".join(str(part.get("text")) for part in parts if part.get("type") == "text")
+    texts = [part.get("text") for part in parts if part.get("type") == "text"]
+    if not all(isinstance(each, str) for each in texts):
+        raise invalid_request("a part of the type 'text' has no text; send it as `text`")
+    text = "\n\n".join(map(str, texts))
     files = [
         file_at_url(threads, part.get("url"), part.get("mediaType"), _name_of(part))
         for part in parts

@@ -80,6 +80,12 @@ class AnswerArguments(RequestModel):
         default=False, description="Stop the execution, whether or not it waits for an answer."
     )
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether the call answers anything."""
+        given = (self.text, self.data, self.decision, self.budget)
+        return any(each is not None for each in given)
+
 
 class AgentRunRequest(ResponseModel):
     """A question, a call that needs an approval, or an exhausted budget."""

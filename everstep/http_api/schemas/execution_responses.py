@@ -256,6 +256,22 @@ class ExecutionResponse(ResponseModel):
         )
 
 
+class ExecutionCancelled(ExecutionResponse):
+    """An execution after it was cancelled."""
+
+    is_cancelling: bool = Field(
+        default=False,
+        description="Whether the cancel is stored and under way: the execution ends in moments. False if it "
+        "has ended.",
+    )
+
+    @classmethod
+    def from_row(cls, row: ExecutionRow, *, in_full: bool) -> Self:
+        """Convert the row of an execution whose cancel is stored."""
+        shown = cls.of(row, in_full=in_full)
+        return shown.model_copy(update={"is_cancelling": not row.status.is_terminal})
+
+
 class ExecutionSteered(ExecutionResponse):
     """An execution that was sent a message, and the execution that receives it."""
 

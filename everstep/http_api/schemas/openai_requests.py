@@ -5,9 +5,9 @@ change the answer in a way that its reader has to know is refused; see `openai_i
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.agent_domain.values import EMPTY
@@ -103,12 +103,21 @@ class ConversationName(OpenAiModel):
     id: Name
 
 
+def _check_input(given: object) -> object:
+    is_list = isinstance(given, list) and all(isinstance(each, dict) for each in cast("list[object]", given))
+    if not (given is None or isinstance(given, str) or is_list):
+        raise ValueError("send text, or a list of items, each of them an object")
+    return given
+
+
 class ResponseRequest(OpenAiRequest):
     """A request for a response."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "assistant", "input": "Hello"}]})
 
-    input: Annotated[str | Sequence[Map], Field(max_length=4_000_000)] | None = None
+    input: Annotated[
+        str | Sequence[Map] | None, BeforeValidator(_check_input), Field(max_length=4_000_000)
+    ] = None
     instructions: Text | None = Field(
         default=None, description="Read as the begin of the message: the agent has its own instructions."
     )

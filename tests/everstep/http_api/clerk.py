@@ -1,6 +1,7 @@
 """The agent of these tests: the first word of a message selects what it does.
 
-`ask` asks for a day, `wonder` asks why, `form` asks for a form, `fail` is an error. `book` makes a booking
+`ask` asks for a day, `wonder` asks why, `form` asks for a form, `fail` is an error. `ask then book` books
+afterwards. `book` makes a booking
 that its owner approves, `refund` pays back what an approver allows, `wire` what another person allows.
 `look` describes all attached files, `export NAME` returns one. It answers any other message at once;
 `spend 0.25` costs that much in dollars, and `spend` an unknown amount. The chief does the same, and
@@ -39,6 +40,8 @@ class ClerkModel:
 
     async def respond(self, request: InferenceRequest, on_text: OnText) -> InferenceResponse:
         last = request.messages[-1]
+        if last.is_tool and (then := _calls_in(request.messages[-3].text.partition(" then ")[2])):
+            return calls(*then)
         if last.is_tool:
             return says(f"So be it: {last.text}")
         if last.text == "look":

@@ -28,6 +28,7 @@ export function Composer({ session, running, mayCancel, sent }) {
   const [agent, setAgent] = useState(/** @type {string} */ (session.agent ?? ""));
   const { data: agents } = useLoad((signal) => get("agent/agents", {}, signal), []);
   const [isBusy, setBusy] = useState(false);
+  const [cancelled, setCancelled] = useState(/** @type {string | undefined} */ (undefined));
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const picker = useRef(/** @type {HTMLInputElement | null} */ (null));
   const change = (/** @type {Partial<Draft>} */ changes) => setDraft({ ...draft, key: draft.key || newKey(), ...changes });
@@ -59,9 +60,14 @@ export function Composer({ session, running, mayCancel, sent }) {
     }
   };
   const cancel = async () => {
+    const id = running?.id;
+    setCancelled(id);
     try {
-      await post(`agent/executions/${running?.id}/cancel`);
+      await post(`agent/executions/${id}/cancel`);
     } catch (error) {
+      // It has ended in the meantime, which this page does not show yet.
+      if (error instanceof Problem && error.status === 409) return;
+      setCancelled(undefined);
       failed(sentence(error));
     }
   };
@@ -123,7 +129,7 @@ export function Composer({ session, running, mayCancel, sent }) {
           ${agents.items.map((/** @type {any} */ each) => html`<option value=${each.name} selected=${each.name === (agent || agents.default)}>${each.name}</option>`)}
         </select></label>`}
       <span class="fill"></span>
-      ${running && mayCancel && html`<button type="button" class="danger" onClick=${cancel}>Cancel the run</button>`}
+      ${running && mayCancel && html`<button type="button" class="danger" disabled=${running.id === cancelled} onClick=${cancel}>${running.id === cancelled ? "Cancelling…" : "Cancel the run"}</button>`}
       <button class="primary" disabled=${isBusy || isTooLong || isEmpty}>
         ${running ? WAYS[way][0] : "Send"}<${Icon} name="send" size=${14} />
       </button>

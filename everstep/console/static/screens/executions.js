@@ -1,6 +1,6 @@
 /** All executions, newest first: filters in the address, saved filters, columns, and several cancelled at once. */
 
-import { get, post, sentence } from "../api.js";
+import { get, post, Problem, sentence } from "../api.js";
 import { between, compact, count, duration, exactTime, plural, totalTokens, usd } from "../format.js";
 import { useKeys } from "../keys.js";
 import { html, useState } from "../lib.js";
@@ -140,8 +140,10 @@ function Batch({ executions, finish }) {
     const results = await Promise.allSettled(executions.map((each) => post(`agent/executions/${each.id}/cancel`)));
     const good = results.filter((each) => each.status === "fulfilled").length;
     if (good) done(`${plural(good, "execution")} cancelled.`);
-    const bad = results.find((each) => each.status === "rejected");
-    if (bad) failed(sentence(bad.reason));
+    const bad = results.flatMap((each) => (each.status === "rejected" ? [each.reason] : []));
+    const ended = bad.filter((each) => each instanceof Problem && each.status === 409).length;
+    if (ended) done(`${plural(ended, "execution")} had ended before.`);
+    if (bad.length > ended) failed(sentence(bad.find((each) => !(each instanceof Problem && each.status === 409))));
     setBusy(false);
     finish();
   };
