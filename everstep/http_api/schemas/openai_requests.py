@@ -103,9 +103,14 @@ class ConversationName(OpenAiModel):
     id: Name
 
 
+def _is_input(given: object) -> bool:
+    if isinstance(given, list):
+        return all(isinstance(each, dict) for each in cast("list[object]", given))
+    return given is None or isinstance(given, str)
+
+
 def _check_input(given: object) -> object:
-    is_list = isinstance(given, list) and all(isinstance(each, dict) for each in cast("list[object]", given))
-    if not (given is None or isinstance(given, str) or is_list):
+    if not _is_input(given):
         raise ValueError("send text, or a list of items, each of them an object")
     return given
 

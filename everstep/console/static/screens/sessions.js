@@ -93,7 +93,7 @@ function NewSession({ close }) {
     <form class="form" onSubmit=${(/** @type {Event} */ event) => (event.preventDefault(), void begin())}>
       <label class="field">
         <span>Agent</span>
-        <select value=${agent} onChange=${(/** @type {any} */ event) => setAgent(event.currentTarget.value)}>
+        <select value=${agent || agents?.default} onChange=${(/** @type {any} */ event) => setAgent(event.currentTarget.value)}>
           ${agents?.items.map(
             (/** @type {any} */ each) =>
               html`<option value=${each.name} selected=${each.name === (agent || agents.default)}>${each.name}</option>`,
