@@ -232,7 +232,7 @@ async def measure(name: str, url: str, work: str) -> None:
     store = PostgresStore(create_engine(url, application_name="bench", statement_timeout=600))
     try:
         if work == "write":
-            await _write_until_closed(store)
+            await _write_continuously(store)
         elif work == "prune":
             await _prune(url)
         else:
@@ -326,7 +326,7 @@ def _reader(url: str) -> Any:
     return read
 
 
-async def _write_until_closed(store: Any) -> None:
+async def _write_continuously(store: Any) -> None:
     """Run steps, one every 20 ms, until the standard input is closed; print their seconds."""
     run_step, took = _step_runner(store), list[float]()
     for _ in range(50):
