@@ -11,7 +11,6 @@ import sys
 from dataclasses import asdict
 from typing import Final, NoReturn
 
-from everstep.cli.command import server_loop
 from everstep.cli.error_messages import error_message
 from everstep.cli.printing import echo, visible, visible_stream
 from everstep.runtime.agent_process import AgentOrder, AgentReport, serve_agents
@@ -65,7 +64,7 @@ def main() -> NoReturn:
     """Run the process and exit, in the way of `everstep.cli.main`."""
     restore_for_children()
     sys.stdout, sys.stderr = visible_stream(sys.stdout), visible_stream(sys.stderr)
-    with asyncio.Runner(loop_factory=server_loop) as runner:
+    with asyncio.Runner() as runner:
         code = runner.run(_run())
     logging.shutdown()
     sys.stdout.flush()

@@ -45,14 +45,17 @@ def command(
 
 
 def server_loop() -> asyncio.AbstractEventLoop:
-    """Make the event loop of a process that serves: uvloop's. A step takes a fifth less CPU time."""
+    """Make the event loop of workers and gateways: uvloop's. A step takes a fifth less CPU time with it.
+
+    Not of the HTTP API: with uvloop, a thousand refused bodies of strangers take twice the memory.
+    """
     import uvloop  # noqa: PLC0415 -- most commands serve nothing
 
     return uvloop.new_event_loop()
 
 
 def server_command(fn: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Turn a coroutine function into a command, like `command`, that runs on the event loop of servers."""
+    """Turn a coroutine function into a command, like `command`, that runs on `server_loop`."""
     return command(fn, server_loop)
 
 

@@ -10,7 +10,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.keys import ApiKey
 from everstep.agent_domain.values import format_moment
-from everstep.cli.command import command, print_line, server_command, stop_on_signals, warn, with_agents
+from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
 from everstep.cli.id_arguments import parse_id
 from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo
@@ -32,7 +32,7 @@ from everstep.runtime.waiting import wait_for_servers
 )
 @with_agents
 @click.pass_obj
-@server_command
+@command
 async def api(settings: Settings, http_port: int | None) -> None:
     """Serve the HTTP API until stopped by SIGINT or SIGTERM.
 

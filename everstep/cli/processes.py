@@ -56,7 +56,7 @@ from everstep.telemetry.log_lines import configure_logs
 @click.option("--debug", is_flag=True, help="Show viewers the full texts of errors (EVERSTEP_ERROR_DETAILS).")
 @with_agents
 @click.pass_obj
-@server_command
+@command
 async def up(
     settings: Settings,
     *,

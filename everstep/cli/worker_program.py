@@ -50,7 +50,8 @@ async def _run() -> int:
     lines = os.fdopen(order["report"], "w", encoding="utf-8")
 
     def say(line: str) -> None:
-        print(line, file=lines, flush=True)
+        lines.write(f"{line}\n")
+        lines.flush()
 
     try:
         await run_worker(Settings.read(**order["settings"]), stop, warn, say)

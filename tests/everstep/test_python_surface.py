@@ -454,6 +454,8 @@ NOT_FOR_APPLICATIONS = {
     "everstep.agent_domain.storage.recorded_executions.RecordedExecution",
     "everstep.agent_domain.storage.recorded_executions.RecordedExecutions",
     "everstep.agent_domain.what_if.family.Families",
+    # Limits that the processes of an installation share.
+    "everstep.inference.call_gates.CallGate",
     # A runner makes its own, and an installation finds its own local model.
     "everstep.local.local_budgets.LocalBudgets",
     "everstep.inference.local_endpoint.LocalEndpoint",

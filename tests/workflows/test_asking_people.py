@@ -144,7 +144,8 @@ async def test_paused_executions_beyond_those_in_memory_go_on_from_their_history
     temporal: TemporalClient,
 ) -> None:
     """18.1.3"""
-    office = an_office(temporal, an_asker())
+    asker = an_agent(*[asks("Which day?")] * 4, *["Done"] * 4).with_capability(UseUserInput())
+    office = an_office(temporal, asker)
     office = replace(office, settings=office.settings.model_copy(update={"worker_cached_executions": 1}))
 
     def in_memory() -> int:

@@ -148,6 +148,7 @@ async def _existing_ids(ann: httpx2.AsyncClient) -> Mapping[str, str]:
         "request_id": waiting[0]["id"],
         "message_id": answers[0],
         "name": "clerk",
+        "number": "1",
         "agent": "clerk",
         "thread_id": said["session_id"],
         "chat_id": said["session_id"],

@@ -146,6 +146,7 @@ async def create_objects(person: ApiCaller) -> OwnObjects:
         "attachment_id": file["id"],
         "message_id": answer["id"],
         "agent": "clerk",
+        "number": "1",
         "tenant_id": "treasury",
         "sign_in_id": await sign_in_with_browser(person),
         "thread_id": booking,

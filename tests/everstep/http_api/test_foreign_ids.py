@@ -86,7 +86,7 @@ async def test_an_id_of_another_user_opens_nothing(sign_in: MakeCaller, work: No
     ann, ben = await sign_in("ann"), await sign_in("ben")
     theirs, own = await create_objects(ann), await create_objects(ben)
     before = await stored_objects(ann, theirs)
-    words = {"My treasure", *(value for name, value in theirs.ids.items() if name != "agent")}
+    words = {"My treasure", *(value for name, value in theirs.ids.items() if name not in {"agent", "number"})}
     count = 0
     for method, address, query, body in requests(await ben.get("/openapi.json"), own, theirs):
         count += 1

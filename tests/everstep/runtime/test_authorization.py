@@ -54,8 +54,9 @@ async def test_a_local_token_has_all_scopes_of_the_local_tenant() -> None:
 
     caller = await build_authenticator(settings, NO_KEYS)(f"Bearer {token}")
 
-    assert caller == Caller(LOCAL_USER, "default", frozenset({Grant.ALL_SESSIONS, Grant.APPROVE, Grant.EDIT}))
-    assert caller.scopes == ("sessions:all", "approve", "approve:edit")
+    grants = frozenset({Grant.ALL_SESSIONS, Grant.APPROVE, Grant.EDIT, Grant.ADMIN})
+    assert caller == Caller(LOCAL_USER, "default", grants)
+    assert set(caller.scopes) == {"sessions:all", "approve", "approve:edit", "admin"}
     assert local_token(Settings()) is None
 
 

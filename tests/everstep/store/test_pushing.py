@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -180,10 +179,10 @@ async def test_an_envelope_is_encoded_once_from_its_record_to_the_frame_of_a_vie
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Follows rule 7.1.1: its writer encodes it for the table, and pushes the same text."""
-    session, encoded, dumps = uuid4(), list[str](), json.dumps
+    session, encoded, encode = uuid4(), list[str](), json.JSONEncoder.encode
 
-    def count(value: object, **options: Any) -> str:
-        encoded.append(dumps(value, **options))
+    def count(encoder: json.JSONEncoder, value: object) -> str:
+        encoded.append(encode(encoder, value))
         return encoded[-1]
 
     async with open_gateway(Table(streams={session: []})) as running, open_viewer(running) as viewer:
@@ -196,7 +195,7 @@ async def test_an_envelope_is_encoded_once_from_its_record_to_the_frame_of_a_vie
             while not bus.has_subscribers(session):  # noqa: ASYNC110 -- there is no event for it
                 await asyncio.sleep(0.001)
         with monkeypatch.context() as patch:
-            patch.setattr(json, "dumps", count)
+            patch.setattr(json.JSONEncoder, "encode", count)
             event = EventRecord("news", "agent.step.started", {"text": "ö mark"})
             await store.begin_step(a_step_start(ref, events=publishing([event])))
             frame = await viewer.next()
