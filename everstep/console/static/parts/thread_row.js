@@ -14,7 +14,7 @@ import { RequestCard } from "./request_card.js";
 import { ToolCard } from "./tool_card.js";
 
 /** @typedef {import("../rows.js").Row} Row */
-/** @typedef {{agent: string, parent: string | null, isOver: boolean}} ExecutionInfo */
+/** @typedef {{agent: string, parent: string | null, isOver: boolean, isWaiting: boolean}} ExecutionInfo */
 /**
  * @typedef {object} Props
  * @property {Row} row
@@ -104,8 +104,10 @@ function StepText({ execution, number }) {
 export function DraftRow({ draft, execution }) {
   // A text that begins like JSON is for a program: it is shown once it is stored.
   const isData = /^\s*[[{]/.test(draft.content);
-  return html`<article class=${execution?.parent ? "row draft child" : "row draft"} aria-label="being written" aria-busy="true">
+  // The text of a step that waits for people is complete, and stored with the rest of the step.
+  const isWritten = execution?.isWaiting ?? false;
+  return html`<article class=${execution?.parent ? "row draft child" : "row draft"} aria-label=${isWritten ? "written" : "being written"} aria-busy=${!isWritten}>
     <div class="reply">${isData ? html`<p class="quiet">Writing a result…</p>` : html`<${Markdown} text=${draft.content} />`}</div>
-    <div class="row-side">${execution?.parent && html`<span class="lane-name">${execution.agent}</span>`}<span class="spinner"></span></div>
+    <div class="row-side">${execution?.parent && html`<span class="lane-name">${execution.agent}</span>`}${!isWritten && html`<span class="spinner"></span>`}</div>
   </article>`;
 }

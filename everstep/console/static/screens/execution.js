@@ -1,6 +1,6 @@
 /** An execution: why it ended or waits, its steps over time, its subagents and its ledger, with the inspector beside. */
 
-import { get, post, sentence } from "../api.js";
+import { get, post, Problem, sentence } from "../api.js";
 import { between, count, duration, exactTime, plural, totalTokens, usd } from "../format.js";
 import { html, useState } from "../lib.js";
 import { useLoad } from "../load.js";
@@ -100,11 +100,14 @@ function Actions({ execution, waits, last, step, fork, save, reload }) {
   const act = async (/** @type {string} */ name, /** @type {string} */ said) => {
     try {
       const now = await post(`agent/executions/${execution.id}/${name}`);
-      done(said);
+      done(now.is_cancelling ? "It is being cancelled." : said);
       if (name === "retry") go(`executions/${now.id}`);
       else reload();
     } catch (error) {
-      failed(sentence(error));
+      const hasEnded = name === "cancel" && error instanceof Problem && error.status === 409;
+      if (hasEnded) done("It had ended before.");
+      else failed(sentence(error));
+      reload();
     }
   };
   const { mayWrite, mayCommand, seesAll } = rights.value;
