@@ -205,3 +205,7 @@ def test_the_inbox_fits_each_width_and_theme(people: People, width: int, scheme:
     expect(detail(page)).to_contain_text("Another person has to decide")
     assert axe_findings(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    own = ask(people.installation, "book")
+    page.goto(page.url.replace(request["id"], own["id"]))
+    expect(detail(page).get_by_label("Later calls")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

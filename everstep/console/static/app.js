@@ -132,6 +132,9 @@ async function start() {
     render(html`<${Failure} error=${String(error)} retry=${() => location.reload()} />`, root);
     return;
   }
+  // Its relative address would be resolved again at each address that the router shows.
+  const icon = /** @type {HTMLLinkElement} */ (document.querySelector("link[rel=icon]"));
+  icon.href = href("static/icon.svg");
   startRouter();
   startKeys();
   render(html`<${Root} failure=${failure} />`, root);
