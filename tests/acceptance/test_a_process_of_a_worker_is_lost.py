@@ -44,9 +44,11 @@ async def test_a_killed_process_loses_nothing_and_none_outlives_the_first_one(
         )
         assert len(set(urls)) == 2
         executions = [await here.start("book") for _ in range(EXECUTIONS)]
-        await until("all wait", lambda: here.count("waiting", "turn 2") == EXECUTIONS)
-        holders = {entry.pid for entry in here.journal("waiting")}
-        assert len(holders) == 2, "Temporal gave all of them to one process"
+        await until("all wait", lambda: here.count("waiting", "turn 2") == len(executions))
+        # Temporal may give all of them to one process, but not for long.
+        while len(holders := {entry.pid for entry in here.journal("waiting")}) < 2:
+            executions.append(await here.start("book"))
+            await until("all wait", lambda: here.count("waiting", "turn 2") == len(executions))
 
         killed = max(holders)
         os.kill(killed, signal.SIGKILL)
@@ -56,7 +58,7 @@ async def test_a_killed_process_loses_nothing_and_none_outlives_the_first_one(
 
         assert {account.status for account in accounts} == {ExecutionStatus.COMPLETED}
         assert len({account.conversation for account in accounts}) == 1
-        assert here.counts("ran") == {"look_up": EXECUTIONS, "book": EXECUTIONS}
+        assert here.counts("ran") == {"look_up": len(executions), "book": len(executions)}
         (line,) = [line for line in lines() if f"({killed})" in line]
         assert line.endswith("was killed by SIGKILL; it starts again in 1 s")
 

@@ -121,7 +121,7 @@ class ResponseRequest(OpenAiRequest):
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "assistant", "input": "Hello"}]})
 
     input: Annotated[
-        str | Sequence[Map] | None, BeforeValidator(_check_input), Field(max_length=4_000_000)
+        Annotated[str | Sequence[Map], Field(max_length=4_000_000)] | None, BeforeValidator(_check_input)
     ] = None
     instructions: Text | None = Field(
         default=None, description="Read as the begin of the message: the agent has its own instructions."

@@ -21,7 +21,12 @@ from everstep.client.sessions import SendResult as Accepted
 from everstep.http_api import samples
 from everstep.http_api.samples import example
 from everstep.http_api.schemas.attachment_responses import AttachmentResponse
-from everstep.http_api.schemas.execution_responses import ExecutionResponse, ExecutionSteered, Request
+from everstep.http_api.schemas.execution_responses import (
+    ExecutionCancelled,
+    ExecutionResponse,
+    ExecutionSteered,
+    Request,
+)
 from everstep.http_api.schemas.text import Moment, ResponseModel, Usd
 
 T = TypeVar("T")
@@ -195,6 +200,7 @@ _SUBJECTS: Mapping[object, tuple[str, str]] = {
     Request: ("execution_id", "execution_id"),
     ExecutionResponse: ("execution_id", "id"),
     ExecutionSteered: ("execution_id", "id"),
+    ExecutionCancelled: ("execution_id", "id"),
     AttachmentResponse: ("attachment_id", "id"),
 }
 
