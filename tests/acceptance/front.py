@@ -43,7 +43,8 @@ class Front:
 
     async def process(self, *arguments: str, says: str) -> Process:
         """Start a process of this installation and wait until it reports that it is up."""
-        log = self.folder / f"{len(self.begun)}.log"
+        # Processes that are started at the same time have logs of their own.
+        log = self.folder / f"{len([*self.folder.glob('*.log')])}.log"
         log.touch()
         given = {"EVERSTEP_TASK_QUEUE": self.queue, "EVERSTEP_AGENTS": AGENTS, **self.variables}
         if self.kill_at:
