@@ -47,7 +47,8 @@ def command(
 def server_loop() -> asyncio.AbstractEventLoop:
     """Make the event loop of workers and gateways: uvloop's. A step takes a fifth less CPU time with it.
 
-    Not of the HTTP API: with uvloop, a thousand refused bodies of strangers take twice the memory.
+    Not of the HTTP API: under a thousand refused bodies its memory grew by 74 MB with uvloop, and by less
+    than 40 MB with asyncio.
     """
     import uvloop  # noqa: PLC0415 -- most commands serve nothing
 
