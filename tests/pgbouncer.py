@@ -44,6 +44,19 @@ server_lifetime = 3600
 """
 
 
+def pgbouncer_version() -> str:
+    """The version of the installed PgBouncer."""
+    assert PROGRAM, "PgBouncer is not installed (apt-get install pgbouncer)"
+    said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603
+    return said.split()[1]
+
+
+def keeps_statements() -> bool:
+    """Whether clients may prepare statements: from 1.21 on."""
+    major, minor = pgbouncer_version().split(".")[:2]
+    return (int(major), int(minor)) >= (1, 21)
+
+
 class PgBouncer:
     """PgBouncer in front of the server of a database, at one port for all its processes."""
 
@@ -96,14 +109,6 @@ class PgBouncer:
         if self._process and self._process.returncode is None:
             self._process.send_signal(signal.SIGKILL)
             await self._process.wait()
-
-    @property
-    def keeps_statements(self) -> bool:
-        """Whether clients may prepare statements: from 1.21 on."""
-        assert PROGRAM
-        said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603
-        major, minor = said.split()[1].split(".")[:2]
-        return (int(major), int(minor)) >= (1, 21)
 
     @property
     def log(self) -> str:

@@ -15,7 +15,7 @@ from everstep.http_api.api_keys import create_key
 from everstep.store.keys import PostgresKeys
 from tests.acceptance.front import Front
 from tests.acceptance.harness import Installation, account, site, until
-from tests.pgbouncer import PgBouncer, needs_pgbouncer, open_pgbouncer
+from tests.pgbouncer import PgBouncer, keeps_statements, needs_pgbouncer, open_pgbouncer
 
 pytestmark = [needs_pgbouncer, pytest.mark.asyncio(loop_scope="session")]
 
@@ -68,7 +68,7 @@ async def test_processes_know_that_a_pooler_is_in_between(
 
             await until("it has ended", has_ended)
             assert (await http.get("/agent/sessions")).json()["items"]
-        words = "with" if pgbouncer.keeps_statements else "without"
+        words = "with" if keeps_statements() else "without"
         assert f"through a pooler, {words} prepared statements" in await run(front, "doctor", code=0)
         assert "set DATABASE_DIRECT_URL" in await run(front, "db", "upgrade", code=1)
         front.variables["DATABASE_DIRECT_URL"] = installation.database_url

@@ -1,9 +1,10 @@
 """`make fleet`: people use a fleet for half an hour in which hosts are parted and processes are killed.
 
-Three workers, two APIs, two gateways and the servers run on hosts of their own. Users of three tenants send
-messages with idempotency keys to any API, and viewers reconnect to any gateway. In the end every acknowledged
-operation has to be done exactly once, and each viewer has to have read what is stored, in order. Needs root,
-and Debian's iproute2, nftables and postgresql.
+Three workers, two APIs, two gateways and the servers run on hosts of their own; the processes reach
+PostgreSQL through PgBouncer in transaction mode. Users of three tenants send messages with idempotency keys
+to any API, and viewers reconnect to any gateway. In the end every acknowledged operation has to be done
+exactly once, and each viewer has to have read what is stored, in order. Needs root, and Debian's iproute2,
+nftables, pgbouncer and postgresql.
 
     make fleet
     EVERSTEP_FLEET_MINUTES=2 EVERSTEP_BUS=direct make fleet
@@ -24,8 +25,9 @@ from everstep.store.postgres import PostgresStore
 from tests.acceptance.storm.accounts import wrong_books
 from tests.acceptance.storm.scene import Force, Person, Scene
 from tests.fleet.faults import FleetWeather
-from tests.fleet.hosts import add_roles, open_fleet, upgrade
+from tests.fleet.hosts import Fleet, add_roles, open_fleet, upgrade
 from tests.fleet.network import Network
+from tests.pgbouncer import pgbouncer_version
 from tests.servers.postgres import NotInstalled
 
 PEOPLE = [(tenant, user) for tenant in ("acme", "globex", "initech") for user in ("ann", "bob")]
@@ -51,7 +53,7 @@ async def main() -> int:
         network = await stack.enter_async_context(Network.open())
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="everstep-fleet-")))
         fleet = await stack.enter_async_context(open_fleet(network, folder, bus))
-        store = PostgresStore(create_engine(fleet.database_url))
+        store = PostgresStore(create_engine(fleet.direct_url))
         stack.push_async_callback(store.engine.dispose)
         logs = folder / "logs"
         logs.mkdir()
@@ -66,8 +68,27 @@ async def main() -> int:
         await scene.play(weather)
         took = monotonic() - began
         scene.faults += await wrong_books(scene)
+        scene.faults += await wrong_sessions(scene, fleet)
         await report(scene, took)
         return 1 if scene.faults else 0
+
+
+async def wrong_sessions(scene: Scene, fleet: Fleet) -> list[str]:
+    """Sessions of the database that a process has opened past PgBouncer, and a PgBouncer without any."""
+    rows = await scene.rows(
+        "SELECT host(client_addr) AS address, count(*) AS number FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid() GROUP BY client_addr"
+    )
+    sessions = {row["address"]: row["number"] for row in rows}
+    (pooler,) = fleet.hosts_of("pgbouncer")
+    print(f"PgBouncer {pgbouncer_version()} had {sessions.get(pooler.address, 0)} sessions of the database")
+    names = {host.address: host.name for host in fleet.network.hosts.values()}
+    faults = [
+        f"{names[address]} reached PostgreSQL past PgBouncer"
+        for address in sessions
+        if address in names and address != pooler.address
+    ]
+    return faults if pooler.address in sessions else [*faults, "PgBouncer had no session of the database"]
 
 
 async def report(scene: Scene, took: float) -> None:

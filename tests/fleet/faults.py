@@ -10,12 +10,13 @@ from tests.fleet.network import Host
 from tests.servers.programs import Server, Supervisor
 
 LINKS = (
-    ("worker", "postgres"),
+    ("worker", "pgbouncer"),
     ("worker", "temporal-frontend"),
     ("worker", "gateway"),
     ("api", "temporal-frontend"),
-    ("api", "postgres"),
-    ("gateway", "postgres"),
+    ("api", "pgbouncer"),
+    ("gateway", "pgbouncer"),
+    ("pgbouncer", "postgres"),
     ("worker", "nats"),
     ("api", "nats"),
     ("gateway", "nats"),

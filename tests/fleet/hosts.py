@@ -16,6 +16,7 @@ from tests.acceptance.harness import environment
 from tests.acceptance.storm.scene import Scene
 from tests.fleet.network import RANGE, Host, Network
 from tests.servers.build import TemporalPrograms, find_built
+from tests.servers.pgbouncer import add_pgbouncer, pooled_url
 from tests.servers.postgres import Postgres
 from tests.servers.programs import EverstepStarter, Here, Server, accepts
 from tests.servers.temporal import ROLES, TemporalCluster
@@ -23,10 +24,12 @@ from tests.servers.temporal import ROLES, TemporalCluster
 API_PORT: Final = 8080
 GATEWAY_PORT: Final = 6001
 POSTGRES_PORT: Final = 5432
+PGBOUNCER_PORT: Final = 6432
 TEMPORAL_PORT: Final = 7233
 NATS_PORT: Final = 4222
 WORKERS, APIS, GATEWAYS = 3, 2, 2
 
+DATABASE: Final = "everstep"
 DATABASE_SETTINGS: Final = {"max_connections": "300"}
 
 
@@ -43,15 +46,20 @@ class Fleet:
     """The settings of the way from workers and APIs to gateways."""
 
     @property
-    def database_url(self) -> str:
-        """The URL of Everstep's database."""
-        return self.postgres.url("everstep")
+    def direct_url(self) -> str:
+        """The URL of Everstep's database, without a pooler in between."""
+        return self.postgres.url(DATABASE)
 
     @property
     def variables(self) -> Mapping[str, str]:
         """The settings by which processes find the servers."""
-        servers = {"DATABASE_URL": self.database_url, "TEMPORAL_ADDRESS": self.temporal_address}
-        return {**servers, **self.bus}
+        (pooler,) = self.hosts_of("pgbouncer")
+        return {
+            "DATABASE_URL": pooled_url(self.postgres, pooler.address, PGBOUNCER_PORT, DATABASE),
+            "DATABASE_DIRECT_URL": self.direct_url,
+            "TEMPORAL_ADDRESS": self.temporal_address,
+            **self.bus,
+        }
 
     def hosts_of(self, kind: str) -> list[Host]:
         """The hosts of this kind."""
@@ -75,7 +83,8 @@ async def open_fleet(network: Network, folder: Path, bus: str) -> AsyncGenerator
     fleet.servers["postgres"] = postgres.server
     try:
         await postgres.server.start()
-        await postgres.run("CREATE DATABASE everstep")
+        await postgres.run(f"CREATE DATABASE {DATABASE}")
+        await _start_pgbouncer(fleet, folder)
         programs = find_built()
         await (_start_cluster(fleet, folder, programs) if programs else _start_embedded_server(fleet, folder))
         if bus == "nats":
@@ -84,6 +93,14 @@ async def open_fleet(network: Network, folder: Path, bus: str) -> AsyncGenerator
     finally:
         for server in reversed(fleet.servers.values()):
             await server.kill()
+
+
+async def _start_pgbouncer(fleet: Fleet, folder: Path) -> None:
+    """Start PgBouncer, through which all processes of Everstep reach PostgreSQL."""
+    host = await fleet.network.add("pgbouncer")
+    server = add_pgbouncer(folder, fleet.postgres, host, host.address, PGBOUNCER_PORT)
+    fleet.servers["pgbouncer"] = server
+    await server.start()
 
 
 async def _start_cluster(fleet: Fleet, folder: Path, programs: TemporalPrograms) -> None:

@@ -43,11 +43,23 @@ def find_programs() -> Path:
     return max(found, key=lambda each: int(re.sub(r"\D", "", each.parent.name) or 0))
 
 
-def _as_user() -> tuple[str, ...]:
-    """PostgreSQL refuses to run as root; the package has made a user for it."""
+def as_user(signal: str = "INT") -> tuple[str, ...]:
+    """The prefix of a command that runs as the user of PostgreSQL's package, as it refuses to run as root.
+
+    Args:
+        signal: The signal that it gets when the process that started it ends.
+    """
     if os.geteuid():
         return ()
-    return ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig=INT")
+    return ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", f"--pdeathsig={signal}")
+
+
+def give_to_user(*paths: Path) -> None:
+    """Make the user of PostgreSQL's package own files, if this process is root."""
+    if not os.geteuid():
+        user = pwd.getpwnam("postgres")
+        for path in paths:
+            os.chown(path, user.pw_uid, user.pw_gid)
 
 
 @dataclass
@@ -76,10 +88,8 @@ class Postgres:
         cluster.mkdir()
         secret.write_text(password)
         if not os.geteuid():
-            user = pwd.getpwnam("postgres")
             data.chmod(0o711)
-            for path in (cluster, secret):
-                os.chown(path, user.pw_uid, user.pw_gid)
+        give_to_user(cluster, secret)
         initdb = (
             "--username",
             ROLE,
@@ -92,7 +102,7 @@ class Postgres:
         )
         await run(
             *(
-                *_as_user(),
+                *as_user(),
                 str(programs / "initdb"),
                 "-D",
                 str(cluster),
@@ -112,7 +122,7 @@ class Postgres:
             **settings,
         }
         options = [part for name, value in given.items() for part in ("-c", f"{name}={value}")]
-        command = (*_as_user(), str(programs / "postgres"), "-D", str(cluster), *options)
+        command = (*as_user(), str(programs / "postgres"), "-D", str(cluster), *options)
         made = cls(address, port, password)
         made.server = Server(
             "PostgreSQL",

@@ -17,7 +17,7 @@ from everstep.store.transaction import BEGIN_SNAPSHOT, Transaction, transaction
 from tests.databases import MIGRATED, Databases
 from tests.everstep.store import test_executions, test_steps, test_tool_calls
 from tests.everstep.store.store_words import TENANT, a_settlement, accept_execution, run_step
-from tests.pgbouncer import PgBouncer, needs_pgbouncer, open_pgbouncer
+from tests.pgbouncer import PgBouncer, keeps_statements, needs_pgbouncer, open_pgbouncer
 
 pytestmark = [needs_pgbouncer, pytest.mark.asyncio(loop_scope="module")]
 
@@ -112,7 +112,7 @@ async def test_settings_that_the_role_has_are_not_set_again(databases: Databases
 
 async def test_statements_are_prepared_only_if_they_last(database: str, pgbouncer: PgBouncer) -> None:
     """1.3.6: `auto` finds out that PgBouncer before 1.21 forgets them, and `on` and `off` are obeyed."""
-    for preparing, lasts in (("auto", pgbouncer.keeps_statements), ("off", False), ("on", True)):
+    for preparing, lasts in (("auto", keeps_statements()), ("off", False), ("on", True)):
         engine = create_engine(database, preparing=preparing)  # pyright: ignore[reportArgumentType]
         async with transaction(engine) as work:
             before = (await work.execute(PREPARED)).scalar()
