@@ -17,12 +17,13 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from nats import errors
-from nats.aio.client import Client, RawCredentials
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from everstep.agent_domain.background import keep_running
 from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.streams.nats_credentials import NatsCredentials, refusal_advice
 from everstep.telemetry.metrics import BUS_CONNECTED
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ PING_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 CHECK_SECONDS = 0.5
 """How often the state of the client is checked. It cannot report a loss while its socket is blocked."""
+MOST_REASONS = 5
+"""How many reasons of an outage are logged."""
 
 _SCHEMES = frozenset({"nats", "tls"})
 
@@ -75,7 +78,7 @@ class NatsServers:
                 "and separate the servers of a cluster by commas"
             )
         if credentials is not None:
-            _read_credentials(credentials)
+            NatsCredentials.read(credentials)
         login = next((each for each in usable if each.username), usable[0])
         return cls(
             tuple(f"{each.scheme}://{each.netloc.rpartition('@')[2]}" for each in usable),
@@ -95,23 +98,6 @@ def _parse(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts if is_usable else None
-
-
-def _read_credentials(file: Path) -> RawCredentials:
-    """Read a file of credentials. The client itself would read on without end if a part is missing."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidInput(
-            f"EVERSTEP_NATS_CREDENTIALS names '{file}', which cannot be read: {reason}"
-        ) from None
-    if "BEGIN NATS USER JWT" not in text or "BEGIN USER NKEY SEED" not in text:
-        raise InvalidInput(
-            f"EVERSTEP_NATS_CREDENTIALS names '{file}', which is no file of credentials of NATS: "
-            "it has a JWT and a seed"
-        )
-    return RawCredentials(text)
 
 
 class _Client(Client):
@@ -149,7 +135,7 @@ class NatsConnection:
         self._changed = asyncio.Event()
         self._subscriptions: dict[str, Subscription] = {}
         self._last_error: BaseException | None = None
-        self._is_reported = False
+        self._reported = set[str]()
         self._gauge = ExitStack()
         self.on_disconnect: Callable[[], None] = _ignore_loss
         """Called when a connection is lost."""
@@ -238,9 +224,7 @@ class NatsConnection:
             try:
                 await self._connect()
             except NatsUnavailable as error:
-                if not self._is_reported:
-                    logger.warning("%s; viewers get events from the table until it is back", error)
-                self._is_reported = True
+                self._report(str(error))
             if monotonic() - opened_at > STEADY_SECONDS:
                 pause = FIRST_PAUSE
             await asyncio.sleep(pause)
@@ -252,9 +236,9 @@ class NatsConnection:
         self._changed.clear()
         self._subscriptions = {}
         self._client = client
-        if self._is_reported:
+        if self._reported:
             logger.info("connected to NATS at %s again", self._servers)
-        self._is_reported = False
+        self._reported.clear()
         try:
             await self._on_connect()
             while self._client is client and not client.is_closed:
@@ -266,6 +250,12 @@ class NatsConnection:
             await _close(client)
         why = f" ({self._last_error})" if self._last_error else ""
         raise NatsUnavailable(f"the connection to NATS at {self._servers} is lost{why}")
+
+    def _report(self, reason: str) -> None:
+        """Log why there is no connection: each reason once, as that of a refusal follows that of a loss."""
+        if reason not in self._reported and len(self._reported) < MOST_REASONS:
+            logger.warning("%s; viewers get events from the table until it is back", reason)
+            self._reported.add(reason)
 
     def _on_loss(self, client: _Client) -> None:
         if self._client is client:
@@ -320,7 +310,7 @@ async def connect(
                 user=servers.user if servers.password is not None else None,
                 password=servers.password,
                 token=servers.user if servers.password is None else None,
-                user_credentials=servers.credentials and _read_credentials(servers.credentials),
+                user_credentials=servers.credentials and NatsCredentials.read(servers.credentials).text,
                 skip_subject_validation=True,
             )
     except (errors.Error, OSError, TimeoutError, ValueError, InvalidInput) as error:
@@ -333,13 +323,17 @@ async def connect(
 
 
 def _refusal(servers: NatsServers, error: BaseException) -> str:
+    if isinstance(error, InvalidInput):
+        return str(error)
     is_silent = isinstance(error, TimeoutError | errors.TimeoutError)
     text = f"no answer within {CONNECT_SECONDS:g} seconds" if is_silent else str(error)
     if "authorization" in text.lower() or "authentication" in text.lower():
-        return (
-            f"NATS at {servers} refuses the credentials; check the user and password in "
-            "EVERSTEP_NATS_URL, or EVERSTEP_NATS_CREDENTIALS"
+        advice = (
+            refusal_advice(servers.credentials)
+            if servers.credentials
+            else "check the user and password in EVERSTEP_NATS_URL, or set EVERSTEP_NATS_CREDENTIALS"
         )
+        return f"NATS at {servers} refuses the credentials; {advice}"
     return f"NATS at {servers} cannot be reached ({text}); check EVERSTEP_NATS_URL"
 
 
