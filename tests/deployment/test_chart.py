@@ -101,7 +101,16 @@ def test_each_missing_value_gets_one_sentence(left_out: str, sentence: str) -> N
         ("workerSecrets.variables={OPENAI_API_KEY}", "workerSecrets.name is not set"),
         ("externalSecrets.enabled=true", "externalSecrets.storeRef.name is not set"),
         ("externalSecrets.enabled=true", "externalSecrets.remoteKeys lacks DATABASE_URL"),
-        ("migrations.databaseVariable=DIRECT", "migrations.databaseVariable is DIRECT, which is not in"),
+        ("nats.enabled=true", "nats.url is not set: name a server of NATS"),
+        ("nats.url=nats://nats:4222", "nats.enabled is false and other values of nats are set"),
+        ("nats.enabled=true,nats.url=nats://a:b@nats", "nats.url has a user or a password"),
+        (
+            "nats.enabled=true,nats.url=nats://nats,secrets.variables={DATABASE_URL,EVERSTEP_NATS_URL}",
+            "nats.url is set, and secrets.variables has EVERSTEP_NATS_URL as well",
+        ),
+        ("nats.enabled=true,nats.url=http://nats", "nats.url: Does not match pattern"),
+        ("env.EVERSTEP_BUS=nats", "env sets EVERSTEP_BUS, which the chart sets"),
+        ("database.pooled=yes", "database.pooled: Invalid type"),
         ("worker.autoscaling.kind=keda", "worker.autoscaling.prometheusAddress is not set"),
         ("worker.previousBuilds[0].buildId=a", "worker.previousBuilds is set without worker.buildId"),
         ("worker.buildId=b,worker.previousBuilds[0].buildId=a", "has neither a tag nor a digest"),
@@ -130,7 +139,7 @@ def test_each_variable_is_a_setting(name: str) -> None:
     for pod in pods(variant(name)).values():
         for variable in variables(pod):
             is_known = variable in known or is_secret_file(variable) or variable.startswith("OTEL_")
-            assert is_known or variable == "DIRECT_DATABASE_URL_FILE", variable
+            assert is_known, variable
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -270,7 +279,40 @@ def test_tables_are_migrated_before_new_processes_start() -> None:
         job = of_kind(variant(name), "Job")["prod-everstep-migration"]
         assert job["metadata"].get("annotations", {}).get("helm.sh/hook") == hook
     given = variables(pods(variant("complete"))["prod-everstep-migration"])
-    assert given["DATABASE_URL_FILE"] == "/run/secrets/everstep/DIRECT_DATABASE_URL"
+    assert given["DATABASE_URL_FILE"] == "/run/secrets/everstep/DATABASE_DIRECT_URL"
+
+
+def test_processes_find_pgbouncer_the_standby_and_nats() -> None:
+    """18.5.3: each has the URLs that it needs, and no other one."""
+    for name, pod in pods(variant("complete")).items():
+        given = variables(pod)
+        items = [item["key"] for each in pod["volumes"] for item in each.get("secret", {}).get("items", ())]
+        if not name.endswith("-migration"):
+            assert given["DATABASE_URL_FILE"] == "/run/secrets/everstep/DATABASE_URL"
+            assert "DATABASE_DIRECT_URL" not in items
+            assert (given["EVERSTEP_BUS"], given["EVERSTEP_NATS_URL"]) == (
+                "nats",
+                "tls://nats.messaging:4222",
+            )
+            assert given["EVERSTEP_NATS_CREDENTIALS"] == "/run/secrets/everstep/everstep.creds"
+            assert "everstep.creds" in items
+        has_replica = name.endswith("-api")
+        assert (("DATABASE_REPLICA_URL" in items), ("DATABASE_REPLICA_URL_FILE" in given)) == (
+            has_replica, has_replica
+        )  # fmt: skip
+        for each in container(pod)["volumeMounts"]:
+            assert each["name"] in {volume["name"] for volume in pod["volumes"]}
+    [own, _] = of_kind(variant("complete"), "ExternalSecret").values()
+    keys = {each["secretKey"] for each in own["spec"]["data"]}
+    assert {"DATABASE_DIRECT_URL", "DATABASE_REPLICA_URL", "everstep.creds"} <= keys
+    plain = variables(pods(variant("minimal"))["prod-everstep-api"])
+    assert not {"EVERSTEP_BUS", "DATABASE_REPLICA_URL_FILE"} & plain.keys()
+    shared = render(
+        "nats.enabled=true", "secrets.variables={DATABASE_URL,EVERSTEP_AUTH_SECRET,EVERSTEP_NATS_URL}"
+    )
+    given = variables(pods(shared)["prod-everstep-gateway"])
+    assert given["EVERSTEP_NATS_URL_FILE"] == "/run/secrets/everstep/EVERSTEP_NATS_URL"
+    assert "EVERSTEP_NATS_URL" not in given
 
 
 def test_stopping_processes_have_the_time_that_they_need() -> None:
@@ -306,8 +348,10 @@ def test_pods_talk_only_to_what_they_need() -> None:
     assert everyone["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in everyone
     assert [[port["port"] for port in rule["ports"]] for rule in everyone["egress"]] == [
-        [53, 53], [5432], [7233], [4318]
+        [53, 53], [5432], [7233], [4222], [6432], [5432], [4318]
     ]  # fmt: skip
+    alone = of_kind(variant("minimal"), "NetworkPolicy")["prod-everstep"]["spec"]["egress"]
+    assert [rule["ports"][0]["port"] for rule in alone] == [53, 5432, 7233]
     writers = policies["prod-everstep-writers"]["spec"]
     [chosen] = writers["podSelector"]["matchExpressions"]
     assert chosen["values"] == ["worker", "api"]

@@ -39,14 +39,24 @@
 {{- if not $v.externalSecrets.storeRef.name -}}
 {{- $faults = append $faults "externalSecrets.storeRef.name is not set: name the store from which the secrets come." -}}
 {{- end -}}
-{{- range concat $v.secrets.variables $v.workerSecrets.variables -}}
+{{- range concat (include "everstep.secretKeys" . | fromJsonArray) $v.workerSecrets.variables -}}
 {{- if not (hasKey $v.externalSecrets.remoteKeys .) -}}
 {{- $faults = append $faults (printf "externalSecrets.remoteKeys lacks %s: say which key of the store it is." .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if not (has $v.migrations.databaseVariable $v.secrets.variables) -}}
-{{- $faults = append $faults (printf "migrations.databaseVariable is %s, which is not in secrets.variables: add it there." $v.migrations.databaseVariable) -}}
+{{- $hasSecretUrl := has "EVERSTEP_NATS_URL" $v.secrets.variables -}}
+{{- if and $v.nats.enabled (not $v.nats.url) (not $hasSecretUrl) -}}
+{{- $faults = append $faults "nats.url is not set: name a server of NATS, such as nats://nats.messaging:4222, or add EVERSTEP_NATS_URL to secrets.variables." -}}
+{{- end -}}
+{{- if and $v.nats.url $hasSecretUrl -}}
+{{- $faults = append $faults "nats.url is set, and secrets.variables has EVERSTEP_NATS_URL as well: set one of them." -}}
+{{- end -}}
+{{- if contains "@" $v.nats.url -}}
+{{- $faults = append $faults "nats.url has a user or a password: put it into the Secret as EVERSTEP_NATS_URL, and add that to secrets.variables." -}}
+{{- end -}}
+{{- if and (or $v.nats.url $v.nats.credentialsKey) (not $v.nats.enabled) -}}
+{{- $faults = append $faults "nats.enabled is false and other values of nats are set: set it to true, or remove them." -}}
 {{- end -}}
 {{- if and (eq $v.worker.autoscaling.kind "keda") (not $v.worker.autoscaling.prometheusAddress) -}}
 {{- $faults = append $faults "worker.autoscaling.prometheusAddress is not set: KEDA reads the queue's depth there, such as http://prometheus.monitoring:9090." -}}
@@ -67,7 +77,7 @@
 {{- if and $v.worker.buildId (lt (int $v.worker.replicas) 1) (eq $v.worker.autoscaling.kind "none") -}}
 {{- $faults = append $faults "worker.replicas is 0 and worker.buildId is set: Temporal makes a build current only if a worker of it runs." -}}
 {{- end -}}
-{{- $own := list "TEMPORAL_ADDRESS" "TEMPORAL_NAMESPACE" "EVERSTEP_TASK_QUEUE" "EVERSTEP_TEMPORAL_TLS" "EVERSTEP_AGENTS" "EVERSTEP_ALLOWED_HOSTS" "EVERSTEP_ALLOWED_ORIGINS" "EVERSTEP_PUBLIC_URL" "EVERSTEP_GATEWAY_URL" "EVERSTEP_HTTP_HOST" "EVERSTEP_HTTP_PORT" "EVERSTEP_GATEWAY_HOST" "EVERSTEP_GATEWAY_PORT" "EVERSTEP_GATEWAY_LINK_HOST" "EVERSTEP_GATEWAY_LINK_PORT" "EVERSTEP_GATEWAY_DRAIN_SECONDS" "EVERSTEP_BUILD_ID" "EVERSTEP_GRACEFUL_SHUTDOWN_SECONDS" "EVERSTEP_METRICS_HOST" "EVERSTEP_METRICS_PORT" "FORWARDED_ALLOW_IPS" -}}
+{{- $own := list "TEMPORAL_ADDRESS" "TEMPORAL_NAMESPACE" "EVERSTEP_TASK_QUEUE" "EVERSTEP_TEMPORAL_TLS" "EVERSTEP_AGENTS" "EVERSTEP_ALLOWED_HOSTS" "EVERSTEP_ALLOWED_ORIGINS" "EVERSTEP_PUBLIC_URL" "EVERSTEP_GATEWAY_URL" "EVERSTEP_HTTP_HOST" "EVERSTEP_HTTP_PORT" "EVERSTEP_GATEWAY_HOST" "EVERSTEP_GATEWAY_PORT" "EVERSTEP_GATEWAY_LINK_HOST" "EVERSTEP_GATEWAY_LINK_PORT" "EVERSTEP_GATEWAY_DRAIN_SECONDS" "EVERSTEP_BUILD_ID" "EVERSTEP_GRACEFUL_SHUTDOWN_SECONDS" "EVERSTEP_METRICS_HOST" "EVERSTEP_METRICS_PORT" "EVERSTEP_BUS" "EVERSTEP_NATS_URL" "EVERSTEP_NATS_CREDENTIALS" "FORWARDED_ALLOW_IPS" -}}
 {{- range $place, $env := dict "env" $v.env "worker.env" $v.worker.env "api.env" $v.api.env "gateway.env" $v.gateway.env -}}
 {{- range $name, $_ := $env -}}
 {{- if has $name $own -}}

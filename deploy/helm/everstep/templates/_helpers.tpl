@@ -71,6 +71,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- join "," (concat $hosts .Values.allowedHosts (list "$(POD_IP)")) -}}
 {{- end -}}
 
+{{/* The keys of the Secret, as a list in JSON: variables, and what single values ask for. */}}
+{{- define "everstep.secretKeys" -}}
+{{- $keys := .Values.secrets.variables -}}
+{{- if .Values.database.pooled }}{{ $keys = append $keys "DATABASE_DIRECT_URL" }}{{ end -}}
+{{- if .Values.database.replica }}{{ $keys = append $keys "DATABASE_REPLICA_URL" }}{{ end -}}
+{{- with .Values.nats.credentialsKey }}{{ $keys = append $keys . }}{{ end -}}
+{{- $keys | uniq | toJson -}}
+{{- end -}}
+
 {{/* The variables of every process. */}}
 {{- define "everstep.env" -}}
 - name: POD_IP
@@ -100,6 +109,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and .Values.hosts.gateway .Values.gateway.replicas }}
 - name: EVERSTEP_GATEWAY_URL
   value: {{ printf "%s://%s" (ternary "wss" "ws" .Values.tls) .Values.hosts.gateway | quote }}
+{{- end }}
+{{- with .Values.nats }}
+{{- if .enabled }}
+- name: EVERSTEP_BUS
+  value: nats
+{{- with .url }}
+- name: EVERSTEP_NATS_URL
+  value: {{ . | quote }}
+{{- end }}
+{{- with .credentialsKey }}
+- name: EVERSTEP_NATS_CREDENTIALS
+  value: /run/secrets/everstep/{{ . }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- range .Values.secrets.variables }}
 - name: {{ . }}_FILE
@@ -139,7 +162,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
     secretName: {{ .Values.secrets.name }}
     defaultMode: 0440
     items:
-    {{- range .Values.secrets.variables }}
+    {{- $keys := concat .Values.secrets.variables (compact (list .Values.nats.credentialsKey)) | uniq }}
+    {{- range $keys }}
       - {key: {{ . }}, path: {{ . }}}
     {{- end }}
 {{- if .Values.config }}
