@@ -95,9 +95,9 @@ check: $(READY)  ## Check the sources: format, lint, types, layers, names, prose
 	@$(BIN)/python -m tests.rules
 	@$(BIN)/python -m pytest --quiet --numprocesses 2 $(OF_SOURCES)
 
-bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, search, budgets, fairness, what-ifs, the gateway, capabilities
+bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, search, budgets, fairness, what-ifs, the gateway, the buses, capabilities
 	@export EVERSTEP_BENCH_FIGURES=bench/figures; missed=0; \
-	for each in domain engine api search budgets fairness what_if gateway capabilities; do \
+	for each in domain engine api search budgets fairness what_if gateway buses capabilities; do \
 		$(BIN)/python bench/$$each.py || missed=1; \
 	done; $(BIN)/python bench/report.py; exit $$missed
 

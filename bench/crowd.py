@@ -11,7 +11,7 @@ import os
 import time
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -441,9 +441,9 @@ class Meter:
         return Measured(seconds, deliveries, cpu, own_cpu, p50, p99, p999)
 
 
-async def run_commands(pipe: Connection) -> None:
-    """Run commands from the pipe, one after the other, until it is closed."""
-    crowd = Crowd()
+async def run_commands(pipe: Connection, make: Callable[[], object]) -> None:
+    """Run commands from the pipe, methods of what is made, one after the other until it is closed."""
+    made = make()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -451,11 +451,11 @@ async def run_commands(pipe: Connection) -> None:
         while True:
             command, args, options = await asyncio.to_thread(pipe.recv)
             try:
-                pipe.send(await getattr(crowd, command)(*args, **options))
+                pipe.send(await getattr(made, command)(*args, **options))
             except Exception as error:  # noqa: BLE001 -- it is sent to the caller
                 pipe.send(error)
 
 
 def in_process(pipe: Connection) -> None:
     """The process of the crowd."""
-    uvloop.run(run_commands(pipe))
+    uvloop.run(run_commands(pipe, Crowd))

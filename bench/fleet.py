@@ -27,7 +27,7 @@ from uuid import UUID, uuid4
 import psycopg
 from crowd import Measured, Target, cpu_of, memory_of
 from fleet_agents import AGENTS, ASKER, EVERY, TYPIST, WRITER
-from gateway import HERE, SESSIONS, CrowdProcess, open_crowd, process
+from gateway import HERE, SESSIONS, LoadProcess, open_load, process
 from gateway_table import line, misses
 
 from everstep.client.client import Client
@@ -120,7 +120,7 @@ class Bench:
     """The measurement, on running servers."""
 
     settings: Settings
-    crowd: CrowdProcess
+    crowd: LoadProcess
     client: Client
     gateway: Target
     agent: str
@@ -330,7 +330,7 @@ async def open_bench(options: Options) -> AsyncGenerator[Bench]:
             assert services.postgres.pid
             assert services.temporal.pid
             roots |= {"PostgreSQL": services.postgres.pid, "Temporal": services.temporal.pid}
-            crowd = await enter(open_crowd())
+            crowd = await enter(open_load())
             roots["the viewers"] = crowd.pid
             installation = await enter(open_installation(settings, "bench"))
             token = sign_token(settings.require("auth_secret", ""), "viewer", scope=Grant.ALL_SESSIONS)

@@ -88,14 +88,14 @@ async def process(*command: str, **environment: str) -> AsyncGenerator[tuple[int
 
 
 @dataclass(frozen=True)
-class CrowdProcess:
-    """The load, in a separate process."""
+class LoadProcess:
+    """A part of the load, in a separate process."""
 
     pipe: Connection
     pid: int
 
     async def ask(self, what: str, *args: Any, **given: Any) -> Any:
-        """Run a command of the crowd and return its result."""
+        """Run a command of the process and return its result."""
         self.pipe.send((what, args, given))
         answer = await asyncio.to_thread(self.pipe.recv)
         if isinstance(answer, Exception):
@@ -104,16 +104,16 @@ class CrowdProcess:
 
 
 @asynccontextmanager
-async def open_crowd() -> AsyncGenerator[CrowdProcess]:
-    """Start the process; stop it at the end."""
+async def open_load(run: Callable[[Connection], None] = in_process) -> AsyncGenerator[LoadProcess]:
+    """Start the process of the crowd, or another one; stop it at the end."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    started = context.Process(target=in_process, args=(theirs,), daemon=True)
+    started = context.Process(target=run, args=(theirs,), daemon=True)
     started.start()
     theirs.close()
     try:
         assert started.pid
-        yield CrowdProcess(ours, started.pid)
+        yield LoadProcess(ours, started.pid)
     finally:
         ours.close()
         await asyncio.to_thread(started.join)
@@ -147,7 +147,7 @@ class Bench:
     """All measurements, on running servers."""
 
     settings: Settings
-    crowd: CrowdProcess
+    crowd: LoadProcess
     rounds: int
     is_quick: bool
     samples: Samples = field(default_factory=lambda: defaultdict(list))
@@ -419,7 +419,7 @@ async def run_bench(rounds: int, scenarios: Iterable[str], *, is_quick: bool) ->
                 auth_secret=uuid4().hex,
             )
             await upgrade(settings)
-            crowd = await stack.enter_async_context(open_crowd())
+            crowd = await stack.enter_async_context(open_load())
             return await Bench(settings, crowd, rounds, is_quick).run(scenarios)
 
 
