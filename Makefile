@@ -75,8 +75,9 @@ frontends: $(READY)  ## Let clients of AG-UI, of the AI SDK and of OpenAI read r
 	@EVERSTEP_RANDOM_RUNS=2000 $(BIN)/python -m pytest -q tests/wires -k random
 	@$(BIN)/python -m pytest -s -m slow tests/acceptance/test_front_ends_survive.py tests/acceptance/test_responses_survive.py
 
-deployment: $(READY)  ## Run the pods of the Helm chart as processes, without rights, and load docker-compose.yml as compose does
-	@$(BIN)/python -m pytest -s -m slow tests/deployment
+deployment: $(READY)  ## Run the pods of the Helm chart as processes, nginx in front of processes, and an API with a standby; load docker-compose.yml
+	@$(BIN)/python -m pytest -s -m slow tests/deployment \
+		tests/acceptance/test_behind_nginx.py tests/acceptance/test_a_standby_is_read.py
 
 # An earlier release, whose tables, workflows and protocols differ from today's.
 FROM := 0c3a5500

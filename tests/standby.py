@@ -59,6 +59,14 @@ class Server:
         async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as connection:
             await connection.execute(statement.encode())
 
+    async def count_sessions(self, application: str) -> int:
+        """Count the sessions of an application, by a pattern of its name."""
+        async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as connection:
+            statement = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s"
+            row = await (await connection.execute(statement, [application])).fetchone()
+        assert row
+        return int(row[0])
+
     async def kill(self) -> None:
         """End it at once, with all its processes."""
         if self._process and self._process.returncode is None:
