@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from uuid import UUID, uuid4
@@ -16,6 +17,7 @@ from tests.acceptance.front import Front, a_free_port
 from tests.acceptance.harness import Installation, Process, until
 from tests.acceptance.onlookers import Endpoints, ManualViewer, NativeViewer, SseViewer
 from tests.acceptance.ways import HOST, Way
+from tests.nats_credentials import NatsOperator
 from tests.nats_server import NatsServer, open_nats
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -148,10 +150,21 @@ async def test_a_bus_that_cannot_be_used_is_named(installation: Installation, tm
         log = await run(scene, "doctor", EVERSTEP_NATS_URL=url.replace("ann", "eve"))
         assert refused in log
         assert "p%40ss" not in log
+        assert "expired at 2020-05-17 08:00:00 UTC, so create new ones" in await run_expired(scene, tmp_path)
         scene.front.variables["EVERSTEP_NATS_URL"] = url.replace("ann", "eve")
         gateway = await scene.gateway()
         await until("the log names it", lambda: refused in gateway.log.read_text())
         assert "NATS is away" in await scene.bus_state(scene.gateway_port)
+
+
+async def run_expired(scene: Scene, folder: Path) -> str:
+    """What the doctor says of expired credentials of an account."""
+    operator, configuration, expired = NatsOperator(), folder / "nats.json", folder / "expired.creds"
+    operator.write_configuration(configuration)
+    operator.write_credentials(expired, datetime(2020, 5, 17, 8, tzinfo=UTC))
+    async with open_nats("-c", str(configuration)) as nats:
+        given = {"EVERSTEP_NATS_URL": nats.url, "EVERSTEP_NATS_CREDENTIALS": str(expired)}
+        return await run(scene, "doctor", **given)
 
 
 async def run(scene: Scene, command: str, **more: str) -> str:
