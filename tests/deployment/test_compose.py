@@ -17,8 +17,10 @@ from tests.deployment.chart import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-LOADER: Final = "github.com/compose-spec/compose-go/v2/cmd@v2.16.2"
-"""The part of compose that reads files, for which no container engine is needed."""
+LIBRARY: Final = "github.com/compose-spec/compose-go/v2/cli@v2.16.2"
+"""The part of compose that reads files, for which no container engine is needed. Its own command leaves the
+variables of the environment out.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +29,20 @@ def loader() -> Path:
     go = shutil.which("go")
     if go is None:
         pytest.fail("install Go (https://go.dev): it builds compose's own loader")
-    folder = Path(sys.prefix) / "go"
-    given = os.environ | {"GOBIN": str(folder), "GOFLAGS": "-buildvcs=false"}
-    subprocess.run([go, "install", LOADER], env=given, check=True)  # noqa: S603 -- fixed
-    return folder / "cmd"
+    folder = Path(sys.prefix) / "compose_loader"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).parent / "compose_loader" / "main.go", folder)
+    (folder / "go.mod").write_text("module everstep.test/compose_loader\n")
+    for arguments in (("get", LIBRARY), ("build", "-buildvcs=false", "-o", "loader")):
+        subprocess.run([go, *arguments], cwd=folder, check=True)  # noqa: S603 -- fixed
+    return folder / "loader"
 
 
 def load(loader: Path, file: Path, **variables: str) -> dict[str, Any]:
     """What compose makes of a file."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(file.parent), **variables}
     loaded = subprocess.run(  # noqa: S603 -- fixed
-        [loader, "-format", "json", file], cwd=file.parent, env=environment, capture_output=True, check=False
+        [loader, file], cwd=file.parent, env=environment, capture_output=True, check=False
     )
     assert loaded.returncode == 0, loaded.stderr.decode()
     return json.loads(loaded.stdout)
