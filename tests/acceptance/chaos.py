@@ -310,6 +310,8 @@ class Stage:
             await self._start(story.about, story.execution_id)
             plot.began.set()
         await self.until(f"{plot} ended", lambda: self._has_ended(plot))
+        assert plot.stream_id
+        plot.envelopes = await self._read_stream(plot.stream_id)
         plot.ended.set()
 
     async def _post(self, path: str, content: str) -> dict[str, str]:
@@ -383,7 +385,8 @@ class Stage:
         kind = kinds[(number + number // len(self.plots)) % len(kinds)]
         is_slow = number % 5 == 0
         plots = [plot for plot in self.plots if plot.is_long] if is_slow else self.plots
-        plot = plots[number % len(plots)]
+        # Both kinds are counted apart, so that every stream has viewers.
+        plot = plots[(number // 5 if is_slow else number - number // 5 - 1) % len(plots)]
 
         def choose() -> Address:
             return HOST, self.api_port if kind is SseViewer else dice.choice(self.ports)
@@ -402,7 +405,6 @@ class Stage:
         watching = tasks.create_task(self._watch(onlooker))
         troubles = tasks.create_task(self._disturb(onlooker, dice, is_slow=is_slow))
         await plot.ended.wait()
-        plot.envelopes = plot.envelopes or await self._read_stream(plot.stream_id)
         await self.until(
             f"{onlooker.name} saw all {len(plot.envelopes)} of {plot}",
             lambda: len(onlooker.received.stored) >= len(plot.envelopes),
