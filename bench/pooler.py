@@ -9,11 +9,13 @@ it begins, a reply is recorded, and a call is reserved and recorded.
 import argparse
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from statistics import median
 from time import perf_counter, process_time
 
 import psycopg
+from figures import line
 from sqlalchemy import make_url
 
 from everstep.runtime.embedded import EmbeddedConfig, open_services
@@ -33,6 +35,7 @@ from tests.everstep.store.store_words import (
 from tests.pgbouncer import open_pgbouncer
 from tests.services import data_directory
 
+DIRECT = "direct"
 ROLE_SETTINGS = {
     "jit": "off",
     "random_page_cost": "1.1",
@@ -66,12 +69,14 @@ async def measure(url: str, steps: int, **options: str) -> tuple[float, float]:
     return found
 
 
-def role_settings(url: str) -> None:
-    """Give the sessions of a database what Everstep would set in each transaction."""
+def create_database(url: str, name: str) -> str:
+    """Create another database, whose sessions begin with what Everstep would set in each transaction."""
     parsed = make_url(url).set(drivername="postgresql")
     with psycopg.connect(parsed.render_as_string(hide_password=False), autocommit=True) as connection:
-        for name, value in ROLE_SETTINGS.items():
-            connection.execute(f"ALTER DATABASE {parsed.database} SET {name} = '{value}'".encode())
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        for setting, value in ROLE_SETTINGS.items():
+            connection.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'".encode())
+    return make_url(url).set(database=name).render_as_string(hide_password=False)
 
 
 async def run_bench(rounds: int, steps: int) -> None:
@@ -83,27 +88,32 @@ async def run_bench(rounds: int, steps: int) -> None:
                 open_services(EmbeddedConfig(data, temporal_port=0, ui_port=0))
             )
             url = services.database_url
-            await upgrade(url)
-            pooled = await stack.enter_async_context(open_pgbouncer(url))
+            with_settings = create_database(url, "with_settings")
+            for each in (url, with_settings):
+                await upgrade(each)
+            pooled, pooled_with_settings = [
+                (await stack.enter_async_context(open_pgbouncer(each))).url for each in (url, with_settings)
+            ]
             ways = {
-                "direct": (url, "auto"),
+                DIRECT: (url, "auto"),
                 "direct, not prepared": (url, "off"),
-                "PgBouncer": (pooled.url, "auto"),
+                "PgBouncer": (pooled, "auto"),
+                "PgBouncer, settings in the role": (pooled_with_settings, "auto"),
             }
-            for _ in range(rounds):
-                for name, (where, preparing) in ways.items():
+            for number in range(rounds):
+                for name, (where, preparing) in [*ways.items()][:: 1 if number % 2 == 0 else -1]:
                     samples[name].append(await measure(where, steps, preparing=preparing))
-            role_settings(url)
-            fresh = await stack.enter_async_context(open_pgbouncer(url))
-            for _ in range(rounds):
-                samples["PgBouncer, settings of the role"].append(
-                    await measure(fresh.url, steps, preparing="auto")
-                )
-                samples["direct, afterwards"].append(await measure(url, steps, preparing="auto"))
-    base = median(wall for wall, _ in samples["direct"])
+    print_table(samples)
+
+
+def print_table(samples: Mapping[str, list[tuple[float, float]]]) -> None:
+    """Print medians; a ratio is the median over the rounds."""
+    line("", "a step", "CPU", "ratio", "of the CPU")
     for name, found in samples.items():
-        wall, cpu = median(each[0] for each in found), median(each[1] for each in found)
-        print(f"{name:34}{wall:8.2f} ms{cpu:8.2f} ms of CPU of the client{wall / base:8.2f}")
+        pairs = [*zip(found, samples[DIRECT], strict=True)]
+        ratios = [median(way[part] / direct[part] for way, direct in pairs) for part in (0, 1)]
+        columns = [f"{median(each[part] for each in found):.2f} ms" for part in (0, 1)]
+        line(name, *columns, *(f"{each:.2f}" for each in ratios))
 
 
 def main() -> None:
