@@ -12,6 +12,7 @@ nftables, pgbouncer and postgresql.
 
 import asyncio
 import os
+import re
 import sys
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -69,7 +70,7 @@ async def main() -> int:
         took = monotonic() - began
         scene.faults += await wrong_books(scene)
         scene.faults += await wrong_sessions(scene, fleet)
-        await report(scene, took)
+        await report(scene, took, fleet)
         return 1 if scene.faults else 0
 
 
@@ -91,14 +92,18 @@ async def wrong_sessions(scene: Scene, fleet: Fleet) -> list[str]:
     return faults if pooler.address in sessions else [*faults, "PgBouncer had no session of the database"]
 
 
-async def report(scene: Scene, took: float) -> None:
+async def report(scene: Scene, took: float, fleet: Fleet) -> None:
     """Print the figures, and what is wrong."""
     accepted = [each for each in scene.operations if each.is_accepted]
     rows = await scene.rows("SELECT status, count(*) AS number FROM agent_executions GROUP BY status")
     (envelopes,) = await scene.rows("SELECT count(*) AS number FROM agent_envelopes")
     faults = Counter(word for note in scene.notes for word in FAULTS if word in note)
+    hit = Counter(
+        host for note in scene.notes for host in fleet.network.hosts if re.search(rf"\b{host}\b", note)
+    )
     retried = sum(each.tries > 1 for each in scene.operations)
     print(f"{took:.0f} s with {sum(faults.values())} faults: {dict(faults)}")
+    print(f"of each host: {dict(hit)}")
     print(f"operations: {scene.counts}")
     print(
         f"{len(accepted)} operations were acknowledged, {len(scene.operations) - len(accepted)} refused;"
