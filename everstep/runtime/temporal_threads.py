@@ -19,7 +19,14 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
-from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    PrometheusConfig,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
 
 from everstep.runtime.embedded.free_ports import free_port
 
@@ -29,6 +36,11 @@ PORT_ATTEMPTS: Final = 3
 
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=10)
 """How often a worker reports its slots to Temporal, where operators read them."""
+SDK_LOGGING: Final = LoggingConfig(
+    TelemetryFilter(core_level="WARN", other_level="ERROR"),
+    LogForwardingConfig(logging.getLogger("temporalio.core"), append_target_to_name=False),
+)
+"""The lines of the SDK's core go into the log of the process; by default they are written to standard output."""
 EXIT_SECONDS: Final = 1.0
 """How long foreign threads may take to leave the interpreter at exit."""
 
@@ -67,13 +79,15 @@ class _SharedRuntime:
                 )
                 with suppress(RuntimeError, ValueError):
                     runtime = Runtime(
-                        telemetry=TelemetryConfig(metrics=config),
+                        telemetry=TelemetryConfig(logging=SDK_LOGGING, metrics=config),
                         worker_heartbeat_interval=HEARTBEAT_INTERVAL,
                     )
                     self.metrics_port = port
                     return runtime
             log.warning("no port is free for the metrics of Temporal's SDK")
-        return Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=HEARTBEAT_INTERVAL)
+        return Runtime(
+            telemetry=TelemetryConfig(logging=SDK_LOGGING), worker_heartbeat_interval=HEARTBEAT_INTERVAL
+        )
 
     def end(self) -> None:
         """End the runtime's threads; if a client or a worker is referenced, wait until they are idle."""

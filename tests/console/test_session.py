@@ -116,6 +116,40 @@ def test_a_request_is_decided_in_the_thread(people: People) -> None:
     expect(thread(page).get_by_role("article", name="assistant")).to_contain_text("a room at Harbour Inn")
 
 
+def test_the_text_of_a_step_stands_above_its_calls(people: People) -> None:
+    """16.4.1: while the step waits for a decision, and as it was stored."""
+    sent = begin(people.installation, "book aloud")
+    page = people.signed_in(f"sessions/{sent['session_id']}")
+    rows = thread(page).get_by_role("article")
+    words = "I look for a room."
+
+    def names() -> list[str | None]:
+        return [row.get_attribute("aria-label") for row in rows.all()]
+
+    expect(thread(page).get_by_role("article", name="text")).to_contain_text(words)
+    assert names() == ["user", "text", "request"]
+    thread(page).get_by_role("button", name="Approve", exact=True).click()
+    expect(thread(page).get_by_role("article", name="assistant")).to_be_visible()
+    assert [name for name in names() if name != "note"] == [
+        *("user", "text", "request", "call", "step"),
+        *("step", "assistant"),
+    ]
+
+
+def test_a_message_answers_the_open_question(people: People) -> None:
+    """16.4.2: the composer says so, and the list of executions says what each of them waits for."""
+    sent = begin(people.installation, "wonder", title="To be answered")
+    page = people.signed_in(f"executions?session_id={sent['session_id']}")
+    waiting = page.get_by_role("row").filter(has_text=sent["session_id"][:8])
+    expect(waiting).to_contain_text("waits for an answer")
+    page.goto(f"{people.installation.console}sessions/{sent['session_id']}")
+    composer = page.get_by_role("textbox", name="Message")
+    composer.fill("Because of the weather")
+    page.locator("form.composer").get_by_role("button", name="Answer").click()
+    expect(page.get_by_text("Your message answered the open question.")).to_be_visible()
+    expect(thread(page).get_by_role("article", name="assistant")).to_contain_text("Because of the weather")
+
+
 def test_a_fork_names_the_effects_that_are_not_repeated(people: People) -> None:
     """16.4.4"""
     sent = begin(people.installation, "export a.csv", title="To fork")

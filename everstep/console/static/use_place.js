@@ -3,7 +3,7 @@
 import { useEffect } from "./lib.js";
 import { BLOCK } from "./parts/thread.js";
 import { query } from "./router.js";
-import { rowsOf } from "./rows.js";
+import { laterIn, rowsOf } from "./rows.js";
 
 /** @typedef {import("./live.js").Envelope} Envelope */
 /** @typedef {import("./rows.js").Row} Row */
@@ -22,7 +22,9 @@ export function usePlace(log, handle, select) {
     const show = async () => {
       const near = await log.seqAt(at);
       if (isOver) return;
-      const row = rowNear(rowsOf(log.held(), () => undefined), at);
+      const held = log.held();
+      // Texts of steps are not selected.
+      const row = rowNear(rowsOf(held, laterIn(held)).filter(({ kind }) => kind !== "text"), at);
       handle.current?.toBlock(Math.floor(((row?.envelope.seq ?? near) - 1) / BLOCK));
       if (!row) return;
       select(row);

@@ -2,7 +2,7 @@
 
 `ask` asks for a day, `wonder` asks why, `form` asks for a form, `fail` is an error. `ask then book` books
 afterwards. `book` makes a booking
-that its owner approves, `refund` pays back what an approver allows, `wire` what another person allows.
+that its owner approves (`book aloud` says so), `refund` pays back what an approver allows, `wire` what another person allows.
 `look` describes all attached files, `export NAME` returns one. It answers any other message at once;
 `spend 0.25` costs that much in dollars, and `spend` an unknown amount. The chief does the same, and
 `send A & B` starts subagents for A and B.
@@ -50,7 +50,9 @@ class ClerkModel:
         if last.text == "fail":
             raise ModelError("the model is broken")
         if wanted := _calls_in(last.text):
-            return calls(*wanted)
+            aloud = "I look for a room." if last.text == "book aloud" else ""
+            on_text(aloud)
+            return calls(*wanted, text=aloud)
         if last.text.startswith("spend"):
             _, _, dollars = last.text.partition(" ")
             usage = Usage(input=100, output=20).with_cost(Decimal(dollars) if dollars else None)

@@ -3,6 +3,7 @@
 import { apiUrl, get, newKey, post, Problem, sentence } from "../api.js";
 import { useDraft } from "../drafts.js";
 import { count } from "../format.js";
+import { openRequests } from "../inbox.js";
 import { useKeys } from "../keys.js";
 import { html, useRef, useState } from "../lib.js";
 import { useLoad } from "../load.js";
@@ -21,12 +22,21 @@ const WAYS = {
   interrupt: ["Cancel and start again", "The running execution is cancelled, and this message starts the next one."],
 };
 
+const WAYS_OF_ANSWERS = {
+  enqueue: ["Answer", "The message answers the open question, and the execution continues."],
+  interrupt: WAYS.interrupt,
+};
+
 /** @param {{session: {[name: string]: any}, running: {[name: string]: any} | undefined, mayCancel: boolean, sent: () => void}} props */
 export function Composer({ session, running, mayCancel, sent }) {
   const [draft, setDraft] = useDraft(`session.${session.id}`, /** @type {Draft} */ ({ text: "", files: [], key: "" }));
-  const [way, setWay] = useState(/** @type {keyof typeof WAYS} */ ("enqueue"));
+  const [chosen, setWay] = useState(/** @type {keyof typeof WAYS} */ ("enqueue"));
   const [agent, setAgent] = useState(/** @type {string} */ (session.agent ?? ""));
   const { data: agents } = useLoad((signal) => get("agent/agents", {}, signal), []);
+  const isAsked = openRequests.value?.some((each) => each.kind === "input" && each.session_id === session.id) ?? false;
+  /** @type {{[name: string]: string[]}} */
+  const ways = isAsked ? WAYS_OF_ANSWERS : WAYS;
+  const way = chosen in ways ? chosen : "enqueue";
   const [isBusy, setBusy] = useState(false);
   const [cancelled, setCancelled] = useState(/** @type {string | undefined} */ (undefined));
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
@@ -119,9 +129,9 @@ export function Composer({ session, running, mayCancel, sent }) {
       <input ref=${picker} type="file" multiple hidden onChange=${(/** @type {any} */ event) => void upload(event.currentTarget.files)} />
       <button type="button" class="ghost" title="Attach files" aria-label="Attach files" onClick=${() => picker.current?.click()}><${Icon} name="clip" /></button>
       ${running &&
-      html`<label class="way"><span class="quiet">While it runs</span>
-        <select value=${way} title=${WAYS[way][1]} onChange=${(/** @type {any} */ event) => setWay(event.currentTarget.value)}>
-          ${Object.entries(WAYS).map(([name, [label]]) => html`<option value=${name}>${label}</option>`)}
+      html`<label class="way"><span class="quiet">While it ${isAsked ? "waits" : "runs"}</span>
+        <select value=${way} title=${ways[way][1]} onChange=${(/** @type {any} */ event) => setWay(event.currentTarget.value)}>
+          ${Object.entries(ways).map(([name, [label]]) => html`<option value=${name}>${label}</option>`)}
         </select></label>`}
       ${agents?.items.length > 1 && !(running && way === "steer") &&
       html`<label class="way"><span class="quiet">To</span>
@@ -131,7 +141,7 @@ export function Composer({ session, running, mayCancel, sent }) {
       <span class="fill"></span>
       ${running && mayCancel && html`<button type="button" class="danger" disabled=${running.id === cancelled} onClick=${cancel}>${running.id === cancelled ? "Cancelling…" : "Cancel the run"}</button>`}
       <button class="primary" disabled=${isBusy || isTooLong || isEmpty}>
-        ${running ? WAYS[way][0] : "Send"}<${Icon} name="send" size=${14} />
+        ${running ? ways[way][0] : "Send"}<${Icon} name="send" size=${14} />
       </button>
     </div>
   </form>`;

@@ -1,9 +1,9 @@
 /** The thread of a session or an execution: rows of its events, and what is being written. */
 
 import { html, useMemo, useRef } from "../lib.js";
-import { resultsIn, rowsOf } from "../rows.js";
+import { hasRow, laterIn, rowsOf } from "../rows.js";
 import { BlockList } from "./block_list.js";
-import { DraftRow, ThreadRow } from "./thread_row.js";
+import { DraftRow, TextRow, ThreadRow } from "./thread_row.js";
 
 /** @typedef {import("../stream_log.js").StreamLog} StreamLog */
 /** @typedef {import("../rows.js").Row} Row */
@@ -19,9 +19,10 @@ const AHEAD = 400;
 export function Thread({ log, executions, selected, select, fork, isFull, label, handle }) {
   const version = log.version.value;
   const count = Math.ceil(log.last / BLOCK);
-  const results = useMemo(() => resultsIn(log.held()), [version]);
+  const later = useMemo(() => laterIn(log.held()), [version]);
   /** Rows of blocks that are complete do not change. @type {{current: Map<string, Row[]>}} */
   const cache = useRef(new Map());
+  const drafts = log.drafts.value;
   const rowsOfBlock = (/** @type {number} */ block) => {
     const from = block * BLOCK + 1;
     const to = Math.min(log.last, from + BLOCK - 1);
@@ -32,7 +33,7 @@ export function Thread({ log, executions, selected, select, fork, isFull, label,
     const name = `${block} ${isFull}`;
     const known = isSettled && cache.current.get(name);
     if (known) return known;
-    const rows = rowsOf(envelopes, (id) => results.get(id), isFull);
+    const rows = rowsOf(envelopes, later, isFull);
     if (isSettled) {
       cache.current.set(name, rows);
       const oldest = cache.current.keys().next().value;
@@ -43,14 +44,15 @@ export function Thread({ log, executions, selected, select, fork, isFull, label,
   const renderBlock = (/** @type {number} */ block) => {
     const rows = rowsOfBlock(block);
     if (!rows) return html`<div class="block-loading" aria-hidden="true"></div>`;
-    return rows.map(
-      (row) => html`<${ThreadRow} key=${row.key} row=${row} execution=${executions.get(row.envelope.execution_id)}
-        isSelected=${selected === row.key} select=${select} fork=${fork} />`,
-    );
+    return rows.map((row) => {
+      const execution = executions.get(row.envelope.execution_id);
+      if (row.kind === "text") return html`<${TextRow} key=${row.key} row=${row} draft=${drafts.get(row.envelope.execution_id)} execution=${execution} />`;
+      return html`<${ThreadRow} key=${row.key} row=${row} execution=${execution} isSelected=${selected === row.key} select=${select} fork=${fork} />`;
+    });
   };
-  const tail = [...log.drafts.value.values()].map(
-    (draft) => html`<${DraftRow} key=${draft.execution_id} draft=${draft} execution=${executions.get(draft.execution_id)} />`,
-  );
+  const tail = [...drafts.values()]
+    .filter((draft) => !hasRow(later, draft))
+    .map((draft) => html`<${DraftRow} key=${draft.execution_id} draft=${draft} execution=${executions.get(draft.execution_id)} />`);
   return html`<${BlockList} count=${count} renderBlock=${renderBlock} estimate=${520} label=${label} handle=${handle}
     tail=${html`${tail}${log.error.value && html`<p class="error" role="alert">${log.error.value}</p>`}`} />`;
 }

@@ -14,7 +14,7 @@ import { RequestCard } from "./request_card.js";
 import { ToolCard } from "./tool_card.js";
 
 /** @typedef {import("../rows.js").Row} Row */
-/** @typedef {{agent: string, parent: string | null, isOver: boolean, isWaiting: boolean}} ExecutionInfo */
+/** @typedef {{agent: string, parent: string | null, isOver: boolean}} ExecutionInfo */
 /**
  * @typedef {object} Props
  * @property {Row} row
@@ -80,34 +80,41 @@ function RequestRow({ id, text }) {
 
 /** @param {{row: Row}} props */
 function StepRow({ row }) {
-  const { execution_id, payload } = row.envelope;
-  const { step_number, usage, duration_ms, cost_usd, errors, has_tool_calls } = payload;
-  return html`<div class="step-row">
-    ${has_tool_calls && html`<${StepText} execution=${execution_id} number=${step_number} />`}
-    <p class="step-line">
-      Step ${step_number} · ${duration(duration_ms)}
-      ${usage?.total > 0 && html` · ${plural(usage.total, "token")}`}
-      ${cost_usd !== undefined && html` · ${usd(cost_usd)}`}
-      ${errors > 0 && html` · <span class="error">${plural(errors, "error")}</span>`}
-    </p>
-  </div>`;
+  const { step_number, usage, duration_ms, cost_usd, errors } = row.envelope.payload;
+  return html`<p class="step-line">
+    Step ${step_number} · ${duration(duration_ms)}
+    ${usage?.total > 0 && html` · ${plural(usage.total, "token")}`}
+    ${cost_usd !== undefined && html` · ${usd(cost_usd)}`}
+    ${errors > 0 && html` · <span class="error">${plural(errors, "error")}</span>`}
+  </p>`;
 }
 
-/** What the model wrote beside its calls. @param {{execution: string, number: number}} props */
-function StepText({ execution, number }) {
-  const step = stepOf(execution, number).value;
+/**
+ * The text of a step, above its calls: what is being written, or what the model wrote beside its calls.
+ * @param {{row: Row, draft: import("../stream_log.js").DraftText | undefined, execution: ExecutionInfo | undefined}} props
+ */
+export function TextRow({ row, draft, execution }) {
+  const { execution_id, payload, timestamp } = row.envelope;
+  const step = row.isStored ? stepOf(execution_id, payload.step_number).value : undefined;
+  if (step === undefined && draft?.step_number === payload.step_number)
+    return html`<${DraftRow} draft=${draft} execution=${execution} />`;
   const text = step?.messages.find((/** @type {any} */ each) => each.role === "assistant")?.content ?? "";
-  return text.trim() ? html`<div class="reply aside"><${Markdown} text=${text} /></div>` : null;
+  if (!text.trim()) return null;
+  return html`<article class=${execution?.parent ? "row text child" : "row text"} aria-label="text" data-seq=${row.envelope.seq}>
+    <div class="reply"><${Markdown} text=${text} /></div>
+    <div class="row-side">
+      ${execution?.parent && html`<span class="lane-name">${execution.agent}</span>`}
+      <time datetime=${timestamp} title=${exactTime(timestamp)}>${clock(timestamp)}</time>
+    </div>
+  </article>`;
 }
 
 /** The text that is being written. @param {{draft: import("../stream_log.js").DraftText, execution: ExecutionInfo | undefined}} props */
 export function DraftRow({ draft, execution }) {
   // A text that begins like JSON is for a program: it is shown once it is stored.
   const isData = /^\s*[[{]/.test(draft.content);
-  // The text of a step that waits for people is complete, and stored with the rest of the step.
-  const isWritten = execution?.isWaiting ?? false;
-  return html`<article class=${execution?.parent ? "row draft child" : "row draft"} aria-label=${isWritten ? "written" : "being written"} aria-busy=${!isWritten}>
+  return html`<article class=${execution?.parent ? "row draft child" : "row draft"} aria-label="being written" aria-busy="true">
     <div class="reply">${isData ? html`<p class="quiet">Writing a result…</p>` : html`<${Markdown} text=${draft.content} />`}</div>
-    <div class="row-side">${execution?.parent && html`<span class="lane-name">${execution.agent}</span>`}${!isWritten && html`<span class="spinner"></span>`}</div>
+    <div class="row-side">${execution?.parent && html`<span class="lane-name">${execution.agent}</span>`}<span class="spinner"></span></div>
   </article>`;
 }

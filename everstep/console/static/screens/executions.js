@@ -2,6 +2,7 @@
 
 import { get, post, Problem, sentence } from "../api.js";
 import { between, compact, count, duration, exactTime, plural, totalTokens, usd } from "../format.js";
+import { openRequests } from "../inbox.js";
 import { useKeys } from "../keys.js";
 import { html, useState } from "../lib.js";
 import { useLoad, usePages } from "../load.js";
@@ -30,7 +31,7 @@ const SPANS = { "": "Any time", "1": "Last hour", "24": "Last day", "168": "Last
 const COLUMNS = [
   { id: "agent", label: "Agent", show: (each) => each.agent },
   { id: "user", label: "User", show: (each) => each.user_id },
-  { id: "because", label: "Because", show: (each) => each.because && html`<span title=${each.because}>${withoutStatus(each.because)}</span>` },
+  { id: "because", label: "Because", show: (each) => html`<span title=${each.because}>${reasonOf(each)}</span>` },
   { id: "session", label: "Session", show: (each) => each.session_id && html`<a href=${href(`sessions/${each.session_id}`)}><code>${each.session_id.slice(0, 8)}</code></a>` },
   { id: "steps", label: "Steps", isNumber: true, show: (each) => count(each.step_count) },
   { id: "tokens", label: "Tokens", isNumber: true, show: (each) => compact(totalTokens(each.usage)) },
@@ -39,8 +40,20 @@ const COLUMNS = [
   { id: "began", label: "Began", show: (each) => html`<${Ago} at=${each.created_at} />` },
 ];
 
-/** Why it ended, without the status, which has a column of its own. @param {string} because */
-const withoutStatus = (because) => because.replace(/^(completed|stopped|failed|cancelled): /, "");
+const WAITS = {
+  input: () => "waits for an answer",
+  approval: (/** @type {string} */ tool) => `waits for a decision about ${tool}`,
+  budget: () => "waits for a larger budget",
+};
+
+/** Why it ended, without the status, which has a column of its own; or what it waits for. @param {Execution} execution */
+function reasonOf({ id, status, because, queue_position }) {
+  if (because) return because.replace(/^(completed|stopped|failed|cancelled): /, "");
+  if (status === "pending" && queue_position) return `waits at position ${queue_position} of its queue`;
+  if (status !== "paused") return "";
+  const request = openRequests.value?.find((each) => each.execution_id === id);
+  return request ? WAITS[request.kind](request.tool) : "waits for other people";
+}
 
 /** The beginning of the span, to the minute: the same request as long as it means the same. @param {string | null} hours */
 function sinceOf(hours) {

@@ -52,7 +52,7 @@ export default function Session({ params: { id } }) {
   const show = (/** @type {boolean} */ isShown) => setQuery({ inspect: isShown ? "on" : "off" });
   const all = executions.data?.items ?? [];
   const infos = useMemo(
-    () => new Map(all.map((/** @type {any} */ each) => [each.id, { agent: each.agent, parent: each.parent_execution_id, isOver: ENDS.has(each.status), isWaiting: each.status === "paused" }])),
+    () => new Map(all.map((/** @type {any} */ each) => [each.id, { agent: each.agent, parent: each.parent_execution_id, isOver: ENDS.has(each.status) }])),
     [executions.data],
   );
   const running = all.find((/** @type {any} */ each) => !each.parent_execution_id && !ENDS.has(each.status));
