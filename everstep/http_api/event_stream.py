@@ -1,11 +1,14 @@
 """Responses that take long: server-sent events, and a response that waits for an execution."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+log = logging.getLogger(__name__)
 
 SEND_SECONDS = 10.0
 """Seconds within which a client must read an event."""
@@ -48,7 +51,9 @@ class EventStream(Response):
             for task in (sending, leaving):
                 task.cancel()
             failure, _ = await asyncio.gather(sending, leaving, return_exceptions=True)
-        if isinstance(failure, Exception) and not isinstance(failure, TimeoutError):
+        if isinstance(failure, TimeoutError):
+            log.info("a client did not read for %g seconds and was disconnected", self._patience)
+        elif isinstance(failure, Exception):
             raise failure
 
     async def _send(self, send: Send) -> None:

@@ -1,6 +1,7 @@
 """Serving an ASGI application on a port."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -38,6 +39,7 @@ async def serve_app(
         or_any: Whether to use a free port if the given one is busy.
         listener: A socket to use instead, which is closed at the end.
     """
+    logging.getLogger("uvicorn.error").addFilter(_is_fault)
     limits = (limits or ConnectionLimits()).within(int(raise_descriptor_limit() * DESCRIPTOR_SHARE))
     listener = listener or bind_socket(host, port, or_any=or_any)
     config = uvicorn.Config(
@@ -63,6 +65,11 @@ async def serve_app(
         server.should_exit = True
         await running
         listener.close()
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn is about a fault: streams to clients that do not read are left incomplete."""
+    return record.getMessage() != "ASGI callable returned without completing response."
 
 
 class _Server(uvicorn.Server):

@@ -40,7 +40,7 @@ SDK_LOGGING: Final = LoggingConfig(
     TelemetryFilter(core_level="WARN", other_level="ERROR"),
     LogForwardingConfig(logging.getLogger("temporalio.core"), append_target_to_name=False),
 )
-"""The lines of the SDK's core go into the log of the process; by default they are written to standard output."""
+"""The SDK's core writes into the log of the process; by default it would write to standard output."""
 EXIT_SECONDS: Final = 1.0
 """How long foreign threads may take to leave the interpreter at exit."""
 

@@ -485,9 +485,14 @@ async def test_answers_are_refused_as_a_whole(make_agent: MakeAgent, sign_in: Ma
 
 
 async def test_a_client_that_does_not_read_is_disconnected(
-    app: FastAPI, ann: ApiCaller, make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+    app: FastAPI,
+    ann: ApiCaller,
+    make_agent: MakeAgent,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """17.2.6"""
+    """17.2.6: a line of the log says so."""
+    caplog.set_level("INFO")
     monkeypatch.setattr(EventStream.__init__, "__defaults__", (200, 0.5))
     agent = make_agent(threadId="t")
     await agent.run("book")
@@ -513,6 +518,7 @@ async def test_a_client_that_does_not_read_is_disconnected(
     async with asyncio.timeout(20):
         await stuck
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert "a client did not read for 0.5 seconds and was disconnected" in caplog.text
 
 
 async def test_the_client_accepts_random_runs_with_cuts(node: Viewer, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The agent of these tests: the first word of a message selects what it does.
 
 `ask` asks for a day, `wonder` asks why, `form` asks for a form, `fail` is an error. `ask then book` books
-afterwards. `book` makes a booking
-that its owner approves (`book aloud` says so), `refund` pays back what an approver allows, `wire` what another person allows.
+afterwards. `book` makes a booking that its owner approves (`book aloud` says so), `refund` pays back what an
+approver allows, `wire` what another person allows.
 `look` describes all attached files, `export NAME` returns one. It answers any other message at once;
 `spend 0.25` costs that much in dollars, and `spend` an unknown amount. The chief does the same, and
 `send A & B` starts subagents for A and B.

@@ -39,6 +39,21 @@ async def test_it_answers_at_its_url_until_it_stops() -> None:
             await client.get(url)
 
 
+async def cut_short(scope: Scope, receive: Receive, send: Send) -> None:
+    """Begins a response and gives it up."""
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"1", "more_body": True})
+
+
+async def test_a_stream_that_is_given_up_is_no_error_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """17.2.6: the client reads too slowly, or is gone."""
+    async with serve_app(cut_short) as url, httpx2.AsyncClient() as client:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await client.get(url)
+    assert caplog.messages == []
+
+
 async def test_a_busy_port_is_replaced_where_that_is_allowed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

@@ -1,5 +1,6 @@
-"""Payloads in Temporal."""
+"""Payloads in Temporal, and what its SDK logs."""
 
+import asyncio
 import base64
 import os
 from uuid import UUID
@@ -7,6 +8,8 @@ from uuid import UUID
 import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
+from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from everstep.agent_domain.agents.plan import ExecutionPlan
@@ -14,7 +17,10 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.runtime.codec import REFUSED_ENCODING, AesGcmCodec, PlainPayload, WrongPayloadKey
 from everstep.runtime.temporal import MAX_PAYLOAD_BYTES, PayloadTooLarge, data_converter
+from everstep.runtime.temporal_threads import temporal_runtime
 from everstep.workflows.contracts import ExecutionInput
+from tests.browsers.relay import open_relay
+from tests.services import Servers
 
 START = ExecutionInput(ExecutionRef(UUID(int=7), "acme"), ExecutionPlan(agent="travel", max_steps=3))
 
@@ -98,3 +104,22 @@ async def test_another_key_is_named_as_the_cause() -> None:
 def test_an_invalid_key_is_refused_with_a_way_to_create_one(text: str) -> None:
     with pytest.raises(InvalidInput, match="32 random bytes in base64; make one with"):
         AesGcmCodec.of(text)
+
+
+async def test_lines_of_the_sdk_are_written_to_the_log_and_not_to_standard_output(
+    services: Servers, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """18.3.10: standard output has the results of commands."""
+    async with open_relay(int(services.temporal_address.rpartition(":")[2])) as relay:
+        client = await Client.connect(f"127.0.0.1:{relay.port}", runtime=temporal_runtime())
+        relay.refused = 0
+        relay.cut()
+        asking = asyncio.create_task(
+            client.workflow_service.get_system_info(GetSystemInfoRequest(), retry=True)
+        )
+        while "temporalio.core" not in {record.name for record in caplog.records}:  # noqa: ASYNC110 -- a thread of the SDK logs
+            await asyncio.sleep(0.05)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    assert capfd.readouterr().out == ""
