@@ -1,6 +1,6 @@
 """Tool calls and their records: decisions and schema errors before the run, one result after it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -86,6 +86,10 @@ class CallPlace:
     index: int
 
 
+def ignore_record(recorded: RecordCall) -> None:
+    """Do nothing when a result is recorded."""
+
+
 async def record_run(
     store: ExecutionStore,
     driver: StepDriver,
@@ -96,10 +100,12 @@ async def record_run(
     start_events: Sequence[EventRecord] = (),
     attempt: int = 1,
     disclosure: Disclosure = DEFAULT_DISCLOSURE,
+    on_recorded: Callable[[RecordCall], None] = ignore_record,
 ) -> CallRecord:
     """Record the result with its messages and events; a result recorded by an earlier attempt wins.
 
-    `made` is the call as the model made it, where a person may have edited its arguments.
+    `made` is the call as the model made it, where a person may have edited its arguments. `on_recorded` is
+    called if this result is the one that counts.
     """
     execution = _redact_error(run.execution, place, disclosure)
     call, error = execution.call, execution.error
@@ -133,6 +139,7 @@ async def record_run(
     recorded = await write_with_retry(lambda: store.record_call(command))
     if recorded is result:
         _count_call(call.name, result, is_denied=run.is_denied)
+        on_recorded(command)
     return recorded
 
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -18,6 +18,7 @@ from everstep.activities.contracts import InferInput
 from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.live_text import LiveText, LiveTexts
+from everstep.activities.next_inputs import LoadedInput
 from everstep.activities.snapshots import Snapshots
 from everstep.activities.state_loading import load_state_before
 from everstep.activities.step_compactions import StepCompaction
@@ -114,8 +115,9 @@ class InferenceRunner:
             raise exhausted_failure(error.budget) from None
 
     async def _infer(self, request: InferInput, on_opened: Callable[[], None]) -> StepFacts:
-        begin, started, is_written = await self._open_step(request)
-        begin = replace(begin, known=started.material)
+        opened = await self._open_step(request)
+        started, is_written = opened.started, opened.is_written
+        begin = replace(opened.begin, known=started.material)
         spec = started.material.spec
         definition = find_agent(self.agents, spec.agent)
         if started.recorded:
@@ -180,9 +182,8 @@ class InferenceRunner:
         reply = replace(reply, first_text_seconds=live.first_text_seconds)
         if budgeted:
             reply = replace(reply, spending=budgeted.spending())
-        facts = await write_with_retry(partial(self.store.record_reply, reply))
-        if facts is reply.facts:
-            metrics.STEPS.add()
+        keeps_input = not (definition.toolsets or compaction.has_recorded)
+        facts = await self._record_reply(reply, opened, keeps_input=keeps_input)
         # If another attempt's reply is recorded, its calls may have the same ids as this one's.
         reservations = (
             _reservations(begin, started, step, result.added)
@@ -193,14 +194,31 @@ class InferenceRunner:
         self.strike(Failpoint.INFER_BEFORE_REPORT)
         return facts
 
-    async def _open_step(self, request: InferInput) -> tuple[BeginStep, BegunStep, bool]:
-        """Return the start of the step, the step as it is stored, and whether the start is recorded.
+    async def _record_reply(
+        self, reply: RecordReply, opened: "_OpenedStep", *, keeps_input: bool
+    ) -> StepFacts:
+        """Record the reply, and keep what the next step reads if nothing but the reply has changed it."""
+        facts = await write_with_retry(partial(self.store.record_reply, reply))
+        if facts is reply.facts:
+            metrics.STEPS.add()
+            if keeps_input:
+                loaded = LoadedInput(opened.started.material, opened.read_at)
+                self.tool_runner.next_inputs.keep_reply(reply, loaded, opened.began_at)
+        return facts
+
+    async def _open_step(self, request: InferInput) -> "_OpenedStep":
+        """Return the start of the step, and the step as it is stored.
 
         Recorded with the start of a step: that the execution runs, which messages the step reads, and which
         attempt is void. Without any of these the start need not be recorded first.
         """
-        attempt, known = activity.info().attempt, None
+        attempt, known, began_at = activity.info().attempt, None, monotonic()
         is_first = request.number == 1
+        followed = self.tool_runner.next_inputs.take(request.ref, request.number)
+        if followed is not None and attempt == 1 and request.hears == 0:
+            begin = self._step_start(request, attempt)
+            begun = BegunStep(followed.material)
+            return _OpenedStep(begin, begun, is_written=False, began_at=began_at, read_at=followed.read_at)
         if request.profile is Profile.BURST:
             # Each worker counts the attempts of a local activity from 1. And the first step of a brief
             # execution has as little time to be seen as any other.
@@ -208,10 +226,12 @@ class InferenceRunner:
             attempt, is_first = max(attempt, (known.previous_attempt or 0) + 1), False
         begin = self._step_start(request, attempt)
         if known is not None and known.recorded:
-            return begin, known, True
-        if is_first or request.hears > 0 or attempt > 1:
-            return begin, await self.store.begin_step(begin), True
-        return begin, known or await self.store.preview_step(request.ref, request.number), False
+            return _OpenedStep(begin, known, is_written=True, began_at=began_at, read_at=began_at)
+        is_written = is_first or request.hears > 0 or attempt > 1
+        if is_written:
+            known = await self.store.begin_step(begin)
+        known = known or await self.store.preview_step(request.ref, request.number)
+        return _OpenedStep(begin, known, is_written=is_written, began_at=began_at, read_at=began_at)
 
     def _step_start(self, request: InferInput, attempt: int) -> BeginStep:
         def start_events(started: BegunStep) -> Sequence[EventRecord]:
@@ -362,6 +382,19 @@ class InferenceRunner:
         activity.logger.warning("step %s: %s: %s", begin.number, sentence, reason)
         # The provider's message may quote the prompt, and this error is written to workflow history.
         raise ApplicationError(sentence, type=type(error).__name__, next_retry_delay=pause) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenedStep:
+    """A step that may begin, or its reply."""
+
+    begin: BeginStep
+    started: BegunStep
+    is_written: bool
+    """Whether the start is recorded."""
+    began_at: float
+    read_at: float
+    """When its input was read from the store."""
 
 
 def _call_to_record(

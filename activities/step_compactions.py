@@ -50,6 +50,8 @@ class StepCompaction:
         self._count = len(recorded)
         self.usage = sum((each.usage for each in recorded), Usage())
         """The tokens of the summaries."""
+        self.has_recorded = False
+        """Whether this attempt has shortened the conversation."""
         self.compactor: Compactor | None = None
         """None: the execution's plan has no compaction."""
         if material.plan.get("compaction") is None:
@@ -78,6 +80,7 @@ class StepCompaction:
         return _anchor_of(before.usage, earlier - before.later_messages)
 
     async def _record(self, compaction: Compaction) -> Compaction:
+        self.has_recorded = True
         event = compacted_record(compaction, self._count)
         record = RecordCompaction(self._ref, self._count, compaction, [event])
         stored = await write_with_retry(partial(self._store.record_compaction, record))

@@ -16,6 +16,7 @@ from everstep.activities.contracts import InferInput, ToolInput, ToolOutput, ste
 from everstep.activities.deferred_start import deferred_start
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.inner_calls import RecordedInquiry
+from everstep.activities.next_inputs import NextInputs
 from everstep.activities.progress_reports import progress_reports
 from everstep.activities.state_loading import load_state_within
 from everstep.activities.store_retry import write_with_retry
@@ -66,6 +67,7 @@ class ToolRunner:
         self.strike = strike
         self.start_delay = start_delay
         self.tool_lists = ToolListCache(store)
+        self.next_inputs = NextInputs()
         self._cached_calls: dict[tuple[UUID, str], Reservation] = {}
         """Calls that this process recorded and has not run; usually it runs them a moment later."""
 
@@ -114,6 +116,7 @@ class ToolRunner:
             start_events=[*start_events, *await self._load_default_events(request, run)],
             attempt=attempt,
             disclosure=self.disclosure,
+            on_recorded=self.next_inputs.add_result,
         )
         if run.exception:
             call_records.log_exception(record, run.exception)

@@ -80,6 +80,15 @@ def is_steering(place: MessagePlace) -> bool:
     return step > 0 and index < STEERING_END
 
 
+RESULTS_FROM: Final = 1000
+"""The index of the first result within a step, above that of any reply."""
+
+
+def result_index(call_index: int) -> int:
+    """Return the first index of a call's result."""
+    return RESULTS_FROM * (call_index + 1)
+
+
 EARLIER_EXECUTION: Final = (-1, 0)
 """The place of all messages of the executions that this one continues."""
 

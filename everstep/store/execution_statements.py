@@ -108,6 +108,14 @@ EXECUTION = text(_EXECUTION)
 
 LOCK_EXECUTION = text(f"{_EXECUTION} FOR NO KEY UPDATE")
 
+LOCK_STATUS = text("""
+    SELECT id, status, coalesce(session_id, id) AS stream_id
+      FROM agent_executions
+     WHERE id = :execution_id AND tenant_id = :tenant_id
+       FOR NO KEY UPDATE
+""")
+"""As `LOCK_EXECUTION`, for what needs none of its documents."""
+
 LOCK_NAMED_SESSION = text("""
     SELECT id FROM agent_sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE
 """)

@@ -110,7 +110,7 @@ class PostgresCalls(PostgresWriter):
         values = execution_key(ref) | parameters.inner_reply_values(reply, usage)
         async with self._transaction() as connection:
             locked, recorded, *_ = await connection.together(
-                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
+                (execution_statements.LOCK_STATUS, execution_key(ref)),
                 (call_statements.RECORD_INNER_REPLY, values),
                 *budget_values.settling(ref, spending),
                 *ledger_writes(ref, [ledger_entries.inner_reply_entry(reply, usage, values)]),

@@ -13,6 +13,7 @@ from everstep.agent_domain.state.state import CANCELLED_CALL
 from everstep.agent_domain.storage.executions import CancelComesFirst, Settlement
 from everstep.agent_domain.storage.ledger import NewEntry
 from everstep.agent_domain.storage.sessions import Settled
+from everstep.agent_domain.storage.steps import RESULTS_FROM
 from everstep.agent_domain.values import FrozenDict
 from everstep.store import (
     bodies,
@@ -36,7 +37,7 @@ from everstep.store.postgres_writing import (
 )
 from everstep.store.session_rows import launch_row
 from everstep.store.transaction import BoundStatement, QueryResult, Transaction
-from everstep.store.transcripts import RESULTS_FROM, TranscriptLine
+from everstep.store.transcripts import TranscriptLine
 from everstep.telemetry.execution_ends import EndedExecution, record_end
 
 

@@ -1,6 +1,6 @@
 """Steps in PostgreSQL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -23,6 +23,7 @@ from everstep.agent_domain.storage.steps import (
     RecordProcessing,
     RecordReply,
     RetryWait,
+    StepInput,
 )
 from everstep.agent_domain.stream.records import EventRecord
 from everstep.agent_domain.tools.progress import Progress
@@ -68,17 +69,9 @@ class PostgresSteps(PostgresWriter):
         ref = begin.ref
         async with self._transaction() as connection:
             values = parameters.step_values(begin)
-            locked, found, *said = await connection.together(
-                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
-                (step_statements.BEGIN_STEP, execution_key(ref) | values),
-                *([(transcript_statements.TRANSCRIPT, execution_key(ref))] if begin.known is None else []),
-            )
-            begun = _begun_step_from(ref, locked, found, said[0] if said else None)
-            if begin.known is not None:
-                begun = replace(begun, material=begun.material.with_conversation(begin.known))
+            begun, stream_id = await self._mark_begun(connection, begin, execution_key(ref) | values)
             if begun.recorded:
                 return begun
-            stream_id: UUID = locked.one().stream_id
             news = bodies.session_envelopes_from(ref.execution_id, begin.events(begun))
             head = (stream_statements.HEAD, execution_key(ref) | {"stream_id": stream_id})
             entries = ledger_writes(ref, ledger_entries.begin_entries(begin, values))
@@ -86,6 +79,29 @@ class PostgresSteps(PostgresWriter):
                 connection, ref, stream_id, news, head, last=True, ledger=entries
             )
             return replace(begun, after_seq=heads[0].scalar() if heads else None)
+
+    async def _mark_begun(
+        self, connection: Transaction, begin: BeginStep, values: Mapping[str, Any]
+    ) -> tuple[BegunStep, UUID]:
+        """Return the step that begins, with its stream."""
+        ref = begin.ref
+        if begin.known is not None and begin.hears == 0:
+            locked, found = await connection.together(
+                (execution_statements.LOCK_STATUS, execution_key(ref)),
+                (step_statements.BEGIN_KNOWN_STEP, values),
+            )
+            execution = require_execution(ref, locked.first())
+            require_active(ref, execution)
+            return _begun_step(begin.known, found.one()), execution.stream_id
+        locked, found, *said = await connection.together(
+            (execution_statements.LOCK_EXECUTION, execution_key(ref)),
+            (step_statements.BEGIN_STEP, values),
+            *([(transcript_statements.TRANSCRIPT, execution_key(ref))] if begin.known is None else []),
+        )
+        begun = _begun_step_from(ref, locked, found, said[0] if said else None)
+        if begin.known is not None:
+            begun = replace(begun, material=begun.material.with_conversation(begin.known))
+        return begun, locked.one().stream_id
 
     async def note_partial(
         self,
@@ -165,11 +181,13 @@ class PostgresSteps(PostgresWriter):
     async def record_reply(self, reply: RecordReply) -> StepFacts:
         """Record the model's reply; a reply that an earlier attempt recorded wins."""
         ref, begins = reply.ref, reply.begins
-        asked = [(execution_statements.LOCK_EXECUTION, execution_key(ref))]
+        asked = [(execution_statements.LOCK_STATUS, execution_key(ref))]
         entries = list[NewEntry]()
         if begins:
             begun = parameters.step_values(begins, seconds_ago=reply.facts.seconds)
-            asked.append((step_statements.BEGIN_STEP, execution_key(ref) | begun))
+            is_known = begins.known is not None and begins.hears == 0
+            begin = step_statements.BEGIN_KNOWN_STEP if is_known else step_statements.BEGIN_STEP
+            asked.append((begin, execution_key(ref) | begun))
             entries += ledger_entries.begin_entries(begins, begun)
         news = bodies.session_envelopes_from(ref.execution_id, reply.events)
         values = parameters.reply_values(reply)
@@ -202,7 +220,7 @@ class PostgresSteps(PostgresWriter):
         news = bodies.session_envelopes_from(ref.execution_id, record.events)
         async with self._transaction() as connection:
             locked, recorded = await connection.together(
-                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
+                (execution_statements.LOCK_STATUS, execution_key(ref)),
                 (step_statements.RECORD_COMPACTION, values),
             )
             execution, known = require_execution(ref, locked.first()), recorded.first()
@@ -223,7 +241,7 @@ class PostgresSteps(PostgresWriter):
         entry = ledger_entries.processing_entry(record, values)
         async with self._transaction() as connection:
             locked, recorded, *_ = await connection.together(
-                (execution_statements.LOCK_EXECUTION, execution_key(ref)),
+                (execution_statements.LOCK_STATUS, execution_key(ref)),
                 (step_statements.RECORD_PROCESSING, values),
                 *ledger_writes(ref, [entry], step=record.number),
                 last=True,
@@ -256,7 +274,10 @@ def _begun_step_from(
     """Return a step that begins, or its record; without messages if these were not read."""
     execution, step = require_execution(ref, found.first()), known.one()
     require_active(ref, execution)
-    material = rows.material(ref, execution, said.all() if said else [], step)
+    return _begun_step(rows.material(ref, execution, said.all() if said else [], step), step)
+
+
+def _begun_step(material: StepInput, step: Row[Any]) -> BegunStep:
     recorded = None if step.facts is None else bodies.parse_facts(step.facts)
     return BegunStep(
         material, recorded, step.attempt, bool(step.was_silent), wait=bodies.parse_wait(step.wait)

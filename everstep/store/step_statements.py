@@ -46,7 +46,7 @@ _STEP_AND_BEFORE = f"""
 
 PREVIEW_STEP = text(_KNOWN_STEP + _STEP_AND_BEFORE)
 
-BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
+_BEGIN = f"""{_KNOWN_STEP}, fresh AS (
         SELECT 1
           FROM agent_executions
          WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
@@ -78,7 +78,9 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
                updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
-    ), heard AS (
+    )"""  # noqa: S608 -- constants only
+
+_HEAR = """, heard AS (
         SELECT count(*) AS count FROM agent_steered WHERE execution_id = :execution_id AND heard_at = :number
     ), waiting AS (
         SELECT key, row_number() OVER (ORDER BY position) AS place
@@ -95,10 +97,18 @@ BEGIN_STEP = text(f"""{_KNOWN_STEP}, fresh AS (
     ), said AS (
         INSERT INTO agent_transcript (execution_id, step, idx, tenant_id, role, content, metadata)
         SELECT :execution_id, :number, idx, :tenant_id, role, content, metadata FROM hears
-    )
-    {_STEP_AND_BEFORE}""")  # noqa: S608 -- constants only
+    )"""
+
+BEGIN_STEP = text(f"{_BEGIN}{_HEAR}{_STEP_AND_BEFORE}")
 """Under the execution's lock. Returns the step as an earlier attempt left it, and the step before. Writes
 nothing if the execution has ended."""
+
+BEGIN_KNOWN_STEP = text(f"""{_BEGIN}
+    SELECT known.attempt, known.facts, known.wait, known.was_silent
+      FROM (VALUES (1)) AS one
+      LEFT JOIN known ON true
+""")  # noqa: S608 -- constants only
+"""As `BEGIN_STEP`, for a step that reads no steering messages, without the step before."""
 
 STEP_BEFORE = text(f"""
     SELECT facts AS facts_before,

@@ -19,12 +19,15 @@ from everstep.agent_domain.storage.metadata_changes import (
     MetadataHistory,
     inherited_metadata,
 )
-from everstep.agent_domain.storage.steps import EARLIER_EXECUTION, HookAdditions, MessagePlace
+from everstep.agent_domain.storage.steps import (
+    EARLIER_EXECUTION,
+    RESULTS_FROM,
+    HookAdditions,
+    MessagePlace,
+    result_index,
+)
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, reading
 from everstep.store.bodies import document, encode
-
-RESULTS_FROM = 1000
-"""The index of the first result within a step, above that of any reply."""
 
 PROCESSED_FROM = 1_900_000_000
 _NOTES_OF_HOOKS = -2_000_000_000
@@ -74,11 +77,6 @@ def result_lines(messages: Messages, call_index: int) -> tuple[TranscriptLine, .
     """Return the lines of a call's result, placed in call order rather than completion order."""
     _fits(len(messages))
     return lines(messages, result_index(call_index))
-
-
-def result_index(call_index: int) -> int:
-    """Return the first index of a call's result."""
-    return RESULTS_FROM * (call_index + 1)
 
 
 def _fits(count: int) -> None:

@@ -39,6 +39,21 @@ from tests.workflows.harness import (
 )
 
 
+class TestInputs:
+    @pytest.mark.parametrize("is_quick", [True, False], ids=["quick", "regular"])
+    async def test_a_worker_does_not_read_what_it_has_recorded(
+        self, temporal: TemporalClient, *, is_quick: bool
+    ) -> None:
+        """18.1.7"""
+        look = MockTool("look", handler=lambda: "seen", options=ToolOptions(quick=is_quick))
+        agent = an_agent(calls(("look", {})), calls(("look", {})), "Done", tools=[look])
+        async with at_work(temporal, agent) as office, office.store.hold("preview_step") as reads:
+            _, result = await office.run()
+
+        assert (result.status, result.steps) == (AgentStatus.COMPLETED, 3)
+        assert not reads.is_set()
+
+
 class TestTools:
     async def test_calls_of_one_response_run_at_the_same_time(self, temporal: TemporalClient) -> None:
         """5.4.1: each as its own activity; the results are in response order."""
