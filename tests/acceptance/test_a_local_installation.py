@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import urllib.error
 import urllib.request
@@ -173,6 +174,10 @@ async def test_only_the_owner_can_access_the_data_and_the_servers(place: Place) 
         assert "no data" not in again.err
         assert open_to_others(data) == []
         assert again.database_url == here.database_url
+        # Temporal's file is written through a log that is flushed with each commit.
+        with sqlite3.connect(data / "temporal.db") as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        connection.close()
         assert "completed" in await place.says(project, "executions")
 
 

@@ -31,7 +31,7 @@ class EmbeddedConfig:
     dynamic_config: Mapping[str, object] = field(default_factory=dict[str, object])
     """Temporal's dynamic configuration, with JSON values."""
     temporal_pragmas: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Pragmas of SQLite for Temporal's file; others have SQLite's safe defaults."""
+    """Pragmas of SQLite for Temporal's file, beside those that keep it safe."""
     postgres_settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings as in postgresql.conf; others have PostgreSQL's safe defaults."""
     start_timeout: float = 60.0
