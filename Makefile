@@ -103,8 +103,10 @@ bench: $(READY)  ## Run the benchmarks: the domain, durability, the HTTP API, se
 	done; $(BIN)/python bench/report.py; exit $$missed
 
 capacity: $(READY)  ## Measure how many executions stream at once from one worker, on this machine
-	@$(BIN)/python bench/fleet.py --executions 500 700 1000
-	@$(BIN)/python bench/fleet.py --paused 500
+	@export EVERSTEP_BENCH_FIGURES=bench/figures; missed=0; \
+	for each in "--executions 500 700 1000" "--executions 1000 --processes 2" "--executions 300 --fill" "--paused 500"; do \
+		$(BIN)/python bench/fleet.py $$each || missed=1; \
+	done; $(BIN)/python bench/report.py; exit $$missed
 
 console: $(READY)  ## Measure the console in a session of 50,000 envelopes: frames, scripts, memory, first paint
 	@PYTHONPATH=. $(BIN)/python bench/console.py

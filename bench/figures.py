@@ -1,7 +1,8 @@
 """The tables of the benches: printed while they are measured, and kept as JSON for `docs/performance.md`.
 
 With `EVERSTEP_BENCH_FIGURES=FOLDER` each bench also writes its tables to `FOLDER/{bench}.json`, with the
-machine, its load and the command. `bench/report.py` puts them into the page.
+machine, its load and the command. `bench/report.py` puts them into the page. A bench with several parts
+writes one file for each.
 """
 
 import json
@@ -18,6 +19,13 @@ _WIDTH: Final = 52
 
 _tables = list[list[list[str]]]()
 _load_at_start = os.getloadavg()[0]
+_part = ""
+
+
+def name_part(part: str) -> None:
+    """Write the tables to `{bench}_{part}.json`."""
+    global _part  # noqa: PLW0603 -- one program writes one report
+    _part = part
 
 
 def line(name: str, *columns: str) -> None:
@@ -59,7 +67,8 @@ def _write(folder: Path) -> None:
         "tables": _tables,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{program.stem}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    name = f"{program.stem}_{_part}" if _part else program.stem
+    (folder / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def machine() -> dict[str, Any]:

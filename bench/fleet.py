@@ -3,9 +3,10 @@
 `everstep worker` and `everstep gateway` run as processes beside PostgreSQL, Temporal and the load.
 Each execution types 20 words a second and has one viewer. Every word contains the time at which it was
 written, so its way to the viewer is measured. Prints a table for each number of executions, and the cores
-that each process used; the first number that misses a target is the last one. Fails if the first one does.
+that each process used, and at the end one for all. Fails if the first number misses a target; the others
+show where the targets end.
 
-    python bench/fleet.py [--executions N ...] [--model inside|http] [--processes N] [--fill] [--json FILE]
+    python bench/fleet.py [--executions N ...] [--model inside|http] [--processes N] [--fill | --paused N]
 """
 
 import argparse
@@ -26,9 +27,9 @@ from uuid import UUID, uuid4
 
 import psycopg
 from crowd import Measured, Target, cpu_of, memory_of
+from figures import MISSED, line, misses, name_part
 from fleet_agents import AGENTS, ASKER, EVERY, TYPIST, WRITER
 from gateway import HERE, SESSIONS, LoadProcess, open_load, process
-from gateway_table import line, misses
 
 from everstep.client.client import Client
 from everstep.http_api.callers import Grant
@@ -82,9 +83,10 @@ class Row:
         """Whether the value misses its target."""
         return misses(self.value, self.target)
 
-    def print(self) -> None:
-        """Print the line."""
-        line(self.name, f"{self.value:,.2f} {self.unit}", self.target, "MISSED" if self.is_missed else "")
+    @property
+    def text(self) -> str:
+        """The value with its unit."""
+        return f"{self.value:,.2f} {self.unit}".strip()
 
 
 def tree(pid: int) -> set[int]:
@@ -165,7 +167,12 @@ class Bench:
             Row("a word's way to its viewer, p99", timed.p99 * 1000, "ms", "<= 50"),
             Row("a word's way to its viewer, p99.9", timed.p999 * 1000, "ms"),
             Row("words lost, doubled or out of order", lost, "", "<= 0"),
-            Row("words", timed.deliveries / timed.seconds, "/s", f">= {count / EVERY * 0.99:g}"),
+            Row(
+                "words of an execution",
+                timed.deliveries / timed.seconds / count,
+                "/s",
+                f">= {0.99 / EVERY:g}",
+            ),
             Row("memory of the worker for an execution", memory / count / 1000, "kB", "<= 60"),
             *(Row(f"cores of {name}", value, "") for name, value in cores.items()),
             Row("cores of all", sum(cores.values()), ""),
@@ -347,50 +354,63 @@ async def open_bench(options: Options) -> AsyncGenerator[Bench]:
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> bool:
-    """Print a table; return whether a target was missed."""
-    line(title, "measured", "target")
+    """Print what was measured, before the others are; return whether a target was missed."""
+    print(title)
     for row in rows:
-        row.print()
+        print(f"  {row.name:40}{row.text:>14}{row.target:>14}{MISSED if row.is_missed else '':>14}")
     print(flush=True)
     return any(row.is_missed for row in rows)
 
 
-def print_changes(title: str, before: Sequence[Row], after: Sequence[Row]) -> None:
+def write_table(columns: Mapping[str, Sequence[Row]]) -> None:
+    """Print the values of all measurements beside each other, with those that miss a target marked."""
+    line("", *columns, "limit")
+    for rows in zip(*columns.values(), strict=True):
+        texts = (f"{row.text}, {MISSED.lower()}" if row.is_missed else row.text for row in rows)
+        line(rows[0].name, *texts, rows[0].target)
+
+
+def write_changes(columns: Mapping[str, Sequence[Row]]) -> None:
     """Print how much each value changed."""
-    line(title, "empty", "filled", "ratio")
-    for old, new in zip(before, after, strict=True):
-        ratio = f"{new.value / old.value:.2f}" if old.value else ""
-        line(new.name, f"{old.value:,.2f} {old.unit}", f"{new.value:,.2f} {new.unit}", ratio)
+    line("", *columns, "ratio")
+    for old, new in zip(*columns.values(), strict=True):
+        line(new.name, old.text, new.text, f"{new.value / old.value:.2f}" if old.value else "")
 
 
-async def run_bench(options: Options) -> tuple[bool, list[dict[str, Any]]]:
-    """Measure and print; return whether a target was missed at the first number, and all values."""
+async def run_bench(options: Options) -> bool:
+    """Measure and print; return whether a target was missed at the first number."""
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
-    report, is_missed = list[dict[str, Any]](), False
+    measured, is_missed = dict[str, list[Row]](), False
     async with open_bench(options) as bench:
         await bench.warm_up(options.paused or options.executions[0])
         if options.paused:
             rows = await bench.measure_waiting(options.paused)
-            report.append({"paused": options.paused, "rows": values_of(rows)})
-            return print_rows(f"{options.paused} paused executions", rows), report
+            title = f"{options.paused} paused executions"
+            is_missed = print_rows(title, rows)
+            write_table({title: rows})
+            return is_missed
         for number, count in enumerate(options.executions):
-            rows = await bench.measure(count)
-            is_broken = print_rows(f"{count} executions", rows)
-            report.append({"executions": count, "is_filled": False, "rows": values_of(rows)})
-            is_missed |= is_broken and number == 0
-            if options.sessions_filled and number == 0:
+            title = f"{count} executions"
+            measured[title] = rows = await bench.measure(count)
+            is_missed |= print_rows(title, rows) and number == 0
+            if options.sessions_filled:
                 bench.fill(options.sessions_filled)
-                again = await bench.measure(count)
-                print_changes(f"{count} executions, {options.sessions_filled:,} sessions", rows, again)
-                report.append({"executions": count, "is_filled": True, "rows": values_of(again)})
-            if is_broken:
-                break
-    return is_missed, report
+                filled = f"{options.sessions_filled:,} sessions"
+                measured[filled] = await bench.measure(count)
+                print_rows(f"{title}, {filled}", measured[filled])
+                write_changes(measured)
+                return is_missed
+    write_table(measured)
+    return is_missed
 
 
-def values_of(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The values of a table, for programs."""
-    return {row.name: {"value": row.value, "unit": row.unit, "target": row.target} for row in rows}
+def part_of(options: Options) -> str:
+    """Which of the bench's reports the tables belong to; empty for that of one process."""
+    if options.paused:
+        return "paused"
+    if options.sessions_filled:
+        return "filled"
+    return "processes" if options.processes > 1 else ""
 
 
 def main() -> None:
@@ -407,7 +427,6 @@ def main() -> None:
     )
     parser.add_argument("--sessions", type=int, default=SESSIONS_FILLED, help="sessions of --fill")
     parser.add_argument("--paused", type=int, default=0, help="measure so many paused executions instead")
-    parser.add_argument("--json", type=Path, help="write the values to this file")
     parser.add_argument("--no-fsync", action="store_true", help="do not wait for the disk")
     given = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -421,10 +440,9 @@ def main() -> None:
         given.paused,
         fsync=not given.no_fsync,
     )
-    is_missed, report = asyncio.run(run_bench(options))
-    if given.json:
-        given.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    sys.exit(is_missed)
+    if part := part_of(options):
+        name_part(part)
+    sys.exit(asyncio.run(run_bench(options)))
 
 
 if __name__ == "__main__":
