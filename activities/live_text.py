@@ -36,9 +36,11 @@ class LiveText:
         self._cutter = Chunker()
         self._cut = self._next_index = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._recorded = 0
+        """How many characters of the text the store has. They are not kept here."""
         self._text = ""
         self._added: list[str] = []
-        """What comes after `_text`: to join the whole text for every word would take ever longer."""
+        """What comes after `_text`: to join the text for every word would take ever longer."""
         self._asked_at = monotonic()
         self.first_text_seconds: float | None = None
         """From the request to the model until its first text."""
@@ -77,12 +79,17 @@ class LiveText:
             self._timer.cancel()
 
     @property
-    def text(self) -> str:
-        """The text so far; if it is published, exactly the part that was cut into chunks."""
+    def is_due(self) -> bool:
+        """Whether the store does not have all that it may have of the text."""
+        return self.has_started and not self._is_stopped and bool(self.unrecorded)
+
+    @property
+    def unrecorded(self) -> str:
+        """What the store does not have of the text; if it is published, only what was cut into chunks."""
         if self._added:
             self._text = "".join((self._text, *self._added))
             self._added.clear()
-        return self._text[: self._cut] if self._is_public else self._text
+        return self._text[: self._cut - self._recorded] if self._is_public else self._text
 
     @property
     def is_published(self) -> bool:
@@ -91,24 +98,42 @@ class LiveText:
 
     @property
     def partial_text(self) -> PartialText:
-        """The text so far, for viewers who join late.
+        """What the store does not have of the text, for viewers who join late.
 
         If text is not published, it has no index of the next chunk, and joining viewers do not receive it.
         """
         begin, index = self.begin, self._next_index if self._is_public else None
-        return PartialText(begin.ref, begin.number, begin.attempt, self.text, index, self._after_seq)
+        return PartialText(
+            begin.ref,
+            begin.number,
+            begin.attempt,
+            self.unrecorded,
+            index,
+            self._after_seq,
+            offset=self._recorded,
+        )
+
+    def on_recorded(self, part: PartialText) -> None:
+        """Forget a part of the text that the store has."""
+        end = part.offset + len(part.text)
+        if end > self._recorded:
+            self._text = self._text[end - self._recorded :]
+            self._recorded = end
 
     async def record(self, store: ExecutionStore) -> None:
         """Record the text so far, even if another transaction holds the step."""
-        so_far = self.partial_text
-        await store.note_partial(
-            so_far.ref,
-            so_far.number,
-            so_far.attempt,
-            so_far.text,
-            next_index=so_far.next_index,
-            after_seq=so_far.after_seq,
+        part = self.partial_text
+        is_recorded = await store.note_partial(
+            part.ref,
+            part.number,
+            part.attempt,
+            part.text,
+            next_index=part.next_index,
+            after_seq=part.after_seq,
+            offset=part.offset,
         )
+        if is_recorded:
+            self.on_recorded(part)
 
     @property
     def _can_publish(self) -> bool:

@@ -40,12 +40,7 @@ class _WatchedText:
     due_at: float
     beat: Callable[[], object]
     """Sends a heartbeat of its activity."""
-    recorded_length: int = 0
     is_over: bool = False
-
-    @property
-    def is_changed(self) -> bool:
-        return self.live.has_started and len(self.live.text) != self.recorded_length
 
 
 class TextCheckpoints:
@@ -121,14 +116,14 @@ class TextCheckpoints:
         for watched in self._waiting:
             if watched.due_at > now or len(due) >= MAX_TEXTS or characters > MAX_CHARACTERS:
                 break
-            characters += len(watched.live.text) if watched.is_changed else 0
+            characters += len(watched.live.unrecorded) if watched.live.is_due else 0
             due.append(watched)
         for watched in due:
             del self._waiting[watched]
         return due
 
     async def _record(self, due: list[_WatchedText]) -> None:
-        texts = {watched: watched.live.partial_text for watched in due if watched.is_changed}
+        texts = {watched: watched.live.partial_text for watched in due if watched.live.is_due}
         for watched, text in [*texts.items()]:
             try:
                 valid_text(text.text, "the text")
@@ -140,8 +135,8 @@ class TextCheckpoints:
             return
         outcomes = await self._store.note_partials([*texts.values()])
         for (watched, text), outcome in zip(texts.items(), outcomes, strict=True):
-            if outcome is not PartialTextOutcome.BUSY:
-                watched.recorded_length = len(text.text)
+            if outcome in {PartialTextOutcome.STORED, PartialTextOutcome.CANCELLED}:
+                watched.live.on_recorded(text)
             if outcome is PartialTextOutcome.REPLACED:
                 # Another worker has taken over, and the cancel has not reached this one yet.
                 watched.live.stop()

@@ -72,20 +72,23 @@ class ExecutionStore(BudgetStore, RateStore, RecordedExecutions, TenantStore, Te
         *,
         next_index: int | None = None,
         after_seq: int | None = None,
+        offset: int = 0,
     ) -> bool:
-        """Store the text so far, for viewers that join late.
+        """Store the next part of the text, for viewers that join late.
 
         Args:
             ref: The execution.
             number: The step.
             attempt: The attempt that writes.
-            text: The whole text so far.
+            text: The part of the text from `offset` on.
             next_index: The index of the chunk that follows the text. Without it, viewers do not receive
                 the text.
             after_seq: The stored envelope that the chunks follow.
+            offset: How many characters come before this part. They are stored already, and all after them is
+                replaced.
 
         Returns:
-            False if a later attempt or a reply has replaced this attempt.
+            False if a later attempt or a reply has replaced this attempt, or the text before is not stored.
         """
         ...
 

@@ -195,7 +195,7 @@ class BeginStep:
 
 @dataclass(frozen=True, slots=True)
 class PartialText:
-    """The text of a step that its model is still writing, for viewers that join late."""
+    """The next part of the text that a step's model is still writing, for viewers that join late."""
 
     ref: ExecutionRef
     number: int
@@ -205,6 +205,10 @@ class PartialText:
     """The index of the chunk that follows the text. Without it, viewers do not receive the text."""
     after_seq: int | None = None
     """The stored envelope that the chunks follow."""
+    offset: int = 0
+    """How many characters of the text come before this part. They are stored already, and all after them is
+    replaced.
+    """
 
 
 class PartialTextOutcome(Enum):
@@ -216,7 +220,7 @@ class PartialTextOutcome(Enum):
     BUSY = auto()
     """Another transaction holds its step: store it later."""
     REPLACED = auto()
-    """A later attempt or a reply has replaced this attempt."""
+    """A later attempt or a reply has replaced this attempt, or the text before this part is not stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,14 +121,18 @@ class MemorySteps(MemoryBudgets):
         *,
         next_index: int | None = None,
         after_seq: int | None = None,
+        offset: int = 0,
     ) -> bool:
-        """Store the text so far for late subscribers; return False if the attempt is no longer current."""
+        """Store more of the text for late subscribers; return False if the attempt is no longer current."""
         encode(text, "the text")
         execution = self._find(ref)
         step = execution.steps.get(number) if execution else None
         if step is None or step.attempt != attempt or step.facts is not None:
             return False
-        step.partial_text, step.next_index, step.after_seq = text, next_index, after_seq
+        before = step.partial_text[:offset]
+        if len(before) < offset:
+            return False
+        step.partial_text, step.next_index, step.after_seq = before + text, next_index, after_seq
         return True
 
     async def note_partials(self, texts: Sequence[PartialText]) -> Sequence[PartialTextOutcome]:
@@ -143,6 +147,7 @@ class MemorySteps(MemoryBudgets):
             each.text,
             next_index=each.next_index,
             after_seq=each.after_seq,
+            offset=each.offset,
         )
         execution = self._find(each.ref)
         if not is_stored or execution is None:

@@ -112,14 +112,16 @@ class PostgresSteps(PostgresWriter):
         *,
         next_index: int | None = None,
         after_seq: int | None = None,
+        offset: int = 0,
     ) -> bool:
-        """Store the text so far for late subscribers; return False if the attempt is no longer current."""
+        """Store more of the text for late subscribers; return False if the attempt is no longer current."""
         values = {
             "number": number,
             "attempt": attempt,
             "text": text,
             "next_index": next_index,
             "after_seq": after_seq,
+            "offset": offset,
         }
         return bool(await self._fetch_all(step_statements.NOTE_PARTIAL, execution_key(ref) | values))
 
@@ -133,6 +135,7 @@ class PostgresSteps(PostgresWriter):
             "texts": [each.text for each in texts],
             "next_indexes": [each.next_index for each in texts],
             "after_seqs": [each.after_seq for each in texts],
+            "offsets": [each.offset for each in texts],
         }
         return [_outcome(row) for row in await self._fetch_all(step_statements.NOTE_PARTIALS, values)]
 

@@ -229,42 +229,46 @@ _RECORD_REPLY = f"""
 
 NOTE_PARTIAL = text("""
     UPDATE agent_steps
-       SET partial_text = :text, next_index = :next_index, after_seq = :after_seq,
-           noted_at = clock_timestamp()
+       SET partial_text = left(partial_text, :offset) || CAST(:text AS text),
+           next_index = :next_index, after_seq = :after_seq, noted_at = clock_timestamp()
      WHERE execution_id = :execution_id AND number = :number AND tenant_id = :tenant_id
-       AND attempt = :attempt AND facts IS NULL
+       AND attempt = :attempt AND facts IS NULL AND char_length(partial_text) >= :offset
  RETURNING number
 """)
-"""An attempt that was superseded, or that reports after the reply, changes nothing."""
+"""An attempt that was superseded, or that reports after the reply, changes nothing. Only what is new of a text
+is sent: the buffer of a connection keeps the size of the largest statement.
+"""
 
 NOTE_PARTIALS = text("""
     WITH given AS (
         SELECT *
           FROM unnest(CAST(:executions AS uuid[]), CAST(:tenants AS text[]), CAST(:numbers AS int[]),
                       CAST(:attempts AS int[]), CAST(:texts AS text[]), CAST(:next_indexes AS int[]),
-                      CAST(:after_seqs AS bigint[]))
+                      CAST(:after_seqs AS bigint[]), CAST(:offsets AS int[]))
                WITH ORDINALITY AS given(execution_id, tenant_id, number, attempt, text, next_index, after_seq,
-                                        place)
+                                        start, place)
     ), free AS (
         SELECT step.execution_id, step.number
           FROM given
           JOIN agent_steps step USING (execution_id, number, tenant_id, attempt)
-         WHERE step.facts IS NULL
+         WHERE step.facts IS NULL AND char_length(step.partial_text) >= given.start
            FOR NO KEY UPDATE OF step SKIP LOCKED
     ), stored AS (
         UPDATE agent_steps AS step
-           SET partial_text = given.text, next_index = given.next_index, after_seq = given.after_seq,
-               noted_at = clock_timestamp()
+           SET partial_text = left(step.partial_text, given.start) || given.text,
+               next_index = given.next_index, after_seq = given.after_seq, noted_at = clock_timestamp()
           FROM given
           JOIN free USING (execution_id, number)
          WHERE step.execution_id = given.execution_id AND step.number = given.number
      RETURNING given.place
     )
     SELECT stored.place IS NOT NULL AS is_stored,
-           EXISTS (SELECT 1 FROM agent_steps step
-                    WHERE step.execution_id = given.execution_id AND step.number = given.number
-                      AND step.tenant_id = given.tenant_id AND step.attempt = given.attempt
-                      AND step.facts IS NULL) AS is_current,
+           stored.place IS NOT NULL
+           OR EXISTS (SELECT 1 FROM agent_steps step
+                       WHERE step.execution_id = given.execution_id AND step.number = given.number
+                         AND step.tenant_id = given.tenant_id AND step.attempt = given.attempt
+                         AND step.facts IS NULL
+                         AND char_length(step.partial_text) >= given.start) AS is_current,
            EXISTS (SELECT 1 FROM agent_commands command
                     WHERE command.execution_id = given.execution_id
                       AND command.kind = 'cancel') AS is_cancelled

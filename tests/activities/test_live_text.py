@@ -133,7 +133,7 @@ async def test_a_late_attempt_is_not_published(texts: LiveTexts, bus: RecordingB
         text.on_start(void)
         text.add_text("yes")
         text.finish()
-    assert (bus.chunks, text.text, text.is_published) == ([], "", False)
+    assert (bus.chunks, text.unrecorded, text.is_published) == ([], "", False)
 
 
 async def test_a_hung_attempt_is_not_published_once_the_next_one_has_begun_here(
@@ -164,6 +164,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.kept: list[tuple[str, int | None, int | None]] = []
+        self.received = 0
 
     async def note_partial(
         self,
@@ -174,9 +175,13 @@ class Notes:
         *,
         next_index: int | None = None,
         after_seq: int | None = None,
+        offset: int = 0,
     ) -> bool:
         assert (ref, number, attempt) == (REF, 3, 1)
-        self.kept.append((text, next_index, after_seq))
+        before = self.kept[-1][0][:offset] if self.kept else ""
+        assert len(before) == offset
+        self.received += len(text)
+        self.kept.append((before + text, next_index, after_seq))
         return True
 
 
@@ -211,6 +216,8 @@ async def test_a_viewer_who_joins_in_the_middle_continues_from_the_kept_text(
         assert text.is_published
 
     cut = "Well, " + "x" * MAX_CHUNK_CHARACTERS
+    # Each part is sent once, and not kept here.
+    assert notes.received == 4 + MAX_CHUNK_CHARACTERS
     assert notes.kept == [("Well", 1, 7), (cut[: 4 + MAX_CHUNK_CHARACTERS], 2, 7)]
     assert bus.contents == [(2, "xx"), (3, "")]
 

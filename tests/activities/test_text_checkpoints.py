@@ -142,6 +142,23 @@ class TestPartialText:
                 live.finish()
                 assert listener.take_frames() == ()
 
+    async def test_what_is_stored_is_not_sent_again(self) -> None:
+        """18.1.2: nor kept in memory."""
+        store: Any = Notes()
+        with a_text(TextCheckpoints(store), BEGIN) as live:
+            for word in ("Once", " upon", " a time"):
+                live.add_text(word)
+                store.noted.clear()
+                await asyncio.wait_for(store.noted.wait(), 10)
+                await some_turns()
+                assert live.unrecorded == ""
+
+        assert [(texts[0].offset, texts[0].text) for texts in store.kept] == [
+            (0, "Once"),
+            (4, " upon"),
+            (9, " a time"),
+        ]
+
     async def test_the_texts_of_all_executions_are_stored_together(self) -> None:
         """18.1.2."""
         store: Any = Notes()

@@ -268,6 +268,25 @@ class TestThePartialText:
 
         assert (await store.steps(ref))[0].partial_text == "Once upon"
 
+    async def test_it_is_sent_in_parts(self, store: ExecutionStore) -> None:
+        """18.1.2: a part replaces all after its offset, and the same part twice is stored once. The text
+        before it has to be there.
+        """
+        ref = await accept_execution(store)
+        await store.begin_step(a_step_start(ref))
+        replaced, stored = PartialTextOutcome.REPLACED, PartialTextOutcome.STORED
+
+        assert await store.note_partial(ref, 1, 1, "Café ")
+        for _ in range(2):
+            assert await store.note_partial(ref, 1, 1, "noir", offset=5)
+        assert (await store.steps(ref))[0].partial_text == "Café noir"
+        assert not await store.note_partial(ref, 1, 1, "!", offset=10)
+        assert await store.note_partials([PartialText(ref, 1, 1, "!", offset=10)]) == [replaced]
+        for text in ("crème", "crème brûlée"):
+            assert await store.note_partials([PartialText(ref, 1, 1, text, offset=5)]) == [stored]
+
+        assert (await store.steps(ref))[0].partial_text == "Café crème brûlée"
+
     async def test_it_names_the_chunk_that_continues_it(self, store: ExecutionStore) -> None:
         """7.8.4: until another attempt begins, or the reply is stored; no position, no continuation."""
         ref = await accept_execution(store)
