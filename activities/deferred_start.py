@@ -6,8 +6,9 @@ only for operations that may run again, as other processes do not know yet that 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
 
 from everstep.activities.store_retry import write_with_retry
 
@@ -15,40 +16,50 @@ START_DELAY = 0.02
 """Seconds: longer than most operations that return at once, shorter than a user notices."""
 
 
-@asynccontextmanager
-async def deferred_start(
-    write: Callable[[], Awaitable[object]], delay: float, *, is_written: bool = False
-) -> AsyncGenerator[asyncio.Event]:
-    """Call `write` if the body runs for longer than `moment` seconds.
+class DeferredStart:
+    """Calls `write` if the body of this context manager runs for longer than `delay` seconds."""
 
-    Args:
-        write: Records the start; retried while the store is unavailable.
-        delay: Seconds to wait before writing.
-        is_written: Whether the start is recorded already.
+    __slots__ = ("_delay", "_timer", "_write", "_writing", "is_due")
 
-    Yields:
-        An event that is set once the start is recorded or being recorded.
-    """
-    is_due = asyncio.Event()
-    if is_written:
-        is_due.set()
-        yield is_due
-        return
+    def __init__(
+        self, write: Callable[[], Awaitable[object]], delay: float, *, is_written: bool = False
+    ) -> None:
+        """Prepare the start.
 
-    writing: asyncio.Task[object] | None = None
+        Args:
+            write: Records the start; retried while the store is unavailable.
+            delay: Seconds to wait before writing.
+            is_written: Whether the start is recorded already.
+        """
+        self._write = write
+        self._delay = delay
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self.is_due = is_written
+        """Whether the start is recorded or being recorded."""
 
-    def start_writing() -> None:
-        nonlocal writing
-        is_due.set()
-        writing = asyncio.create_task(write_with_retry(write))
+    async def __aenter__(self) -> Self:
+        if not self.is_due:
+            self._timer = asyncio.get_running_loop().call_later(self._delay, self._start_writing)
+        return self
 
-    timer = asyncio.get_running_loop().call_later(delay, start_writing)
-    try:
-        yield is_due
-        if writing:
-            await writing
-    finally:
-        timer.cancel()
-        if writing:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._writing and error is None:
+                await self._writing
+        finally:
+            if self._timer:
+                self._timer.cancel()
+            if self._writing:
+                self._writing.cancel()
+                await asyncio.gather(self._writing, return_exceptions=True)
+
+    def _start_writing(self) -> None:
+        self.is_due = True
+        self._writing = asyncio.create_task(self._write_start())
+
+    async def _write_start(self) -> None:
+        # The task is kept for as long as the body runs, and with it a result would be.
+        await write_with_retry(self._write)

@@ -15,7 +15,7 @@ from everstep.activities.agents import AgentProvider, find_agent
 from everstep.activities.budget_failure import exhausted_failure, reserved_failure
 from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import InferInput
-from everstep.activities.deferred_start import deferred_start
+from everstep.activities.deferred_start import DeferredStart
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.live_text import LiveText, LiveTexts
 from everstep.activities.next_inputs import LoadedInput
@@ -145,7 +145,7 @@ class InferenceRunner:
 
             if is_written:
                 live.on_start(started)
-            async with deferred_start(record_start, self.start_delay, is_written=is_written) as is_started:
+            async with DeferredStart(record_start, self.start_delay, is_written=is_written) as start:
                 compaction = StepCompaction(
                     self.store,
                     self.agents,
@@ -177,7 +177,7 @@ class InferenceRunner:
         reply = _reply_to_record(begin, driver, result, self.disclosure, to_record, besides=besides)
         for error in reply.errors:
             activity.logger.warning("step %s: %s (ref %s)", request.number, error.message, error.ref)
-        if not is_started.is_set():
+        if not start.is_due:
             reply = replace(reply, begins=begin, events=begin.events(started))
         reply = replace(reply, first_text_seconds=live.first_text_seconds)
         if budgeted:

@@ -13,7 +13,7 @@ from everstep.activities import call_records, execution_events
 from everstep.activities.agents import AgentProvider, find_agent
 from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import InferInput, ToolInput, ToolOutput, step_with_outputs
-from everstep.activities.deferred_start import deferred_start
+from everstep.activities.deferred_start import DeferredStart
 from everstep.activities.failpoints import Failpoint, Strike
 from everstep.activities.inner_calls import RecordedInquiry
 from everstep.activities.next_inputs import NextInputs
@@ -101,12 +101,12 @@ class ToolRunner:
             reserved = reservation or await self.store.preview_call(request.ref, request.call_id)
         if reserved.recorded:
             return call_records.output_from(reserved.call, reserved.recorded)
-        async with deferred_start(reserve, self.start_delay, is_written=is_reserved) as is_started:
+        async with DeferredStart(reserve, self.start_delay, is_written=is_reserved) as start:
             self.strike(Failpoint.TOOL_AFTER_RESERVE)
             run = await self._execute(request, definition, reserved, attempt)
         self.strike(Failpoint.TOOL_AFTER_EFFECT)
         run = await self._with_stored_files(request.ref, reserved, run)
-        start_events = () if is_started.is_set() else execution_events.call_start_events(reserved)
+        start_events = () if start.is_due else execution_events.call_start_events(reserved)
         record = await call_records.record_run(
             self.store,
             self.agents.driver(request.agent, None),

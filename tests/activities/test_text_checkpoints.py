@@ -11,7 +11,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from everstep.activities import heartbeat as pulse_module, store_retry, text_checkpoints
-from everstep.activities.deferred_start import deferred_start
+from everstep.activities.deferred_start import DeferredStart
 from everstep.activities.heartbeat import heartbeat
 from everstep.activities.live_text import LiveText, LiveTexts
 from everstep.activities.store_retry import write_with_retry
@@ -315,9 +315,9 @@ class TestBeginnings:
         noted = Beginnings()
 
         async def work() -> None:
-            async with deferred_start(noted.write, 60) as is_begun:
+            async with DeferredStart(noted.write, 60) as start:
                 await asyncio.sleep(0)
-            assert not is_begun.is_set()
+            assert not start.is_due
 
         await in_an_activity(work)
         assert not noted.began.is_set()
@@ -327,12 +327,12 @@ class TestBeginnings:
         noted = Beginnings()
 
         async def work() -> None:
-            async with deferred_start(noted.write, 0) as is_begun:
+            async with DeferredStart(noted.write, 0) as start:
                 await noted.began.wait()
                 asyncio.get_running_loop().call_soon(noted.may_end.set)
                 assert not noted.is_written
             assert noted.is_written
-            assert is_begun.is_set()
+            assert start.is_due
 
         await in_an_activity(work)
 
@@ -341,10 +341,10 @@ class TestBeginnings:
         noted = Beginnings()
 
         async def work() -> None:
-            async with deferred_start(noted.write, 0, is_written=True) as is_begun:
+            async with DeferredStart(noted.write, 0, is_written=True) as start:
                 for _ in range(10):
                     await asyncio.sleep(0)
-            assert is_begun.is_set()
+            assert start.is_due
 
         await in_an_activity(work)
         assert not noted.began.is_set()
@@ -354,7 +354,7 @@ class TestBeginnings:
         noted = Beginnings()
 
         async def work() -> None:
-            async with deferred_start(noted.write, 0):
+            async with DeferredStart(noted.write, 0):
                 await noted.began.wait()
                 raise ZeroDivisionError
 
@@ -368,7 +368,7 @@ class TestBeginnings:
         noted.error = NotFound("execution", "any more")
 
         async def work() -> None:
-            async with deferred_start(noted.write, 0):
+            async with DeferredStart(noted.write, 0):
                 await noted.began.wait()
                 noted.may_end.set()
 
