@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from everstep.workflows.activity_options import CANCEL_REQUEST
     from everstep.workflows.contracts import ChildStatus, ExecutionResult
     from everstep.workflows.execution_base import ExecutionBase
+    from everstep.workflows.instance_memory import detached_details, dissolve, release_activation
 
 CLOSES_LIKE_ITS_EXECUTION = "closes-like-its-execution"
 """Patch id. Under the older rule every workflow whose end was recorded closed as Completed."""
@@ -127,7 +128,10 @@ def carried_result(cause: BaseException | None) -> ExecutionResult | None:
 
 
 class ClosingRunner(WorkflowRunner):
-    """A runner of workflows that adds the details to the cancel with which a workflow closes."""
+    """A runner of workflows that adds the details to the cancel with which a workflow closes.
+
+    Its instances keep no activation in memory.
+    """
 
     def __init__(self, runner: WorkflowRunner) -> None:
         self.runner = runner
@@ -138,7 +142,7 @@ class ClosingRunner(WorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Return an instance of a workflow."""
-        return _ClosingInstance(self.runner.create_instance(det))
+        return _ClosingInstance(self.runner.create_instance(detached_details(det)))
 
     def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
         """Pass on the exceptions that fail workflows."""
@@ -156,9 +160,12 @@ class _ClosingInstance(WorkflowInstance):
             completion = self.instance.activate(act)
         finally:
             _cancel_details.reset(token)
+            release_activation(self.instance)
         for command in completion.successful.commands:
             if command.HasField("cancel_workflow_execution"):
                 command.cancel_workflow_execution.details.payloads.extend(self.details.payloads)
+        if any(job.HasField("remove_from_cache") for job in act.jobs):
+            dissolve(self.instance)
         return completion
 
     def get_serialization_context(self, command_info: Any) -> Any:

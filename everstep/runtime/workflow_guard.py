@@ -17,6 +17,7 @@ from temporalio.worker import (
 )
 
 from everstep.workflows.foreign_workflows import ForeignWorkflow, foreign_workflow_error
+from everstep.workflows.instance_memory import detach_input
 
 
 class WorkflowGuard(Interceptor):
@@ -36,6 +37,7 @@ class _Guard(WorkflowInboundInterceptor):
         instance = workflow.instance()
         if isinstance(instance, ForeignWorkflow):
             raise foreign_workflow_error(instance.why)
+        detach_input(input)
         return await super().execute_workflow(input)
 
     async def handle_signal(self, input: HandleSignalInput) -> None:  # noqa: A002 -- the SDK's name

@@ -235,8 +235,8 @@ NOTE_PARTIAL = text("""
        AND attempt = :attempt AND facts IS NULL AND char_length(partial_text) >= :offset
  RETURNING number
 """)
-"""An attempt that was superseded, or that reports after the reply, changes nothing. Only what is new of a text
-is sent: the buffer of a connection keeps the size of the largest statement.
+"""An attempt that was superseded, or that reports after the reply, changes nothing. Only what is new of a
+text is sent: the buffer of a connection keeps the size of the largest statement.
 """
 
 NOTE_PARTIALS = text("""
