@@ -263,26 +263,34 @@ class Hub:
 
     async def _compare(self, stream_ids: list[UUID]) -> None:
         for start in range(0, len(stream_ids), HEADS_PER_READ):
+            asked = stream_ids[start : start + HEADS_PER_READ]
             try:
                 async with self._reads:
-                    epoch, heads = await self._journal.read_heads(stream_ids[start : start + HEADS_PER_READ])
+                    # The first envelope of a stream may be stored and pushed during the read.
+                    had_envelopes = {each for each in asked if self._has_envelopes(each)}
+                    epoch, heads = await self._journal.read_heads(asked)
             except StoreUnavailable as error:
                 logger.warning("comparing the heads of streams failed: %s", error)
                 return
-            for stream_id in stream_ids[start : start + HEADS_PER_READ]:
+            for stream_id in asked:
                 if watched := self._streams.get(stream_id):
-                    self._apply_head(watched, epoch, heads.get(stream_id))
+                    head = heads.get(stream_id)
+                    # Stored envelopes disappear only when the session is deleted.
+                    is_gone = head is None and stream_id in had_envelopes
+                    self._apply_head(watched, epoch, head or 0, is_gone=is_gone)
 
-    def _apply_head(self, watched: WatchedStream, epoch: str, head: int | None) -> None:
+    def _has_envelopes(self, stream_id: UUID) -> bool:
+        watched = self._streams.get(stream_id)
+        return watched is not None and watched.stream.epoch is not None and watched.stream.head > 0
+
+    def _apply_head(self, watched: WatchedStream, epoch: str, head: int, *, is_gone: bool) -> None:
         stream = watched.stream
         if stream.epoch is None:
             return
-        # Stored envelopes disappear only when the session is deleted.
-        is_gone = head is None and stream.head > 0
         if stream.epoch != epoch or is_gone:
             stream.is_void = True
         else:
-            stream.note_head(head or 0)
+            stream.note_head(head)
         if stream.is_void or stream.hole is not None:
             self._schedule_send(watched)
 

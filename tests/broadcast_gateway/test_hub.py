@@ -1,7 +1,7 @@
 """The hub's reads of the table, with viewers that have no sockets."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
@@ -125,6 +125,30 @@ async def test_an_empty_stream_can_be_watched() -> None:
         assert joined == SubscribeReply("first", 0, recovered=True)
         room.table.store()
         await expect_frames(screen, "1")
+
+
+async def test_the_first_envelope_of_a_stream_may_arrive_while_the_heads_of_streams_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """7.8.1: the history of the stream has not changed."""
+    async with a_room() as room:
+        screen, _ = await room.joins()
+        read_heads, pushed = room.table.read_heads, asyncio.Event()
+
+        async def read(stream_ids: Collection[UUID]) -> tuple[str, Mapping[UUID, int]]:
+            heads = await read_heads(stream_ids)
+            if not pushed.is_set():
+                [first] = room.table.store()
+                room.hub.push(SESSION, first.body, "first")
+                await asyncio.sleep(0)
+                pushed.set()
+            return heads
+
+        monkeypatch.setattr(room.table, "read_heads", read)
+        await pushed.wait()
+        room.table.store()
+        await expect_frames(screen, "1", "2")
+        assert screen.closings == []
 
 
 async def test_all_streams_are_compared_even_if_one_is_compared_often() -> None:
