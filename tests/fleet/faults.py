@@ -54,13 +54,14 @@ class FleetWeather(Weather):
         kind, other_kind = dice.choice([link for link in LINKS if all(map(fleet.hosts_of, link))])
         one, other = dice.choice(fleet.hosts_of(kind)), dice.choice(fleet.hosts_of(other_kind))
         seconds, is_one_way = dice.uniform(*SECONDS), dice.random() < 0.25
-        server = dice.choice(list(fleet.servers))
+        server, freeze = dice.choice(list(fleet.servers)), dice.uniform(1, 14)
         arrow = "to" if is_one_way else "and"
         parted = f"partition of {one.name} {arrow} {other.name} for {seconds:.0f} s"
         return [
             *self.options_of(role),
             (0.40, parted, lambda: self._part(one, other, seconds, is_one_way=is_one_way)),
             (0.10, f"{server} is killed", lambda: self._crash(server, dice.uniform(0.2, 5))),
+            (0.05, f"{server} freezes for {freeze:.1f} s", lambda: self._freeze_server(server, freeze)),
         ]
 
     async def _part(self, one: Host, other: Host, seconds: float, *, is_one_way: bool) -> None:
@@ -72,6 +73,9 @@ class FleetWeather(Weather):
         finally:
             for direction in directions:
                 await self._fleet.network.join(*direction)
+
+    async def _freeze_server(self, name: str, seconds: float) -> None:
+        await self._supervisor.freeze(self._fleet.servers[name], seconds)
 
     async def _crash(self, name: str, pause: float) -> None:
         await self._supervisor.crash(self._fleet.servers[name], pause)

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from tests.acceptance.harness import ROOT, Process
+from tests.acceptance.storm.weather import pause_processes, processes_below
 
 START_SECONDS: Final = 90.0
 POLL_SECONDS: Final = 0.1
@@ -138,6 +139,12 @@ class Supervisor:
         """Kill a server, and start it after a moment."""
         async with self._locks[server.name]:
             await server.crash(pause)
+
+    async def freeze(self, server: Server, seconds: float) -> None:
+        """Stop a server and its processes without an end: its connections stay open, and silent."""
+        async with self._locks[server.name]:
+            with pause_processes(processes_below(server.pid) if server.pid else []):
+                await asyncio.sleep(seconds)
 
     async def run(self) -> None:
         """Watch until cancelled."""
