@@ -77,7 +77,7 @@ class PgBouncer:
         )
         self._log = folder / "log"
         # It refuses to run as root, and has to reach the server's socket.
-        self._user = self._folder.stat().st_uid
+        self._user = self._folder.stat().st_uid or pwd.getpwnam("nobody").pw_uid
         if self._user != os.geteuid():
             for each in (folder, users, self._file):
                 os.chown(each, self._user, -1)
