@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from everstep.runtime.signals import restore_for_children
 from tests.bytecode import compile_tests
 from tests.certificates import share_certificates
+from tests.engines import close_engines
 from tests.interpreters import Interpreters
 from tests.services import ServerHost, databases, programs, services
 
@@ -82,6 +83,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return CONSOLE if file.startswith(CONSOLE) else file
 
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_sessionfinish() -> None:
+    """Close what tests used one after the other."""
+    close_engines()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -45,7 +45,6 @@ from everstep.runtime.agents import AgentBook
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY, connect
 from everstep.runtime.worker import make_worker
-from everstep.store.engine import create_engine
 from everstep.store.memory import MemoryStore
 from everstep.store.postgres import PostgresStore
 from everstep.streams.memory_bus import MemoryBus
@@ -53,6 +52,7 @@ from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, ExecutionProgress, ExecutionResult, workflow_id
 from everstep.workflows.workflow_closing import ClosingRunner, carried_result
 from tests.databases import Databases
+from tests.engines import give_back_engine, take_engine
 from tests.repeating import require_repeatable
 from tests.services import Servers
 
@@ -116,7 +116,7 @@ class Storage:
             self._made.append(MemoryStore(bus=bus))
             return self._made[-1]
         url = self.databases.take()
-        engine = create_engine(url)
+        engine = take_engine(url)
         self._opened.append((url, engine))
         self._made.append(PostgresStore(engine, bus))
         return self._made[-1]
@@ -132,7 +132,7 @@ class Storage:
 
     async def _close_engines(self) -> None:
         for url, engine in self._opened:
-            await engine.dispose()
+            await give_back_engine(url, engine)
             if self.databases:
                 self.databases.give_back(url)
         self._opened.clear()

@@ -24,9 +24,9 @@ from everstep.capabilities.skills import SkillLibrary, UseSkills
 from everstep.capabilities.tasks import UseTaskPlanning
 from everstep.client.client import Execution
 from everstep.local.runner import LocalRunner
-from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
 from everstep.workflows import agent_execution
+from tests.engines import open_engine
 from tests.everstep.client.parlour import SessionSetup, open_session_setup
 from tests.services import Servers, make_database
 from tests.workflows.failpoints import FailpointStrike, results
@@ -241,9 +241,8 @@ def database(services: Servers) -> str:
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresSessions]:
-    engine = create_engine(database)
-    yield PostgresSessions(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresSessions(engine)
 
 
 class TestConversations:

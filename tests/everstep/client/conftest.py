@@ -6,8 +6,8 @@ import pytest
 import pytest_asyncio
 from temporalio.client import Client
 
-from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
+from tests.engines import open_engine
 from tests.services import Servers, make_database
 from tests.workflows.harness import connect_temporal
 
@@ -27,6 +27,5 @@ def conversations(services: Servers) -> str:
 @pytest_asyncio.fixture
 async def store(conversations: str) -> AsyncGenerator[PostgresSessions]:
     """A store with sessions."""
-    engine = create_engine(conversations)
-    yield PostgresSessions(engine)
-    await engine.dispose()
+    async with open_engine(conversations) as engine:
+        yield PostgresSessions(engine)

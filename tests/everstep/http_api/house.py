@@ -38,13 +38,13 @@ from everstep.runtime.settings import Settings
 from everstep.runtime.webhook_sender import HttpSender, SealedSecrets
 from everstep.runtime.worker import make_worker
 from everstep.store.accounts import PostgresAccounts
-from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
 from everstep.store.schedules import PostgresSchedules
 from everstep.store.sessions import PostgresSessions
 from everstep.store.sign_ins import PostgresSignIns
 from everstep.store.streams import PostgresStreams
 from everstep.store.webhooks import PostgresWebhooks
+from tests.engines import open_engine
 from tests.workflows.harness import eventually
 
 AGENTS = "tests.everstep.http_api.clerk:agents"
@@ -288,15 +288,12 @@ async def open_api_setup(
     database: str, temporal: TemporalClient, tenant: str | None = None
 ) -> AsyncGenerator[ApiSetup]:
     """An installation on this database."""
-    engine = create_engine(database)
     settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
     known = {agent.descriptor.name: agent for agent in load_agents(AGENTS)}
-    store = PostgresSessions(engine)
-    attachments = build_attachments(settings, engine)
-    client = Client(temporal, store, known, settings.task_queue, attachments=attachments)
-    sessions = Sessions(client, store, "clerk", ContextRules(frozenset({"order", "ticket"})))
-    try:
+    async with open_engine(database) as engine:
+        store = PostgresSessions(engine)
+        attachments = build_attachments(settings, engine)
+        client = Client(temporal, store, known, settings.task_queue, attachments=attachments)
+        sessions = Sessions(client, store, "clerk", ContextRules(frozenset({"order", "ticket"})))
         api_setup = ApiSetup(sessions, PostgresKeys(engine), settings)
         yield ApiSetup(sessions, api_setup.keys, settings, tenant=tenant) if tenant else api_setup
-    finally:
-        await engine.dispose()

@@ -22,9 +22,9 @@ from everstep.http_api.auth import SECRET_MARKER
 from everstep.http_api.pages import PUBLIC_ROUTES
 from everstep.runtime.file_store import build_attachments
 from everstep.steps.attachments import FetchedFile
-from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
 from everstep.store.sessions import PostgresSessions
+from tests.engines import open_engine
 from tests.everstep.http_api.house import (
     TICKET,
     WIRES,
@@ -321,21 +321,22 @@ async def api_setup(api_setup: ApiSetup) -> ApiSetup:
 
 
 @pytest_asyncio.fixture
-async def processes(api_setup: ApiSetup, sign_in: MakeCaller, work: None) -> AsyncGenerator[TwoProcesses]:
+async def processes(
+    api_setup: ApiSetup, http_database: str, sign_in: MakeCaller, work: None
+) -> AsyncGenerator[TwoProcesses]:
     """Two API processes."""
     del work
     ours = api_setup.sessions
-    engine = create_engine(api_setup.keys.engine.url.render_as_string(hide_password=False))
-    store = PostgresSessions(engine)
-    files = replace(build_attachments(api_setup.settings, engine), urls=Files())
-    client = Client(
-        ours.client.temporal, store, ours.client.agents, ours.client.task_queue, attachments=files
-    )
-    sessions = Sessions(client, store, ours.default_agent, ours.contexts)
-    other = ApiSetup(sessions, PostgresKeys(engine), api_setup.settings, tenant=api_setup.tenant)
-    async with open_callers(other) as let_in:
-        yield TwoProcesses(api_setup, await sign_in("ann", *SCOPES), await let_in("ann", *SCOPES))
-    await engine.dispose()
+    async with open_engine(http_database) as engine:
+        store = PostgresSessions(engine)
+        files = replace(build_attachments(api_setup.settings, engine), urls=Files())
+        client = Client(
+            ours.client.temporal, store, ours.client.agents, ours.client.task_queue, attachments=files
+        )
+        sessions = Sessions(client, store, ours.default_agent, ours.contexts)
+        other = ApiSetup(sessions, PostgresKeys(engine), api_setup.settings, tenant=api_setup.tenant)
+        async with open_callers(other) as let_in:
+            yield TwoProcesses(api_setup, await sign_in("ann", *SCOPES), await let_in("ann", *SCOPES))
 
 
 async def send_and_die(api_setup: ApiSetup, case: Case) -> None:

@@ -11,6 +11,7 @@ from everstep.store.memory import MemoryStore
 from everstep.store.postgres import PostgresStore
 from everstep.streams.memory_bus import MemoryBus
 from tests.databases import MIGRATED, Databases
+from tests.engines import open_engine
 from tests.everstep.store.store_words import TestClock
 
 
@@ -46,9 +47,8 @@ def database(databases: Databases, shared_database: str) -> str:
 @pytest_asyncio.fixture
 async def postgres(database: str) -> AsyncGenerator[PostgresStore]:
     """The store in PostgreSQL."""
-    engine = create_engine(database)
-    yield PostgresStore(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresStore(engine)
 
 
 @pytest.fixture
@@ -77,9 +77,8 @@ async def store(
     if database_or_none is None:
         yield MemoryStore(clock, bus)
         return
-    engine = create_engine(database_or_none)
-    yield PostgresStore(engine, bus)
-    await engine.dispose()
+    async with open_engine(database_or_none) as engine:
+        yield PostgresStore(engine, bus)
 
 
 @pytest_asyncio.fixture

@@ -14,8 +14,8 @@ from everstep.agent_domain.storage.attachments import AttachmentKey, AttachmentS
 from everstep.steps.attachments import Attachments
 from everstep.store.attachment_folder import AttachmentFolder
 from everstep.store.attachments import PostgresAttachmentIndex, PostgresAttachmentStore
-from everstep.store.engine import create_engine
 from everstep.store.memory_attachments import MemoryAttachments
+from tests.engines import open_engine
 
 
 @pytest.fixture(params=["postgres", "folder", "memory"])
@@ -33,12 +33,11 @@ async def attachments(place: tuple[str, str], tmp_path: Path) -> AsyncGenerator[
         memory = MemoryAttachments()
         yield Attachments(memory, memory)
         return
-    engine = create_engine(url)
-    store: AttachmentStore = PostgresAttachmentStore(engine)
-    if kind == "folder":
-        store = AttachmentFolder(tmp_path / "files")
-    yield Attachments(PostgresAttachmentIndex(engine), store)
-    await engine.dispose()
+    async with open_engine(url) as engine:
+        store: AttachmentStore = PostgresAttachmentStore(engine)
+        if kind == "folder":
+            store = AttachmentFolder(tmp_path / "files")
+        yield Attachments(PostgresAttachmentIndex(engine), store)
 
 
 async def test_a_file_is_stored_and_read(attachments: Attachments) -> None:

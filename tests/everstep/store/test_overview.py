@@ -8,9 +8,9 @@ import pytest_asyncio
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.steps import RetryWait
 from everstep.agent_domain.tools.tools import ToolCall
-from everstep.store.engine import create_engine
 from everstep.store.overview import PostgresOverview
 from everstep.store.sessions import PostgresSessions
+from tests.engines import open_engine
 from tests.everstep.store.session_words import a_message, new_session_id, start_execution
 from tests.everstep.store.store_words import (
     TENANT,
@@ -24,9 +24,8 @@ from tests.everstep.store.store_words import (
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresSessions]:
-    engine = create_engine(database)
-    yield PostgresSessions(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresSessions(engine)
 
 
 async def test_all_tenants_are_counted_by_agent_and_status(store: PostgresSessions) -> None:

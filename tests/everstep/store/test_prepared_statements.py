@@ -2,10 +2,12 @@
 
 import gc
 import weakref
+from collections.abc import AsyncGenerator
 from typing import Any
 from uuid import UUID
 
 import pytest
+import pytest_asyncio
 from psycopg.errors import DivisionByZero
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -16,6 +18,14 @@ from everstep.store.transaction import Transaction, transaction
 
 SUM = text("SELECT CAST(:left AS numeric) + CAST(:right AS numeric) AS total")
 PREPARED = text("SELECT name FROM pg_prepared_statements WHERE statement LIKE :start AND from_sql = false")
+
+
+@pytest_asyncio.fixture
+async def postgres(database: str) -> AsyncGenerator[PostgresStore]:
+    """A store whose connections have prepared nothing."""
+    engine = create_engine(database)
+    yield PostgresStore(engine)
+    await engine.dispose()
 
 
 async def names_of(work: Transaction, start: str) -> list[str]:

@@ -13,9 +13,9 @@ from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.storage.ledger import canonical_json
 from everstep.client.errors import Pruned
 from everstep.client.ledgers import audit_execution, audit_lines, each_entry
-from everstep.store.engine import create_engine
 from everstep.store.memory import MemoryStore
 from everstep.store.retention import PostgresRetention
+from tests.engines import open_engine
 from tests.everstep.store.store_words import (
     TENANT,
     accept_execution,
@@ -32,9 +32,8 @@ Lines = list[dict[str, Any]]
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresRetention]:
-    engine = create_engine(database)
-    yield PostgresRetention(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresRetention(engine)
 
 
 async def export_lines(store: PostgresRetention, ref: ExecutionRef) -> Lines:

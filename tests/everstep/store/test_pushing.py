@@ -28,6 +28,7 @@ from everstep.streams.memory_bus import MemoryBus
 from everstep.streams.ordering import OrderedBus
 from everstep.streams.publisher import DirectBus
 from tests.broadcast_gateway.gateways import SECRET, Table, open_gateway, open_viewer
+from tests.engines import open_engine
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,
@@ -209,9 +210,8 @@ async def test_an_envelope_is_encoded_once_from_its_record_to_the_frame_of_a_vie
 
 @pytest_asyncio.fixture
 async def sessions(database: str, bus: MemoryBus) -> AsyncGenerator[PostgresSessions]:
-    engine = create_engine(database)
-    yield PostgresSessions(engine, bus)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresSessions(engine, bus)
 
 
 class TestSessions:

@@ -19,8 +19,8 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.sessions import SessionBusy, SessionChanges
 from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.values import frozen_map
-from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
+from tests.engines import open_engine
 from tests.everstep.store.store_words import (
     TENANT,
     a_call,
@@ -46,9 +46,8 @@ REFERENCES = {
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresSessions]:
-    engine = create_engine(database)
-    yield PostgresSessions(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresSessions(engine)
 
 
 async def rows(store: PostgresSessions, query: str, **values: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from everstep.store import retention
 from everstep.store.engine import create_engine
 from everstep.store.keys import PostgresKeys
 from everstep.store.retention import PostgresRetention
+from tests.engines import open_engine
 from tests.everstep.store.store_words import (
     OTHERS,
     TENANT,
@@ -43,9 +44,8 @@ CHANGED = {
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresRetention]:
-    engine = create_engine(database)
-    yield PostgresRetention(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresRetention(engine)
 
 
 def a_month_ago() -> datetime:

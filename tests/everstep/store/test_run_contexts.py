@@ -10,8 +10,8 @@ from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.agent_domain.stream.session_messages import Context
 from everstep.agent_domain.values import frozen_map
-from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
+from tests.engines import open_engine
 from tests.everstep.store.session_words import (
     ANN,
     a_message,
@@ -28,9 +28,8 @@ GOLD = frozen_map({"plan": "gold"})
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresSessions]:
-    engine = create_engine(database)
-    yield PostgresSessions(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresSessions(engine)
 
 
 async def test_a_message_is_about_its_own_subject_or_its_sessions(store: PostgresSessions) -> None:

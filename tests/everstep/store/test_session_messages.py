@@ -22,8 +22,8 @@ from everstep.agent_domain.storage.sessions import (
 )
 from everstep.agent_domain.stream import session_messages
 from everstep.agent_domain.stream.records import EventRecord
-from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
+from tests.engines import open_engine
 from tests.everstep.store.session_words import (
     ALL,
     BOB,
@@ -54,9 +54,8 @@ from tests.everstep.store.store_words import (
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresSessions]:
-    engine = create_engine(database)
-    yield PostgresSessions(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresSessions(engine)
 
 
 class TestQuestions:

@@ -32,6 +32,7 @@ from everstep.agent_domain.stream.session_messages import Context, MessageRole
 from everstep.agent_domain.values import frozen_map
 from everstep.store.engine import create_engine
 from everstep.store.sessions import PostgresSessions
+from tests.engines import open_engine
 from tests.everstep.store.onlookers import count_round_trips, open_admin_connection, run_behind_lock
 from tests.everstep.store.session_words import (
     ALL,
@@ -62,9 +63,8 @@ LONG_AGO, FAR_AHEAD = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzi
 
 @pytest_asyncio.fixture
 async def store(database: str) -> AsyncGenerator[PostgresSessions]:
-    engine = create_engine(database)
-    yield PostgresSessions(engine)
-    await engine.dispose()
+    async with open_engine(database) as engine:
+        yield PostgresSessions(engine)
 
 
 class TestSessions:
