@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from everstep.activities.call_records import DEFAULT_DISCLOSURE, now
 from everstep.activities.contracts import SettleInput
@@ -11,13 +12,12 @@ from everstep.agent_domain.loop.facts import ExecutionFacts
 from everstep.agent_domain.loop.repeated_calls import call_digest
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallFacts, StepFacts
-from everstep.agent_domain.messages.cached_context import CachedContext
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.messages.messages import DEFAULT_SECTION
 from everstep.agent_domain.state.execution_data import ExecutionData
 from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.storage.steps import StepInput, StepRow
-from everstep.agent_domain.values import FrozenDict, frozen_map
+from everstep.agent_domain.values import FrozenDict, frozen_map, json_text, parse_json
 
 
 def step_state(ref: ExecutionRef, number: int, material: StepInput) -> AgentState:
@@ -34,7 +34,7 @@ def bare_state(ref: ExecutionRef, material: StepInput) -> AgentState:
         parent_agent_id=material.parent_agent_id,
         facts=ExecutionFacts(state_info=replace(material.clocks, id=material.agent_id)),
         metadata=material.metadata,
-        cached_context=CachedContext.from_dict(material.spec.cached_context),
+        cached_context=material.spec.context,
         execution=ExecutionData(ref.execution_id, task=material.task, run=material.run),
     )
     store = state.message_store.with_section(DEFAULT_SECTION, material.messages)
@@ -71,4 +71,10 @@ def failures(request: SettleInput, disclosure: Disclosure = DEFAULT_DISCLOSURE) 
 
 def evaluation(outcome: FrozenDict | None) -> FrozenDict | None:
     """Expand an evaluation from its compact form."""
-    return None if outcome is None else frozen_map(expand(outcome).to_record())
+    return None if outcome is None else _expanded(json_text(outcome))
+
+
+# Nearly all steps have the same evaluation. By its text, as 1 and 1.0 are the same key.
+@lru_cache(maxsize=128)
+def _expanded(outcome: str) -> FrozenDict:
+    return frozen_map(expand(parse_json(outcome)).to_record())

@@ -212,7 +212,9 @@ class ToolRunner:
             )
             return await self.run_call(needed, reservations.get(call.id))
 
-        planned = {tool["name"]: PlannedTool.model_validate(tool) for tool in material.plan.get("tools", ())}
+        names = {call.name for call in facts.pending}
+        tools = (tool for tool in material.plan.get("tools", ()) if tool["name"] in names)
+        planned = {tool["name"]: PlannedTool.model_validate(tool) for tool in tools}
         is_parallel = material.plan.get("parallel_tools", True)
         for calls_at_once in group_quick_calls(facts.pending, planned, is_parallel=is_parallel):
             outputs = await asyncio.gather(*map(run_one, calls_at_once))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.drivers import StepDriver, ToolCallingDriver
-from everstep.agent_domain.messages.cached_context import CachedContext, InferenceRequest
+from everstep.agent_domain.messages.cached_context import InferenceRequest
 from everstep.agent_domain.messages.compaction import Compaction
 from everstep.agent_domain.messages.compaction_planning import compacted_messages
 from everstep.agent_domain.state.state import AgentState
@@ -36,7 +36,7 @@ def step_prompt(material: StepInput, number: int, definition: AgentDefinition | 
     """
     messages = material.before_reply(number).messages
     compaction = _compaction_of(material, number, len(messages))
-    cached = CachedContext.from_dict(material.spec.cached_context)
+    cached = material.spec.context
     if definition is not None and definition.toolsets:
         cached = cached.with_tools(definition.tools.schemas)
     state = AgentState().with_cached_context(cached)

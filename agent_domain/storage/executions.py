@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.loop.usage import Usage
+from everstep.agent_domain.messages.cached_context import CachedContext
 from everstep.agent_domain.messages.messages import Messages
 from everstep.agent_domain.storage.budget_ledger import BudgetRequest
 from everstep.agent_domain.stream.records import EventRecord
@@ -59,6 +61,11 @@ class ExecutionSpec(BaseModel):
     definition_hash: str = ""
     listed: Mapping[str, Any] | None = None
     """Tools by toolset, as `ListedTool.to_dict()`; None before the toolsets were queried."""
+
+    @cached_property
+    def context(self) -> CachedContext:
+        """The messages and settings that precede every request."""
+        return CachedContext.from_dict(self.cached_context)
 
 
 @dataclass(frozen=True, slots=True)
