@@ -13,7 +13,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, TypeAlias, runtime_checkable
+from typing import Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from everstep.agent_domain.agents.structured_result import (
     ResultTool,
@@ -21,7 +21,7 @@ from everstep.agent_domain.agents.structured_result import (
     is_result_refusal,
     tool_names,
 )
-from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import InvalidInput, InvalidModelOutput
 from everstep.agent_domain.ids import call_id
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepType
@@ -41,6 +41,12 @@ from everstep.agent_domain.state.state import AgentState
 from everstep.agent_domain.state.steps import AgentStep, InferenceResponse
 from everstep.agent_domain.tools.tools import Toolbox, ToolCall, ToolExecution
 from everstep.agent_domain.values import frozen_map
+
+MOST_CALLS: Final = 256
+"""The most calls of one answer: each is recorded in Temporal's history, whose entries are small."""
+MOST_NAME_CHARACTERS: Final = 32_000
+"""Of the names and ids of these calls together."""
+LONGEST_FINISH_REASON: Final = 100
 
 OnText: TypeAlias = Callable[[str], None]
 """Called with each piece of text as the model writes it."""
@@ -213,11 +219,12 @@ def state_with_reply(
 
     Raises:
         InvalidInput: The step has not begun.
+        InvalidModelOutput: The reply has more calls than can be recorded.
     """
     started = state.current_step_started_at or state.state_info.updated_at
     if started is None:
         raise InvalidInput("the step has not begun; call with_step_started(at) first")
-    response = with_call_ids(state, reply.response)
+    response = with_call_ids(state, _recordable_response(reply.response))
     needs = {call.id: need_of(call) for call in response.tool_calls}
     places = {call.id: place for place, call in enumerate(response.tool_calls)}
     step = AgentStep(
@@ -264,6 +271,22 @@ def state_with_results(
 
 def _with_output_messages(driver: StepDriver, step: AgentStep) -> AgentStep:
     return replace(step, output_messages=driver.outputs(step)) if step.is_complete else step
+
+
+def _recordable_response(response: InferenceResponse) -> InferenceResponse:
+    calls = response.tool_calls
+    characters = sum(len(call.name) + len(call.id) for call in calls)
+    if len(calls) > MOST_CALLS or characters > MOST_NAME_CHARACTERS:
+        error = InvalidModelOutput(
+            f"one answer of the model has {len(calls):,} tool calls, with names and ids of {characters:,} "
+            f"characters; at most {MOST_CALLS} with {MOST_NAME_CHARACTERS:,} characters can be recorded"
+        )
+        error.usage = response.usage
+        raise error
+    reason = response.finish_reason
+    if reason is None or len(reason) <= LONGEST_FINISH_REASON:
+        return response
+    return replace(response, finish_reason=reason[:LONGEST_FINISH_REASON])
 
 
 def with_call_ids(state: AgentState, response: InferenceResponse) -> InferenceResponse:

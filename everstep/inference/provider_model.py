@@ -41,6 +41,7 @@ from everstep.inference.failures import ProviderComplaint, causes, failure, retr
 from everstep.inference.json_reading import Json, count
 from everstep.inference.loop_clients import LoopClients
 from everstep.inference.presets import Driver, Preset
+from everstep.inference.request_parts import with_accepted_names
 from everstep.inference.spoken import AnswerText, storable
 from everstep.telemetry.model_requests import ModelTarget, observe_request
 
@@ -291,7 +292,8 @@ class ProviderModel(ABC):
 
     def readable(self, request: InferenceRequest) -> InferenceRequest:
         """The request with its files as parts that the model reads, or in words."""
-        return replace(request, messages=readable_messages(request.messages, self.preset.accepts))
+        request = replace(request, messages=readable_messages(request.messages, self.preset.accepts))
+        return with_accepted_names(request)
 
     def _with_files_named(self, error: ModelError, request: InferenceRequest) -> ModelError:
         """The refusal, which may be due to files that the model is not known to read."""

@@ -1,18 +1,23 @@
 """Normalised parts of a request; each driver converts them to its own format."""
 
 import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, cast
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.cached_context import InferenceRequest
-from everstep.agent_domain.values import FrozenDict, json_text, parse_json, thaw
+from everstep.agent_domain.messages.messages import PROVIDER_ITEMS, Message, call_entry
+from everstep.agent_domain.values import FrozenDict, freeze, json_text, parse_json, thaw
 from everstep.inference.json_reading import Json, record
 from everstep.inference.presets import Preset
 
 INVALID_JSON = "INVALID_JSON"
 """The key for arguments that were no JSON object, where the API accepts only an object."""
+
+
+_ACCEPTED_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def output_limit(request: InferenceRequest, limit: int | None) -> int | None:
@@ -85,6 +90,34 @@ class FunctionSchema:
             parameters,
             function.get("strict"),
         )
+
+
+def with_accepted_names(request: InferenceRequest) -> InferenceRequest:
+    """The request without names of tools that no provider accepts.
+
+    Models call tools that do not exist, such as `functions.add`. Providers refuse whole conversations for it.
+    """
+    if all(_ACCEPTED_NAME.fullmatch(name) for message in request.messages for name in _called_names(message)):
+        return request
+    return replace(request, messages=tuple(map(_with_accepted_names, request.messages)))
+
+
+def _called_names(message: Message) -> list[str]:
+    return [call["function"]["name"] for call in message.calls]
+
+
+def _with_accepted_names(message: Message) -> Message:
+    names = _called_names(message)
+    accepted = [re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "_" for name in names]
+    if names == accepted:
+        return message
+    calls = [
+        call_entry(call["id"], name, call["function"]["arguments"])
+        for name, call in zip(accepted, message.calls, strict=True)
+    ]
+    # Items of the provider repeat the name, and are signed with it.
+    rest = {name: value for name, value in message.metadata.items() if name != PROVIDER_ITEMS}
+    return replace(message, metadata=freeze(rest | {"tool_calls": calls}, "the calls"))
 
 
 def call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from temporalio.converter import (
     DefaultPayloadConverter,
     JSONPlainPayloadConverter,
 )
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from everstep.activities.contracts import WRITTEN_WITHOUT_DEFAULTS
@@ -37,8 +38,15 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 """Payloads hold only facts and references; a larger one is a mistake."""
 
 
-class PayloadTooLarge(EverstepError):
-    """A payload for Temporal exceeds the size limit."""
+class PayloadTooLarge(ApplicationError):
+    """A payload for Temporal exceeds the size limit; another attempt would fail in the same way."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"a payload of {size} bytes; keep bodies in the store, not in history",
+            type=type(self).__name__,
+            non_retryable=True,
+        )
 
 
 class TemporalUnreachable(EverstepError):
@@ -111,8 +119,7 @@ class GuardedPayloadConverter(CompositePayloadConverter):
         payloads = super().to_payloads(values)
         for payload in payloads:
             if len(payload.data) > MAX_PAYLOAD_BYTES:
-                size = len(payload.data)
-                raise PayloadTooLarge(f"a payload of {size} bytes; keep bodies in the store, not in history")
+                raise PayloadTooLarge(len(payload.data))
         return payloads
 
 

@@ -138,6 +138,18 @@ class TestToolsThatFail:
         assert [failure.message for failure in step.errors] == [f"{error.__name__}: at once"]
         assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
 
+    async def test_as_many_calls_as_can_be_recorded_are_run_and_more_are_a_failure_step(
+        self, temporal: TemporalClient
+    ) -> None:
+        """5.4.6"""
+        longest = MockTool("t" * 64, handler=lambda: 1, options=ToolOptions(quick=True))
+        wanted = [(longest.name, EMPTY)]
+        most, more = calls(*wanted * 256), calls(*wanted * 257)
+        async with at_work(temporal, an_agent(most, more, tools=[longest])) as office:
+            execution, result = await office.run()
+            assert "257 tool calls" in str((await execution.get()).error_message)
+        assert (result.status, result.steps, len(longest.calls)) == (AgentStatus.FAILED, 2, 256)
+
     async def test_the_error_of_a_tool_is_the_error_of_the_execution(self, temporal: TemporalClient) -> None:
         """8.2.3: a failure sets `error_message`."""
         bad = MockTool("bad", handler=raises(ToolFailed("It is closed")))

@@ -19,13 +19,14 @@ from everstep.agent_domain.agents.drivers import (
     state_with_results,
     with_call_ids,
 )
-from everstep.agent_domain.errors import InvalidInput, ModelError
+from everstep.agent_domain.errors import InvalidInput, InvalidModelOutput, ModelError
 from everstep.agent_domain.ids import call_id
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.loop import Decision, RunTools
 from everstep.agent_domain.loop.status import AgentStatus
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.loop.step_facts import CallNeed, StepType
+from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import CachedContext, InferenceRequest
 from everstep.agent_domain.messages.messages import (
     Message,
@@ -176,6 +177,32 @@ async def test_a_step_without_a_response_has_no_message() -> None:
     assert state.messages == (user("Hello"),)
     assert state.status is AgentStatus.FAILED
     assert state.steps[0].is_failure
+
+
+# Answers that cannot be recorded.
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ([a_call(f"c{number}") for number in range(257)], "has 257 tool calls"),
+        ([replace(a_call("c"), name="x" * 32_000)], "names and ids of 32,001 characters"),
+    ],
+)
+def test_an_answer_with_too_many_calls_is_invalid_output(calls: list[ToolCall], said: str) -> None:
+    """5.4.6: what the model used for it counts."""
+    reply = Reply(replace(calling(*calls), usage=Usage(input=7)))
+    with pytest.raises(InvalidModelOutput, match=said) as raised:
+        state_with_reply(ToolCallingDriver(), a_state_in_its_first_step(), reply)
+    assert raised.value.usage == Usage(input=7)
+
+
+def test_a_long_finish_reason_is_cut() -> None:
+    """5.4.6"""
+    reply = Reply(InferenceResponse("Hello", finish_reason="s" * 1000))
+    state = state_with_reply(ToolCallingDriver(), a_state_in_its_first_step(), reply)
+    assert state.current_step
+    assert state.current_step.inference_response == InferenceResponse("Hello", finish_reason="s" * 100)
 
 
 # Call ids.

@@ -6,8 +6,35 @@ import pytest
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.messages.messages import assistant, call_entry
-from everstep.inference.request_parts import FunctionSchema, ToolChoice, cache_key, call_arguments
+from everstep.inference.request_parts import (
+    FunctionSchema,
+    ToolChoice,
+    cache_key,
+    call_arguments,
+    with_accepted_names,
+)
 from tests.everstep.inference.asking import WEATHER, a_request
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("weather", "weather"),
+        ("functions.weather", "functions_weather"),
+        ("rm -rf / \u202e", "rm_-rf____"),
+        ("", "_"),
+        ("x" * 1000, "x" * 64),
+    ],
+)
+def test_an_unknown_tool_is_sent_back_under_a_name_that_providers_accept(name: str, sent: str) -> None:
+    """5.4.5: what is signed with the other name is not sent."""
+    call = assistant("", tool_calls=[call_entry("1", name, {"a": 1})], provider_items=[{"origin": "x"}])
+    request = a_request(call, tools=(WEATHER,))
+
+    (message,) = with_accepted_names(request).messages
+
+    assert [call["function"] for call in message.calls] == [{"name": sent, "arguments": '{"a":1}'}]
+    assert ("provider_items" in message.metadata) == (name == sent)
 
 
 @pytest.mark.parametrize(

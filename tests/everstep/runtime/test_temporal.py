@@ -42,8 +42,9 @@ async def test_input_larger_than_the_limit_is_refused() -> None:
     converter = data_converter()
 
     assert await converter.encode(["x" * (MAX_PAYLOAD_BYTES - 2)])
-    with pytest.raises(PayloadTooLarge, match="keep bodies in the store"):
+    with pytest.raises(PayloadTooLarge, match="keep bodies in the store") as raised:
         await converter.encode(["x" * (MAX_PAYLOAD_BYTES - 1)])
+    assert raised.value.non_retryable
 
 
 async def test_with_a_key_temporal_cannot_read_the_payloads() -> None:
