@@ -165,6 +165,11 @@ class ViewerConnection(asyncio.Protocol):
         return not self._is_ending
 
     @property
+    def is_viewer(self) -> bool:
+        """Whether it has become a WebSocket, unlike one that reads a page."""
+        return self._handler is not None
+
+    @property
     def is_paused(self) -> bool:
         """Whether the write buffer is full."""
         return self.viewer.is_paused

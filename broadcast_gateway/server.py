@@ -91,8 +91,8 @@ class GatewayServer:
 
     @property
     def viewer_count(self) -> int:
-        """How many viewers are connected."""
-        return len(self._connections)
+        """How many viewers are connected; probes and readers of metrics are none."""
+        return sum(each.is_viewer for each in self._connections)
 
     def on_connect(self, connection: ViewerConnection) -> None:
         """Register a new connection."""

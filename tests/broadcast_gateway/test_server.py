@@ -464,6 +464,15 @@ class TestAdmission:
             assert (await http.get(f"{base}/v1")).status_code == 426
             assert (await http.post(f"{base}/v1")).status_code == 405
 
+    async def test_a_connection_without_a_websocket_is_no_viewer(self) -> None:
+        async with open_gateway() as gateway, open_viewer(gateway):
+            _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            async with httpx2.AsyncClient() as http:
+                metrics = (await http.get(f"http://127.0.0.1:{gateway.port}/metrics")).text
+            assert "everstep_gateway_connections 3.0" in metrics
+            assert gateway.gateway.viewer_count == 1
+            writer.close()
+
 
 class TestPusher:
     CHANNEL = f"private-{CHANNEL}"
