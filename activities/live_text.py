@@ -9,9 +9,9 @@ that moment are sent to the bus.
 """
 
 import asyncio
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from time import monotonic
+from typing import Self
 from uuid import UUID
 
 from temporalio import activity
@@ -25,7 +25,29 @@ from everstep.agent_domain.stream.envelopes import Attempt
 
 
 class LiveText:
-    """The text of one attempt: buffered at first, and published once the start of the attempt is stored."""
+    """The text of one attempt: buffered at first, and published once the start of the attempt is stored.
+
+    It is published while the body of this context manager runs.
+    """
+
+    __slots__ = (
+        "_added",
+        "_after_seq",
+        "_asked_at",
+        "_cut",
+        "_cutter",
+        "_is_cut_off",
+        "_is_public",
+        "_is_stopped",
+        "_next_index",
+        "_recorded",
+        "_text",
+        "_texts",
+        "_timer",
+        "begin",
+        "first_text_seconds",
+        "has_started",
+    )
 
     def __init__(self, texts: "LiveTexts", begin: BeginStep, *, is_public: bool) -> None:
         self._texts = texts
@@ -45,6 +67,14 @@ class LiveText:
         self.first_text_seconds: float | None = None
         """From the request to the model until its first text."""
         self.has_started = False
+
+    def __enter__(self) -> Self:
+        self._texts.add(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+        self._texts.remove(self)
 
     def on_start(self, started: BegunStep) -> None:
         """Publish from now on, unless the step has its reply already or a later attempt has started."""
@@ -138,7 +168,7 @@ class LiveText:
     @property
     def _can_publish(self) -> bool:
         is_current = self.has_started and not self._is_stopped
-        return self._is_public and is_current and self._texts.is_latest(self.begin, self)
+        return self._is_public and is_current and self._texts.is_latest(self)
 
     def _publish_due(self) -> None:
         if not self._can_publish:
@@ -180,19 +210,19 @@ class LiveTexts:
         self.bus = bus
         self._latest: dict[UUID, LiveText] = {}
 
-    @contextmanager
-    def open_text(self, begin: BeginStep, *, is_public: bool) -> Generator[LiveText]:
+    def open_text(self, begin: BeginStep, *, is_public: bool) -> LiveText:
         """Publish the text of an attempt while the body runs; if it is not public, only collect it."""
-        text = LiveText(self, begin, is_public=is_public)
-        execution_id = begin.ref.execution_id
-        self._latest[execution_id] = text
-        try:
-            yield text
-        finally:
-            text.stop()
-            if self.is_latest(begin, text):
-                del self._latest[execution_id]
+        return LiveText(self, begin, is_public=is_public)
 
-    def is_latest(self, begin: BeginStep, text: LiveText) -> bool:
+    def add(self, text: LiveText) -> None:
+        """Let this attempt take over from earlier ones of its execution."""
+        self._latest[text.begin.ref.execution_id] = text
+
+    def remove(self, text: LiveText) -> None:
+        """Forget an attempt."""
+        if self.is_latest(text):
+            del self._latest[text.begin.ref.execution_id]
+
+    def is_latest(self, text: LiveText) -> bool:
         """Whether no later attempt in this process has taken over."""
-        return self._latest.get(begin.ref.execution_id) is text
+        return self._latest.get(text.begin.ref.execution_id) is text

@@ -6,8 +6,8 @@ recorded together, by one task for the whole process.
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -36,11 +36,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _WatchedText:
+    checkpoints: "TextCheckpoints"
     live: LiveText
     due_at: float
     beat: Callable[[], object]
     """Sends a heartbeat of its activity."""
     is_over: bool = False
+
+    def __enter__(self) -> None:
+        self.checkpoints.add(self)
+
+    def __exit__(self, *_error: object) -> None:
+        self.is_over = True
+        self.checkpoints.remove(self)
 
 
 class TextCheckpoints:
@@ -55,24 +63,22 @@ class TextCheckpoints:
         self._is_away = False
         """Whether the store was unavailable the last time."""
 
-    @contextmanager
-    def checkpoints(self, live: LiveText) -> Generator[None]:
+    def checkpoints(self, live: LiveText) -> AbstractContextManager[None]:
         """Record a text periodically while the body runs.
 
         Apart from the heartbeats: a store that hangs must not make the worker look dead.
         """
-        watched = _WatchedText(live, 0, _heartbeat_function())
-        self._wait(watched)
-        try:
-            yield
-        finally:
-            watched.is_over = True
-            self._waiting.pop(watched, None)
-            if self._timer and not self._waiting:
-                self._timer.cancel()
-                self._timer = None
+        return _WatchedText(self, live, 0, _heartbeat_function())
 
-    def _wait(self, watched: _WatchedText) -> None:
+    def remove(self, watched: _WatchedText) -> None:
+        """Record a text no longer."""
+        self._waiting.pop(watched, None)
+        if self._timer and not self._waiting:
+            self._timer.cancel()
+            self._timer = None
+
+    def add(self, watched: _WatchedText) -> None:
+        """Record a text when it is due."""
         watched.due_at = asyncio.get_running_loop().time() + NOTE_SECONDS
         self._waiting[watched] = None
         self._schedule()
@@ -107,7 +113,7 @@ class TextCheckpoints:
             self._recording = None
             for watched in due:
                 if not watched.is_over:
-                    self._wait(watched)
+                    self.add(watched)
             self._schedule()
 
     def _take_due(self) -> list[_WatchedText]:
