@@ -25,9 +25,13 @@ from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts
+from everstep.store.shared_documents import SharedDocuments
 
 MOVED = 0
 """The step number that marks a steering message as moved to another execution."""
+
+_specs = SharedDocuments()
+_plans = SharedDocuments()
 
 
 def execution_row(row: Row[Any]) -> ExecutionRow:
@@ -93,6 +97,7 @@ def spec(row: Row[Any]) -> ExecutionSpec:
     """Return the agent's definition, with the tools that were listed after the execution was accepted."""
     with reading("the agent's definition"):
         spec = ExecutionSpec.model_validate(row.agent_config)
+    spec = _specs.share((spec.agent, spec.definition_hash), spec)
     if row.listed is None:
         return spec
     return spec.model_copy(update={"listed": bodies.document(row.listed, "the tools that were listed")})
@@ -112,13 +117,14 @@ def material(
         call_errors = bodies.parse_errors(before.call_errors)
         errors = bodies.parse_errors(before.errors) or call_errors
         step = PreviousStep(facts, len(call_errors), float(before.milliseconds), inner_usage, errors)
+    its_spec = spec(row)
     return StepInput(
-        spec(row),
+        its_spec,
         messages,
         metadata,
         row.agent_id,
         row.parent_agent_id,
-        row.plan,
+        _plans.share((its_spec.agent, its_spec.definition_hash), row.plan),
         step,
         bodies.parse_rules(row.allowed),
         transcripts.task_from_rows(said),
