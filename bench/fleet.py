@@ -292,6 +292,7 @@ class Options:
     seconds: float
     sessions_filled: int
     paused: int
+    cached: int
     fsync: bool
 
 
@@ -316,9 +317,9 @@ async def open_bench(options: Options) -> AsyncGenerator[Bench]:
             )
             await upgrade(settings)
             environment, roots = environment_of(settings), dict[str, int]()
-            if options.paused:
-                kept = str(options.paused // PAUSED_PARTS)
-                environment |= {"EVERSTEP_WORKER_CACHED_EXECUTIONS": kept}
+            cached = options.cached or options.paused // PAUSED_PARTS
+            if cached:
+                environment |= {"EVERSTEP_WORKER_CACHED_EXECUTIONS": str(cached)}
             if options.model == "http":
                 roots["the model's server"], port = await enter(process(str(HERE / "typing_server.py")))
                 preset = {
@@ -410,6 +411,8 @@ def part_of(options: Options) -> str:
         return "paused"
     if options.sessions_filled:
         return "filled"
+    if options.cached:
+        return "cached"
     return "processes" if options.processes > 1 else ""
 
 
@@ -427,6 +430,7 @@ def main() -> None:
     )
     parser.add_argument("--sessions", type=int, default=SESSIONS_FILLED, help="sessions of --fill")
     parser.add_argument("--paused", type=int, default=0, help="measure so many paused executions instead")
+    parser.add_argument("--cached", type=int, default=0, help="executions that the worker keeps in memory")
     parser.add_argument("--no-fsync", action="store_true", help="do not wait for the disk")
     given = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -438,6 +442,7 @@ def main() -> None:
         given.seconds,
         given.sessions if given.fill else 0,
         given.paused,
+        given.cached,
         fsync=not given.no_fsync,
     )
     if part := part_of(options):

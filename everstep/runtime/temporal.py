@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from pydantic import TypeAdapter
@@ -23,7 +23,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from everstep.activities.contracts import WRITTEN_WITHOUT_DEFAULTS
+from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.shared_values import SharedValues
 from everstep.runtime.codec import ENCODING, REFUSED_ENCODING, AesGcmCodec, PlainPayload
 from everstep.runtime.embedded import SearchAttributeType
 from everstep.runtime.settings import Settings
@@ -83,6 +85,8 @@ class _BriefJson(PydanticJSONPlainPayloadConverter):
 # the converter's work.
 _JSON = _BriefJson()
 
+_plans: Final = SharedValues[ExecutionPlan]()
+
 
 class GuardedPayloadConverter(CompositePayloadConverter):
     """Encodes values as brief JSON, and refuses those that would bloat a history."""
@@ -112,7 +116,8 @@ class GuardedPayloadConverter(CompositePayloadConverter):
         is_read = any(hint is not RawValue for hint in type_hints or [None])
         if is_read and any(payload.metadata.get("encoding") == REFUSED_ENCODING for payload in payloads):
             raise PlainPayload
-        return super().from_payloads(payloads, type_hints)
+        values = super().from_payloads(payloads, type_hints)
+        return [_with_shared_plan(each) if isinstance(each, ExecutionInput) else each for each in values]
 
     def to_payloads(self, values: Sequence[object]) -> list[Payload]:
         """Encode values, each within the size limit."""
@@ -121,6 +126,12 @@ class GuardedPayloadConverter(CompositePayloadConverter):
             if len(payload.data) > MAX_PAYLOAD_BYTES:
                 raise PayloadTooLarge(len(payload.data))
         return payloads
+
+
+def _with_shared_plan(start: ExecutionInput) -> ExecutionInput:
+    plan = start.plan
+    # The parameters of criteria are any JSON, of which 1, 1.0 and true are equal in Python.
+    return replace(start, plan=_plans.share((plan.agent, repr(plan.criteria)), plan))
 
 
 def names_a_schedule(payload: Payload) -> bool:

@@ -1,9 +1,9 @@
 """Conversion of rows into the values of the storage port."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Row
@@ -15,6 +15,7 @@ from everstep.agent_domain.loop.facts import StateInfo
 from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.messages.messages import Messages
+from everstep.agent_domain.shared_values import SharedValues
 from everstep.agent_domain.storage.calls import CallRecord, CallRow, InnerReply, Reservation
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec
@@ -25,13 +26,12 @@ from everstep.agent_domain.tools.progress import Progress
 from everstep.agent_domain.tools.tools import ToolCall
 from everstep.agent_domain.values import EMPTY, FrozenDict, freeze, frozen_map, reading
 from everstep.store import bodies, transcripts
-from everstep.store.shared_documents import SharedDocuments
 
 MOVED = 0
 """The step number that marks a steering message as moved to another execution."""
 
-_specs = SharedDocuments()
-_plans = SharedDocuments()
+_specs: Final = SharedValues[ExecutionSpec]()
+_plans: Final = SharedValues[Mapping[str, Any]]()
 
 
 def execution_row(row: Row[Any]) -> ExecutionRow:
@@ -97,6 +97,7 @@ def spec(row: Row[Any]) -> ExecutionSpec:
     """Return the agent's definition, with the tools that were listed after the execution was accepted."""
     with reading("the agent's definition"):
         spec = ExecutionSpec.model_validate(row.agent_config)
+    # With the hash of the definition, as 1, 1.0 and true are equal in Python.
     spec = _specs.share((spec.agent, spec.definition_hash), spec)
     if row.listed is None:
         return spec
