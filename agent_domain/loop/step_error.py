@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from everstep.agent_domain.errors import InvalidInput, InvalidModelOutput, ModelError, RateLimited, ToolFailed
-from everstep.agent_domain.values import escape_unstorable, read_optional, require_map
+from everstep.agent_domain.values import escape_unstorable, read_optional, require_map, truncate
+
+LONGEST_MESSAGE: Final = 20_000
+"""The most characters of an error's message; it is stored, shown, and read by the model."""
 
 
 class ErrorType(StrEnum):
@@ -44,7 +47,7 @@ class StepError:
         advice = error.advice if isinstance(error, ModelError) else None
         is_public = isinstance(error, ToolFailed | InvalidInput)
         return cls(
-            escape_unstorable(_message_text(error)) or name,
+            escape_unstorable(truncate(_message_text(error), LONGEST_MESSAGE)) or name,
             _error_type(error),
             tool_name,
             name,

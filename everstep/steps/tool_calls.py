@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
 from everstep.agent_domain.attachments import Attachment
-from everstep.agent_domain.errors import Escaped, ToolTimedOut
+from everstep.agent_domain.errors import Escaped, InvalidInput, ToolTimedOut
 from everstep.agent_domain.loop.step_error import StepError
 from everstep.agent_domain.tools.artifacts import Artifacts
 from everstep.agent_domain.tools.cancellation import Cancellation
@@ -28,13 +28,16 @@ from everstep.agent_domain.tools.tools import (
     options_of,
     result_value,
 )
-from everstep.agent_domain.values import EMPTY, FrozenDict, thaw
+from everstep.agent_domain.values import EMPTY, FrozenDict, FrozenList, json_text, thaw
 from everstep.steps.isolation import error_boundary, run_in_thread
 
 T = TypeVar("T")
 
 TOOL_LOGGER: Final = logging.getLogger("everstep.tools")
 """The logger of `ToolContext.logger`."""
+
+LARGEST_RESULT: Final = 5_000_000
+"""The most characters of a result; each reader of the conversation reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,24 @@ async def call_tool(tool: Tool, call: ToolCall, context: ToolContext) -> Outcome
             result = await run_within(call, limit, lambda: _await_tool(tool, thaw(call.args), context))
         files = tuple(context.artifacts.files)
         if isinstance(result, ToolResult):
-            value = result_value(result.value, call.name)
+            value = _result_value(result.value, call.name)
             return Outcome(value, None, result.metadata, result.text, attachments=files)
-        return Outcome(result_value(result, call.name), attachments=files)
+        return Outcome(_result_value(result, call.name), attachments=files)
     except Exception as error:  # noqa: BLE001 -- the model reads the exceptions of a tool
         return outcome_of_error(call, error)
+
+
+def _result_value(result: object, tool: str) -> Any:
+    """Convert a result to JSON that can be stored, and refuse one that no conversation can hold."""
+    value = result_value(result, tool)
+    is_nested = isinstance(value, FrozenDict | FrozenList)
+    size = len(json_text(value)) if is_nested else len(value) if isinstance(value, str) else 0
+    if size > LARGEST_RESULT:
+        raise InvalidInput(
+            f"the result of {tool} has {size:,} characters; "
+            f"return at most {LARGEST_RESULT:,}, or attach a file"
+        )
+    return value
 
 
 def context_of_call(context: ToolContext, call: ToolCall) -> ToolContext:

@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from everstep.agent_domain.values import truncate
 from everstep.telemetry.scope import current_execution
 from everstep.telemetry.tracing import exporter
 
@@ -22,6 +23,8 @@ _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "taskName",
     "color_message",
 }
+LONGEST_TEXT: Final = 20_000
+"""The most characters of a message, and of a stack trace."""
 _TEMPORAL: Final = ("temporal_activity", "temporal_workflow")
 """What Temporal's loggers add: workflow ids contain the ids of executions, which are on the line anyway."""
 
@@ -57,7 +60,15 @@ def context_fields() -> dict[str, str]:
     return fields
 
 
-class JsonLines(logging.Formatter):
+class _Lines(logging.Formatter):
+    """Lines of a limited length, as the texts of tools and of providers have any."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 -- logging's name
+        """Return the stack trace."""
+        return truncate(super().formatException(ei), LONGEST_TEXT)
+
+
+class JsonLines(_Lines):
     """One JSON object on each line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -66,7 +77,7 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": truncate(record.getMessage(), LONGEST_TEXT),
             **context_fields(),
             **_extra_fields(record),
         }
@@ -75,7 +86,7 @@ class JsonLines(logging.Formatter):
         return json.dumps({name: value for name, value in line.items() if value is not None}, default=str)
 
 
-class TextLines(logging.Formatter):
+class TextLines(_Lines):
     """A line for people, with the ids at its end."""
 
     def __init__(self) -> None:
@@ -89,7 +100,7 @@ class TextLines(logging.Formatter):
             for name, value in (context_fields() or named).items()
             if value and not (name == "execution_id" and value in record.message)
         ]
-        return " ".join([super().formatMessage(record), *ids]).replace("\n", "\\n")
+        return " ".join([truncate(super().formatMessage(record), LONGEST_TEXT), *ids]).replace("\n", "\\n")
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:

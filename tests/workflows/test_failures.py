@@ -81,6 +81,7 @@ async def bursts() -> None:
 
 
 UNSTORABLE = "the result of {name} is of type object, which cannot be stored as JSON; "
+TOO_LARGE = "return at most 5,000,000, or attach a file"
 
 BAD_TOOLS: dict[str, tuple[Callable[..., Any], str]] = {
     "told": (raises(ToolFailed("It is closed")), "It is closed"),
@@ -96,12 +97,15 @@ BAD_TOOLS: dict[str, tuple[Callable[..., Any], str]] = {
     "odd": (object, UNSTORABLE + "return text, numbers, lists, maps, a dataclass or a pydantic model"),
     "nan": (lambda: float("nan"), "the result of {name} is nan, which JSON cannot hold; use null or text"),
     "nul": (lambda: "a\0b", "the result of {name} contains a NUL character; remove it"),
+    "huge": (lambda: "r" * 5_000_001, "the result of {name} has 5,000,001 characters; " + TOO_LARGE),
+    "long_list": (lambda: [1] * 2_500_000, "the result of {name} has 5,000,001 characters; " + TOO_LARGE),
+    "loud": (raises(RuntimeError("e" * 20_001)), "e" * 20_000 + "..."),
 }
 
 
 class TestToolsThatFail:
     async def test_the_model_reads_every_exception_of_a_tool(self, temporal: TemporalClient) -> None:
-        """5.4.3: an exception in a tool is a failure with its message; the worker survives."""
+        """5.4.3, 5.4.7: an exception in a tool is a failure with its message; the worker survives."""
         names = [*BAD_TOOLS, *(f"quick_{name}" for name in BAD_TOOLS)]
         handlers = [handler for handler, _ in BAD_TOOLS.values()] * 2
         tools = [

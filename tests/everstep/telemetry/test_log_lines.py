@@ -80,3 +80,11 @@ def test_the_end_of_an_execution_is_one_line(caplog: pytest.LogCaptureFixture) -
         f"execution {REF.execution_id} of clerk is failed: error, 2 steps, 30 tokens, 1.5 s"
     )
     assert json.loads(JsonLines().format(record))["stop_reason"] == "error"
+
+
+@pytest.mark.parametrize("lines", [JsonLines(), TextLines()])
+def test_a_line_has_a_limited_length(lines: logging.Formatter) -> None:
+    """18.3.10: texts of tools and of providers have any length."""
+    record = a_record("%s", "m" * 1_000_000)
+    record.exc_info = (RuntimeError, RuntimeError("e" * 1_000_000), None)
+    assert 40_000 < len(lines.format(record)) < 41_000
