@@ -2,7 +2,8 @@
 
 SQLAlchemy keeps the connections and renders composed statements. Statements in text form are prepared, and
 sent in batches (`prepared_statements.py`): `BEGIN` travels with the first, and each has its own snapshot.
-Every step of every execution passes through here.
+Every step of every execution passes through here, so SQLAlchemy's own connection is made for composed
+statements only, and no task to return a connection that the pool keeps.
 
 Only a connection that is known to be outside of any pipeline and any transaction returns to the pool. One
 whose work was interrupted does not, regardless of its apparent state.
@@ -10,18 +11,19 @@ whose work was interrupted does not, regardless of its apparent state.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
-from sqlalchemy import Executable, TextClause
+from sqlalchemy import Connection, Executable, PoolProxiedConnection, QueuePool, TextClause
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.util import greenlet_spawn
 
 from everstep.store.deadline_connection import ServerConnection
 from everstep.store.prepared_statements import Query
@@ -67,9 +69,12 @@ class QueryResult:
 class Transaction:
     """An open transaction; it ends with its `transaction` block."""
 
-    def __init__(self, connection: AsyncConnection, begin: bytes) -> None:
-        self._connection = connection
-        self._driver = _driver(connection)
+    def __init__(self, engine: AsyncEngine, lease: PoolProxiedConnection, begin: bytes) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._driver: ServerConnection = cast("Any", lease.driver_connection)
+        self._composing: AsyncConnection | None = None
+        """Renders composed statements and reads their rows."""
         self._begin: bytes | None = begin
         self._is_open = False
         self._then: list[Callable[[], None]] = []
@@ -81,7 +86,10 @@ class Transaction:
             return answer
         if self._begin:
             await self.together()
-        found = await self._connection.execute(statement, values)
+        if self._composing is None:
+            connection = Connection(self._engine.sync_engine, self._lease)
+            self._composing = AsyncConnection(self._engine, connection)
+        found = await self._composing.execute(statement, values)
         return QueryResult(found.all() if found.returns_rows else ())
 
     async def together(self, *asked: BoundStatement, last: bool = False) -> list[QueryResult]:
@@ -147,7 +155,35 @@ class Transaction:
         """Close the connection; the server rolls back."""
         self._is_open = False
         self._then.clear()
-        await self._connection.invalidate()
+        if self._composing is not None:
+            await self._composing.invalidate()
+        elif self._lease.is_valid:
+            await greenlet_spawn(self._lease.invalidate)
+
+    async def close(self) -> None:
+        """Return the connection to the pool."""
+        if self._composing is not None:
+            await _complete(self._composing.close())
+        elif self._lease.is_valid and _is_kept(self._engine):
+            self._lease.close()
+        elif self._lease.is_valid:
+            await _complete(greenlet_spawn(self._lease.close))
+
+
+def _is_kept(engine: AsyncEngine) -> bool:
+    """Whether the pool keeps a connection that returns; otherwise it closes it, and waits for that."""
+    pool = engine.pool
+    return isinstance(pool, QueuePool) and pool.overflow() <= 0
+
+
+async def _complete(closing: Coroutine[Any, Any, None]) -> None:
+    """Wait until a connection is closed, also if this task is cancelled in between."""
+    task = asyncio.create_task(closing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 @asynccontextmanager
@@ -156,8 +192,12 @@ async def transaction(engine: AsyncEngine, begin: bytes = BEGIN) -> AsyncGenerat
 
     The engine must be in autocommit mode, so that `BEGIN` is sent here.
     """
-    async with engine.connect() as connection:
-        current = Transaction(connection, begin)
+    try:
+        lease = await engine.raw_connection()
+    except psycopg.Error as error:
+        raise _dbapi_error(error) from error
+    current = Transaction(engine, lease, begin)
+    try:
         try:
             yield current
             await current.commit()
@@ -167,11 +207,8 @@ async def transaction(engine: AsyncEngine, begin: bytes = BEGIN) -> AsyncGenerat
         except BaseException:
             await current.abandon()
             raise
-
-
-def _driver(connection: AsyncConnection) -> ServerConnection:
-    proxy: Any = connection.sync_connection
-    return proxy.connection.driver_connection
+    finally:
+        await current.close()
 
 
 def _bind(statement: TextClause, values: Mapping[str, Any]) -> Query:

@@ -221,6 +221,32 @@ async def test_a_cancel_at_any_await_leaves_a_pool_that_works(
     assert number > 0
 
 
+async def test_a_cancel_while_a_connection_beyond_the_pool_is_closed_leaves_a_pool_that_works(
+    database: str,
+) -> None:
+    """1.3.1: a pool that has enough connections closes the one that returns, which takes awaits."""
+    engine = create_engine(database, pool_size=1, max_overflow=1, pool_timeout=5)
+    try:
+        number = 0
+        for number in range(AWAITS):
+            async with transaction(engine) as kept:
+                await kept.together((text("SELECT 1 AS a"), {}))
+                work = InterruptedCoroutine(run_batch(engine), number, cancel)
+                other = asyncio.create_task(work.run())
+                # The other work returns its connection second.
+                while work.awaits < 1:  # noqa: ASYNC110 -- a turn of the loop, not a time
+                    await asyncio.sleep(0)
+            (outcome,) = await asyncio.gather(other, return_exceptions=True)
+            await assert_pool_works(engine)
+            if work.awaits <= number:
+                assert outcome is None
+                break
+            assert isinstance(outcome, asyncio.CancelledError), (number, outcome)
+        assert number > 1
+    finally:
+        await engine.dispose()
+
+
 class WorkFailed(Exception):
     """An error in the work itself."""
 
