@@ -59,6 +59,11 @@ from tests.services import Servers
 DEADLINE = 60.0
 """Far longer than any operation takes; a wait of this length is a wait for something that never happens."""
 
+POLL_SECONDS = (0.01, 0.1)
+"""Seconds between two polls: at first, and after some time. With a hundredth of a second all the time, most
+requests to the HTTP API were polls, which kept from running what they waited for.
+"""
+
 
 class NoModels:
     """For agents that bring their own model."""
@@ -218,9 +223,11 @@ class WatchedStore:
 
 async def eventually(asked: Callable[[], Awaitable[bool]], seconds: float = DEADLINE) -> None:
     """Poll until the condition holds, where no change is announced."""
+    pause, longest = POLL_SECONDS
     async with asyncio.timeout(seconds):
-        while not await asked():  # noqa: ASYNC110 -- see above
-            await asyncio.sleep(0.01)
+        while not await asked():
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, longest)
 
 
 @dataclass
