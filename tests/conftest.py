@@ -39,6 +39,11 @@ INTERPRETERS = pytest.StashKey[Interpreters]()
 CONSOLE = "tests/console/"
 DOMAIN = Path(__file__).parent / "agent_domain"
 
+GARBAGE = (20_000, 20, 20)
+"""New objects, and searches, until the next search for garbage. With the interpreter's thresholds, searches
+took a twentieth of the CPU time of the tests.
+"""
+
 SLOW_SECONDS = 1800
 """The limit for each test of a run that includes the slow ones."""
 
@@ -106,6 +111,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(*GARBAGE)
         gc.enable()
 
 

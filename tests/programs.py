@@ -110,6 +110,7 @@ def serve(folder: Path, name: str, main: Callable[[list[str]], object]) -> None:
     """
     # A child's garbage collector would read, and thereby copy, all that was imported.
     gc.freeze()
+    gc.enable()
     folder.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / SOCKET))
@@ -199,4 +200,6 @@ def _become(main: Any, streams: list[int], order: list[Any]) -> NoReturn:
 
 
 if __name__ == "__main__":
+    # None of what is imported becomes garbage.
+    gc.disable()
     serve_everstep(Path(sys.argv[1]))
