@@ -186,22 +186,23 @@ class PostgresSteps(PostgresWriter):
         ref, begins = reply.ref, reply.begins
         asked = [(execution_statements.LOCK_STATUS, execution_key(ref))]
         entries = list[NewEntry]()
+        begun, hears = dict[str, Any](), bool(begins and begins.hears)
         if begins:
             begun = parameters.step_values(begins, seconds_ago=reply.facts.seconds)
-            is_known = begins.known is not None and begins.hears == 0
-            begin = step_statements.BEGIN_KNOWN_STEP if is_known else step_statements.BEGIN_STEP
-            asked.append((begin, execution_key(ref) | begun))
             entries += ledger_entries.begin_entries(begins, begun)
+        if hears:
+            asked.append((step_statements.BEGIN_STEP, execution_key(ref) | begun))
         news = bodies.session_envelopes_from(ref.execution_id, reply.events)
         values = parameters.reply_values(reply)
         entries.append(ledger_entries.reply_entry(reply, values))
-        given = execution_key(ref) | values | parameters.envelope_values(news)
+        given = begun | execution_key(ref) | values | parameters.envelope_values(news)
         later = list[BoundStatement]()
         if reply.spending:
             later = [*budget_values.settling(ref, reply.spending), *ledger_writes(ref, entries)]
         else:
             given |= ledger_entries.entry_values(ref, entries)
-        asked.append((step_statements.record_reply(0 if later else len(entries)), given))
+        begins_now = begins is not None and not hears
+        asked.append((step_statements.record_reply(0 if later else len(entries), begins=begins_now), given))
         async with self._transaction() as connection:
             try:
                 answers = await self._execute_with_append(connection, ref, *asked, *later, last=True)

@@ -46,6 +46,23 @@ _STEP_AND_BEFORE = f"""
 
 PREVIEW_STEP = text(_KNOWN_STEP + _STEP_AND_BEFORE)
 
+_STARTED_AT = "clock_timestamp() - CAST(:seconds_ago AS double precision) * interval '1 second'"
+
+_COMPLETE_PREVIOUS = """UPDATE agent_steps
+           SET outcome = coalesce(outcome, CAST(:outcome AS json)),
+               boundary = CASE WHEN outcome IS NULL THEN CAST(:boundary AS json) ELSE boundary END,
+               completed_at = coalesce(completed_at, clock_timestamp())
+          FROM fresh
+         WHERE execution_id = :execution_id AND number = :number - 1"""
+
+
+def _runs_sql(known: str) -> str:
+    """Mark the execution as running: an earlier status write may be lost. A repeated step may be paused."""
+    return f"""status = CASE WHEN status = 'pending' OR NOT EXISTS (SELECT 1 FROM {known}) THEN 'running'
+                             ELSE status END,
+               started_at = coalesce(started_at, clock_timestamp())"""  # noqa: S608 -- constants only
+
+
 _BEGIN = f"""{_KNOWN_STEP}, fresh AS (
         SELECT 1
           FROM agent_executions
@@ -54,7 +71,7 @@ _BEGIN = f"""{_KNOWN_STEP}, fresh AS (
     ), begun AS (
         INSERT INTO agent_steps AS step (execution_id, tenant_id, number, attempt, started_at)
         SELECT :execution_id, :tenant_id, :number, :attempt,
-               clock_timestamp() - CAST(:seconds_ago AS double precision) * interval '1 second'
+               {_STARTED_AT}
           FROM fresh
             ON CONFLICT (execution_id, number) DO UPDATE
            SET attempt = greatest(step.attempt, excluded.attempt),
@@ -62,18 +79,10 @@ _BEGIN = f"""{_KNOWN_STEP}, fresh AS (
                next_index = CASE WHEN excluded.attempt <= step.attempt THEN step.next_index END,
                after_seq = CASE WHEN excluded.attempt <= step.attempt THEN step.after_seq END
     ), previous AS (
-        UPDATE agent_steps
-           SET outcome = coalesce(outcome, CAST(:outcome AS json)),
-               boundary = CASE WHEN outcome IS NULL THEN CAST(:boundary AS json) ELSE boundary END,
-               completed_at = coalesce(completed_at, clock_timestamp())
-          FROM fresh
-         WHERE execution_id = :execution_id AND number = :number - 1
+        {_COMPLETE_PREVIOUS}
     ), execution AS (
         UPDATE agent_executions
-           -- A new step runs: an earlier status write may be lost. A repeated step may be paused.
-           SET status = CASE WHEN status = 'pending' OR NOT EXISTS (SELECT 1 FROM known) THEN 'running'
-                             ELSE status END,
-               started_at = coalesce(started_at, clock_timestamp()),
+           SET {_runs_sql("known")},
                step_count = greatest(step_count, :number - 1),
                updated_at = clock_timestamp()
           FROM fresh
@@ -157,7 +166,7 @@ _FRESH_AND_PLACED = "EXISTS (SELECT 1 FROM fresh) AND (SELECT count(*) FROM plac
 
 
 @cache
-def record_reply(entries: int) -> TextClause:
+def record_reply(entries: int, *, begins: bool = False) -> TextClause:
     """Return the statement that records a reply, under the execution's lock.
 
     It returns the facts that an earlier attempt recorded and writes nothing, also if the execution has ended.
@@ -166,9 +175,10 @@ def record_reply(entries: int) -> TextClause:
     Args:
         entries: How many entries of the ledger it appends. With budgets, which are locked before the ledger,
             a later statement appends them.
+        begins: Whether it also begins the step, like `BEGIN_KNOWN_STEP`, with one write of each row.
     """
     ledger = f", {append_ledger_sql([False] * entries, _FRESH_AND_PLACED)}" if entries else ""
-    return text(f"""{_RECORD_REPLY}{ledger}
+    return text(f"""{_record_reply_sql(begins=begins)}{ledger}
     SELECT known.facts, {POSITIONS}
       FROM (VALUES (1)) AS one
       LEFT JOIN known ON true
@@ -177,7 +187,15 @@ def record_reply(entries: int) -> TextClause:
 """)  # noqa: S608 -- constants only
 
 
-_RECORD_REPLY = f"""
+def _record_reply_sql(*, begins: bool) -> str:
+    started_at, seconds_ago = (", started_at", f", {_STARTED_AT}") if begins else ("", "")
+    runs = f"{_runs_sql('begun')}," if begins else ""
+    start = f""", begun AS (
+        SELECT 1 FROM agent_steps WHERE execution_id = :execution_id AND number = :number
+    ), previous AS (
+        {_COMPLETE_PREVIOUS}
+    )"""  # noqa: S608 -- constants only
+    return f"""
     WITH known AS (
         SELECT facts
           FROM agent_steps
@@ -187,11 +205,11 @@ _RECORD_REPLY = f"""
           FROM agent_executions
          WHERE id = :execution_id AND tenant_id = :tenant_id AND status {IS_UNDER_WAY}
            AND NOT EXISTS (SELECT 1 FROM known)
-    ), step AS (
+    ){start if begins else ""}, step AS (
         INSERT INTO agent_steps (execution_id, tenant_id, number, attempt, facts, response, errors,
-                                 first_text_seconds)
+                                 first_text_seconds{started_at})
         SELECT :execution_id, :tenant_id, :number, :attempt, CAST(:facts AS json), CAST(:response AS json),
-               CAST(:errors AS json), CAST(:first_text_seconds AS double precision)
+               CAST(:errors AS json), CAST(:first_text_seconds AS double precision){seconds_ago}
           FROM fresh
             ON CONFLICT (execution_id, number) DO UPDATE
            SET attempt = excluded.attempt, facts = excluded.facts, response = excluded.response,
@@ -221,11 +239,12 @@ _RECORD_REPLY = f"""
     ), used AS ({ADD_MODEL_USAGE}
     ), execution AS (
         UPDATE agent_executions
-           SET {ADD_USAGE},
+           SET {ADD_USAGE}, {runs}
                step_count = greatest(step_count, :step_count), updated_at = clock_timestamp()
           FROM fresh
          WHERE id = :execution_id
     ), {append_sql(ITS_STREAM, "EXISTS (SELECT 1 FROM fresh)")}"""  # noqa: S608 -- constants only
+
 
 NOTE_PARTIAL = text("""
     UPDATE agent_steps
