@@ -19,6 +19,8 @@ COMPLETION: Final = "_current_completion"
 FLAGS: Final = "_current_internal_flags"
 VERSION: Final = "_deployment_version_for_current_task"
 """Fields of the SDK's instance, which each activation sets."""
+DELETING: Final = "_deleting"
+"""Its field that says that it left the cache."""
 
 _NO_PAYLOADS: Final = Payloads()
 
@@ -60,6 +62,8 @@ def dissolve(instance: WorkflowInstance) -> None:
     state: dict[str, Any] = vars(instance)
     if COMPLETION in state:
         state.clear()
+        # Tasks that end with the instance report that to it.
+        state[DELETING] = True
 
 
 def _detached_map(payloads: Mapping[str, Payload]) -> dict[str, Payload]:

@@ -274,8 +274,8 @@ class Office:
             moment=moment,
         )
 
-    def worker_with(self, runner: WorkflowRunner) -> Worker:
-        """A worker with another workflow runner."""
+    def worker_with(self, runner: WorkflowRunner, *, cached: int = 1000) -> Worker:
+        """A worker with another workflow runner, which keeps so many workflows in memory."""
         book = AgentBook(self.agents, NoModels())
         own, children = AgentActivities(self.port, book), SubagentActivities(self.port, book)
         return Worker(
@@ -295,6 +295,7 @@ class Office:
                 children.close,
             ],
             workflow_runner=ClosingRunner(runner),
+            max_cached_workflows=cached,
             sticky_queue_schedule_to_start_timeout=STICKY,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )

@@ -7,8 +7,9 @@ from weakref import ref
 from temporalio.client import Client as TemporalClient
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 
-from everstep.workflows.instance_memory import COMPLETION, FLAGS
+from everstep.workflows.instance_memory import COMPLETION, DELETING, FLAGS, dissolve
 from tests.workflows.harness import HeldModel, an_agent, an_office, eventually, final_result
+from tests.workflows.test_people import asks, user_input
 
 
 class InstanceList(UnsandboxedWorkflowRunner):
@@ -36,9 +37,30 @@ async def test_a_workflow_that_waits_keeps_no_activation(temporal: TemporalClien
         state: dict[str, Any] = vars(instance)
         assert state[COMPLETION].ByteSize() == 0
         assert type(state[FLAGS]) is tuple
+        assert state[DELETING] is False
         assert instance.get_info().raw_memo == {}
         model.go_on.set()
         await final_result(execution)
+
+
+async def test_a_workflow_that_leaves_the_cache_while_it_waits_leaves_no_garbage(
+    temporal: TemporalClient,
+) -> None:
+    """18.1.8."""
+    runner = InstanceList()
+    office = an_office(temporal, an_agent(asks("Where to?"), asks("When?"), tools=[user_input()]))
+
+    async def is_gone() -> bool:
+        return runner.created[0]() is None
+
+    gc.disable()
+    try:
+        async with office.worker_with(runner, cached=1):
+            for _ in range(2):
+                await office.until_waiting(await office.start())
+            await eventually(is_gone)
+    finally:
+        gc.enable()
 
 
 async def test_an_ended_workflow_leaves_no_garbage(temporal: TemporalClient) -> None:
@@ -56,3 +78,19 @@ async def test_an_ended_workflow_leaves_no_garbage(temporal: TemporalClient) -> 
             await eventually(is_gone)
     finally:
         gc.enable()
+
+
+def test_what_ends_with_an_instance_finds_it_deleted() -> None:
+    """18.1.8: a task that never ended reports that to its instance, which ignores it then."""
+    instance: Any = InstanceStub()
+    dissolve(instance)
+
+    assert vars(instance) == {DELETING: True}
+
+
+class InstanceStub:
+    """An instance of the SDK that left the cache."""
+
+    def __init__(self) -> None:
+        setattr(self, COMPLETION, None)
+        self.tasks = [self]
