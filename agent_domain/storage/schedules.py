@@ -1,7 +1,7 @@
 """Schedules: messages that are sent to an agent at times, and the port that stores them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,6 +20,9 @@ MAX_SCHEDULES: Final = 200
 
 CATCH_UP: Final = timedelta(hours=1)
 """Runs that were missed for longer than this, because the servers were down, are left out."""
+
+REFUSED: Final = "Temporal does not accept the schedule"
+"""The begin of the error of a schedule that is not applied again until it is changed, or repaired."""
 
 
 class Overlap(StrEnum):
@@ -229,8 +232,20 @@ class ScheduleStore(Protocol):
         """Record whether the last run could begin."""
         ...
 
-    async def unapplied_schedules(self, task_queue: str, grace: float) -> Sequence[ScheduleRow]:
-        """Schedules with changes that Temporal does not have, some seconds after the change."""
+    async def unapplied_schedules(
+        self, task_queue: str, grace: float, *, with_refused: bool = False
+    ) -> Sequence[ScheduleRow]:
+        """Schedules with changes that Temporal does not have, some seconds after the change.
+
+        Args:
+            task_queue: The task queue of the schedules.
+            grace: The seconds.
+            with_refused: Also those that Temporal has refused.
+        """
+        ...
+
+    def applied_schedules(self, task_queue: str) -> AsyncGenerator[ScheduleRow]:
+        """Yield the schedules that Temporal has, or had before its database was restored."""
         ...
 
 

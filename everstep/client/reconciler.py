@@ -130,8 +130,8 @@ class Reconciler:
         """Run one pass.
 
         Args:
-            thorough: Also check the workflow of every running execution in Temporal, and the execution of
-                every open workflow.
+            thorough: Also check the workflow of every running execution in Temporal, the execution of every
+                open workflow, and every schedule.
         """
         repairs = Repairs()
         async for launch in self._repair_launches(repairs):
@@ -151,7 +151,7 @@ class Reconciler:
                 await self._close_orphan(ref, repairs)
         repairs.charged += await self.sessions.store.charge_lost_holds()
         if self.schedules:
-            repairs.scheduled += await self.schedules.reconcile()
+            repairs.scheduled += await self.schedules.reconcile(thorough=thorough)
         if repairs:
             log.warning("reconciled: %s", repairs)
         self.total.add(repairs)

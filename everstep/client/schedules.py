@@ -38,6 +38,7 @@ from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.schedules import (
     CATCH_UP,
+    REFUSED,
     Cadence,
     Overlap,
     ScheduleRow,
@@ -45,9 +46,11 @@ from everstep.agent_domain.storage.schedules import (
     ScheduleStore,
     TooManySchedules,
 )
+from everstep.agent_domain.values import truncate
 from everstep.client.client import Client
 from everstep.client.errors import SettingRefused
 from everstep.client.message_ids import message_id
+from everstep.client.outages import ErrorMeaning, meaning_of
 from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE, ScheduledRun
 
 log = logging.getLogger(__name__)
@@ -56,7 +59,7 @@ ID_PREFIX: Final = "everstep-schedule/"
 """The prefix of the ids of Temporal's schedules, and of the workflows that they start."""
 
 MAX_BACKFILL: Final = 1000
-"""The limit of runs in one backfill."""
+"""The limit of runs in one backfill. Temporal lists no more times of a period than this."""
 
 GRACE_SECONDS: Final = 10.0
 """Seconds for which a change is left to the process that stored it."""
@@ -230,7 +233,7 @@ class Schedules:
         # Temporal leaves out a time that is the begin of the period.
         begin -= timedelta(microseconds=1)
         times = await self._matching_times(row, begin, end)
-        if len(times) > MAX_BACKFILL:
+        if len(times) >= MAX_BACKFILL and await self._matching_times(row, times[MAX_BACKFILL - 1], end):
             raise InvalidInput(
                 f"the period has more than {MAX_BACKFILL} times; choose a shorter one, several times"
             )
@@ -265,12 +268,19 @@ class Schedules:
             await handle.update(replace_schedule)
         await self.store.acknowledge_revision(row.id, row.revision)
 
-    async def reconcile(self) -> int:
-        """Apply the changes that lost processes left behind; return how many there were."""
-        rows = await self.store.unapplied_schedules(self.client.task_queue, GRACE_SECONDS)
-        for row in rows:
-            await self.apply(row)
-        return len(rows)
+    async def reconcile(self, *, thorough: bool = False) -> int:
+        """Apply the changes that lost processes left behind; return how many there were.
+
+        Args:
+            thorough: Also apply the schedules that Temporal does not have, or has as they were, although it
+                had them once: its database was restored, or is new.
+        """
+        queue = self.client.task_queue
+        rows = [*await self.store.unapplied_schedules(queue, GRACE_SECONDS, with_refused=thorough)]
+        if thorough:
+            applied = self.store.applied_schedules(queue)
+            rows += [row async for row in applied if not await self._is_current(row)]
+        return sum([await self._apply_unless_refused(row) is None for row in rows])
 
     async def _require(self, scope: Scope, schedule_id: UUID) -> ScheduleRow:
         row = await self.store.schedule(scope, schedule_id)
@@ -286,17 +296,41 @@ class Schedules:
 
     async def _apply_and_view(self, row: ScheduleRow) -> ScheduleView:
         """Apply a row, unless Temporal is away; return it as it is then."""
-        if not row.is_applied and await self._try_to_apply(row):
-            row = replace(row, applied_revision=row.revision)
-        return await self._view(row)
+        return await self._view(row if row.is_applied else await self._try_to_apply(row))
 
-    async def _try_to_apply(self, row: ScheduleRow) -> bool:
+    async def _try_to_apply(self, row: ScheduleRow) -> ScheduleRow:
+        """Apply a row; return it as it is then."""
+        try:
+            refusal = await self._apply_unless_refused(row)
+        except RPCError as error:
+            log.warning("the schedule %s is applied later: %s", row.id, error)
+            return row
+        if refusal is not None:
+            return replace(row, last_error=refusal)
+        return replace(row, applied_revision=row.revision)
+
+    async def _apply_unless_refused(self, row: ScheduleRow) -> str | None:
+        """Apply a row; return why Temporal refuses it, if it does. Other rows are independent of that."""
         try:
             await self.apply(row)
         except RPCError as error:
-            log.warning("the schedule %s is applied later: %s", row.id, error)
+            if meaning_of(error) is not ErrorMeaning.FAULT:
+                raise
+            refusal = f"{REFUSED}: {truncate(error.message, 300)}; change it or delete it"
+            log.warning("the schedule %s is not applied: %s", row.id, refusal)
+            await self.store.note_outcome(row.id, refusal)
+            return refusal
+        return None
+
+    async def _is_current(self, row: ScheduleRow) -> bool:
+        """Whether Temporal has this revision of a schedule."""
+        try:
+            description = await self._handle(row).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND or meaning_of(error) is ErrorMeaning.DENIED:
+                raise
             return False
-        return True
+        return description.schedule.state.note == _revision_note(row)
 
     async def _view(self, row: ScheduleRow) -> ScheduleView:
         """Return a schedule with its runs; without them if Temporal is away."""
@@ -353,8 +387,13 @@ class Schedules:
                 end_at=cadence.end_at,
             ),
             SchedulePolicy(overlap=_POLICIES[settings.overlap], catchup_window=CATCH_UP),
-            ScheduleState(paused=settings.is_paused),
+            ScheduleState(note=_revision_note(row), paused=settings.is_paused),
         )
+
+
+def _revision_note(row: ScheduleRow) -> str:
+    """The note on Temporal's schedule, by which an older one is recognised."""
+    return f"revision {row.revision}"
 
 
 def require_timezone(name: str) -> None:

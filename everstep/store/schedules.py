@@ -1,11 +1,11 @@
 """Schedules in PostgreSQL."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Executable, Row, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Executable, Row, case, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -13,6 +13,7 @@ from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.schedules import (
     MAX_SCHEDULES,
+    REFUSED,
     Overlap,
     ScheduleRow,
     ScheduleSettings,
@@ -25,6 +26,8 @@ from everstep.store.errors import error_translation
 from everstep.store.schedule_tables import schedules
 
 UNAPPLIED_AT_ONCE = 100
+APPLIED_AT_ONCE = 500
+FIRST_ID = UUID(int=0)
 
 
 class PostgresSchedules:
@@ -83,7 +86,7 @@ class PostgresSchedules:
         return await self._one(
             update(schedules)
             .where(*mine)
-            .values(**_settings_values(settings), **_CHANGED)
+            .values(**_settings_values(settings), **_CHANGED, last_error=_OTHER_ERROR)
             .returning(schedules)
         )
 
@@ -116,16 +119,32 @@ class PostgresSchedules:
         other = (schedules.c.id == schedule_id, schedules.c.last_error.is_distinct_from(error))
         await self._all(update(schedules).where(*other).values(last_error=error).returning(schedules.c.id))
 
-    async def unapplied_schedules(self, task_queue: str, grace: float) -> Sequence[ScheduleRow]:
-        """Schedules with changes that Temporal does not have, some seconds after the change."""
+    async def unapplied_schedules(
+        self, task_queue: str, grace: float, *, with_refused: bool = False
+    ) -> Sequence[ScheduleRow]:
+        """Schedules with changes that Temporal does not have; see `ScheduleStore`."""
         since = func.clock_timestamp() - timedelta(seconds=grace)
         waiting = select(schedules).where(
             schedules.c.applied_revision < schedules.c.revision,
             schedules.c.task_queue == task_queue,
             schedules.c.updated_at < since,
+            *(() if with_refused else (~_IS_REFUSED,)),
         )
         oldest = waiting.order_by(schedules.c.updated_at).limit(UNAPPLIED_AT_ONCE)
         return [_row(each) for each in await self._all(oldest)]
+
+    async def applied_schedules(self, task_queue: str) -> AsyncGenerator[ScheduleRow]:
+        """Yield the schedules that Temporal has, or had before its database was restored."""
+        applied = select(schedules).where(
+            schedules.c.applied_revision >= schedules.c.revision,
+            schedules.c.task_queue == task_queue,
+            schedules.c.is_deleted.is_(False),
+        )
+        page, after = applied.order_by(schedules.c.id).limit(APPLIED_AT_ONCE), FIRST_ID
+        while rows := await self._all(page.where(schedules.c.id > after)):
+            for each in rows:
+                yield _row(each)
+            after = rows[-1].id
 
     async def _one(self, statement: Executable) -> ScheduleRow | None:
         rows = await self._all(statement)
@@ -137,6 +156,9 @@ class PostgresSchedules:
                 return (await connection.execute(statement)).all()
 
 
+_IS_REFUSED = func.coalesce(schedules.c.last_error, "").startswith(REFUSED)
+_OTHER_ERROR = case((_IS_REFUSED, None), else_=schedules.c.last_error)
+"""What is left of an error when the schedule is changed."""
 _CHANGED = {"revision": schedules.c.revision + 1, "updated_at": func.clock_timestamp()}
 
 

@@ -114,6 +114,23 @@ async def test_a_backfill_runs_each_time_once(ann: ApiCaller, work: None) -> Non
     await ann.http.delete(path)
 
 
+async def test_a_backfill_of_more_than_a_thousand_times_is_refused(ann: ApiCaller) -> None:
+    """18.7.10: Temporal lists a thousand of them only, however many there are."""
+    schedule = await ann.post(PATH, {**HOURLY, "interval_seconds": 1, "paused": True})
+    path = f"{PATH}/{schedule['id']}"
+    for seconds in (1000, 20 * 365 * 86_400):
+        end = datetime(2026, 1, 1, tzinfo=UTC)
+        period = {
+            "start_at": (end - timedelta(seconds=seconds)).isoformat(),
+            "end_at": end.isoformat(),
+        }
+        assert_problem(await ann.send_post(f"{path}/backfill", period), 422, "more than 1000 times")
+    temporal = ann.api_setup.sessions.client.temporal
+    described = await temporal.get_schedule_handle(schedule_name(UUID(schedule["id"]))).describe()
+    assert described.info.num_actions == 0
+    await ann.http.delete(path)
+
+
 async def test_a_time_that_the_clocks_skip_is_left_out_and_one_that_they_repeat_is_run_once(
     ann: ApiCaller,
 ) -> None:
@@ -217,6 +234,57 @@ async def test_a_schedule_that_temporal_does_not_have_is_repaired(
     assert (await temporal.describe()).schedule.state.paused
     assert (await ann.get(f"{PATH}/{schedule['id']}"))["is_applied"]
     await ann.http.delete(f"{PATH}/{schedule['id']}")
+
+
+async def test_schedules_that_temporal_lost_are_repaired_after_a_restore(
+    api_setup: ApiSetup, ann: ApiCaller
+) -> None:
+    """18.7.5: one that is missing in the database of Temporal, and one that is older there."""
+    lost, older, well = [await ann.post(PATH, {**HOURLY, "paused": True}) for _ in range(3)]
+    store, client = PostgresSchedules(api_setup.keys.engine), api_setup.sessions.client
+    handles = {
+        each["id"]: client.temporal.get_schedule_handle(schedule_name(UUID(each["id"])))
+        for each in (lost, older, well)
+    }
+    await ann.http.patch(f"{PATH}/{older['id']}", json={"paused": False})
+    before = await store.schedule_to_run(UUID(older["id"]))
+    assert before is not None
+    schedules = Schedules(client, store)
+    await schedules.apply(replace(before, revision=1, settings=replace(before.settings, is_paused=True)))
+    await handles[lost["id"]].delete()
+
+    assert await schedules.reconcile() == 0
+    assert await schedules.reconcile(thorough=True) == 2
+    assert await schedules.reconcile(thorough=True) == 0
+    assert (await handles[lost["id"]].describe()).schedule.state.paused
+    assert not (await handles[older["id"]].describe()).schedule.state.paused
+    for each in (lost, older, well):
+        await ann.http.delete(f"{PATH}/{each['id']}")
+
+
+async def test_a_schedule_that_temporal_refuses_says_so_and_holds_up_no_other(
+    api_setup: ApiSetup, ann: ApiCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18.7.11: such as one with a time zone that only the newer tables of this process have."""
+    monkeypatch.setattr("everstep.client.schedules.require_timezone", str)
+    monkeypatch.setattr("everstep.client.schedules.GRACE_SECONDS", 0)
+    daily = {**HOURLY, "interval_seconds": None, "cron": "@daily", "paused": True}
+    refused = await ann.post(PATH, {**daily, "timezone": "Mars/Olympus"})
+    assert not refused["is_applied"]
+    assert refused["last_error"].startswith("Temporal does not accept the schedule")
+    store, client = PostgresSchedules(api_setup.keys.engine), api_setup.sessions.client
+    other = await ann.post(PATH, daily)
+    row = await store.schedule_to_run(UUID(other["id"]))
+    assert row is not None
+    assert await store.change_schedule(row, row.settings)
+
+    assert [each.id for each in await store.unapplied_schedules(client.task_queue, 0)] == [row.id]
+    assert await Schedules(client, store).reconcile(thorough=True) == 1
+    assert (await ann.get(f"{PATH}/{other['id']}"))["is_applied"]
+    repaired = (await ann.http.patch(f"{PATH}/{refused['id']}", json={"timezone": "UTC"})).json()
+    assert (repaired["is_applied"], repaired["last_error"]) == (True, None)
+    for each in (refused, other):
+        await ann.http.delete(f"{PATH}/{each['id']}")
 
 
 INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
