@@ -108,8 +108,21 @@ def _model_spans(step: StepRow, answered: datetime | None, now: datetime) -> Ite
         return
     end = answered or (now if is_open else start)
     name = f"model, attempt {step.attempt}" if step.attempt > 1 else "model"
+    if _has_lost_attempts(step, answered):
+        name = f"{name}, lost attempts"
     has_failed = step.facts is not None and step.facts.is_failure
     yield Span(SpanKind.MODEL, name, start, max(start, end), is_open, has_failed)
+
+
+def _has_lost_attempts(step: StepRow, answered: datetime | None) -> bool:
+    """Whether the model's span contains earlier attempts of the first call.
+
+    The store has the start of the attempt that recorded the result, and not of those before it.
+    """
+    return any(
+        call.attempts > 1 and call.record is not None and call.record.started_at == answered
+        for call in step.calls
+    )
 
 
 def _wait_span(request: RequestRow, step: StepRow, now: datetime) -> Span:

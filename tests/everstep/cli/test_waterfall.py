@@ -69,6 +69,16 @@ def test_the_model_answers_until_its_first_call_begins() -> None:
     assert step_end(step, (), at(9)) == at(5.5)
 
 
+def test_the_time_of_lost_attempts_is_not_called_the_models() -> None:
+    """15.5.8"""
+    step = a_step(replace(a_call(30, 50), attempts=2), ended=51)
+
+    assert told(spans_of(step, (), at(60))) == [
+        ("model", "model, lost attempts", 0, 30, False),
+        ("call", "transfer, 2 attempts", 30, 50, False),
+    ]
+
+
 def test_a_step_without_calls_is_the_model_until_its_end() -> None:
     """15.5.8"""
     assert told(spans_of(a_step(ended=3), (), at(9))) == [("model", "model", 0, 3, False)]
