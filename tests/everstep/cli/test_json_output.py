@@ -2,12 +2,18 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from pydantic import BaseModel
 
 from everstep.cli.json_output import json_line
+from everstep.cli.main import commands
+from everstep.http_api.schemas.schedule_schemas import ScheduleDetails, ScheduleResponse
+from everstep.http_api.schemas.webhook_schemas import DeliveryResponse, WebhookResponse
 from tests.everstep.cli.agents import HOSTILE
 from tests.everstep.cli.desk import CommandLine
 
@@ -66,6 +72,43 @@ async def test_every_command_that_reads_has_the_documented_keys(desk: CommandLin
     assert {span["kind"] for span in traced["steps"][0]["spans"]} == {"model", "people"}
     await execution.cancel()
     await desk.output_of("budgets", "remove", "--unit", "usd", "--user", "json-ann")
+
+
+@pytest.mark.parametrize(
+    ("command", "response"),
+    [
+        ("schedules list", ScheduleResponse),
+        ("schedules show", ScheduleDetails),
+        ("webhooks list", WebhookResponse),
+        ("webhooks deliveries", DeliveryResponse),
+    ],
+)
+async def test_the_page_has_the_keys_of_responses(command: str, response: type[BaseModel]) -> None:
+    """15.5.9"""
+    assert documented_keys(command) == set(response.model_fields)
+
+
+async def test_the_page_names_every_command_that_prints_data() -> None:
+    """15.5.9"""
+    words = set(re.findall(r"[a-z-]+", PAGE))
+
+    paths = [path for path, each in _commands(commands) if any(p.name == "as_json" for p in each.params)]
+    assert len(paths) > 30
+    assert [path for path in paths if not {*path} <= words] == []
+
+
+def _commands(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands below a group, with their words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        each = group.get_command(context, name)
+        assert each is not None
+        if isinstance(each, click.Group):
+            yield from _commands(each, (*path, name))
+        else:
+            yield (*path, name), each
 
 
 async def test_files_of_an_execution_as_data(desk: CommandLine) -> None:
