@@ -287,7 +287,7 @@ class Settings(StrictModel, BaseSettings):
     rebuilt from its history when it goes on."""
     worker_activity_polls: int = Field(default=5, ge=1, le=1000)
     """How many requests for model calls and tool calls a worker has open at Temporal."""
-    worker_workflow_polls: int = Field(default=5, ge=2, le=1000)
+    worker_workflow_polls: int = Field(default=10, ge=2, le=1000)
     """The same for decisions of executions."""
     database_connections: int = Field(default=20, ge=2, le=10_000)
     """The largest number of connections to PostgreSQL of each process. The server's `max_connections` limits

@@ -48,6 +48,11 @@ DECIDING_THREADS = 4
 from the event loop, which then streams late, and has memory of its own.
 """
 
+FIRST_POLLS = 0.5
+"""The share of the polls for decisions that ask for those of executions which are not in memory, as at their
+start. With the SDK's fifth, one request at a time asked for all executions that start.
+"""
+
 
 def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
     client: Client,
@@ -120,6 +125,7 @@ def make_worker(  # noqa: PLR0913 -- the parts of a worker, passed by keyword
         max_cached_workflows=settings.worker_cached_executions,
         activity_task_poller_behavior=PollerBehaviorSimpleMaximum(settings.worker_activity_polls),
         workflow_task_poller_behavior=PollerBehaviorSimpleMaximum(settings.worker_workflow_polls),
+        nonsticky_to_sticky_poll_ratio=FIRST_POLLS,
         sticky_queue_schedule_to_start_timeout=STICKY,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

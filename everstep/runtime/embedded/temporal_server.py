@@ -36,6 +36,10 @@ DYNAMIC_CONFIG: Final[dict[str, object]] = {
     "history.transferProcessorMaxPollRPS": 1000,
     # Tasks are dispatched fairly by tenant and user, instead of in the order in which they were scheduled.
     "matching.enableFairness": True,
+    # One process needs no partitions of its queues: a task in a partition at which no worker asks at that
+    # moment is stored, and read again.
+    "matching.numTaskqueueReadPartitions": 1,
+    "matching.numTaskqueueWritePartitions": 1,
 }
 
 PRAGMAS: Final[dict[str, str]] = {
