@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from temporalio import activity
 
 from everstep.activities.token_limits import TokenLimits
-from everstep.agent_domain.fairness.concurrency import Concurrency
+from everstep.agent_domain.fairness.concurrency import SLOW, Concurrency
 from everstep.agent_domain.fairness.fairness_keys import fairness_key
 from everstep.agent_domain.fairness.shares import (
     DEFAULT_PLACES,
@@ -35,6 +35,8 @@ WAITING_PER_PLACE: Final = 4
 LEAST_OPENINGS: Final = 16
 """With fewer, executions of one user begin slowly on a busy machine."""
 MOST_OPENINGS: Final = 64
+KEPT_FREE: Final = 2
+"""While the number of places falls: one place for another user, and one for another tenant."""
 
 
 class Places:
@@ -68,6 +70,7 @@ class Places:
         ticket = self._shares.take(claimant)
         if not ticket.is_granted:
             self._waiters[ticket] = asyncio.get_running_loop().create_future()
+            self.on_wait()
             try:
                 await self._waiters[ticket]
             except asyncio.CancelledError:
@@ -75,6 +78,9 @@ class Places:
                 self.release(ticket)
                 raise
         return ticket
+
+    def on_wait(self) -> None:
+        """React to a claim that has to wait; does nothing here."""
 
     def release(self, ticket: Ticket) -> None:
         """Release a place; releasing it again changes nothing."""
@@ -98,9 +104,9 @@ TokenCount: TypeAlias = Callable[[int], None]
 class AdaptivePlaces(Places):
     """Places for short work, fewer while many at once make it slow: see `Concurrency`."""
 
-    def __init__(self, least: int, most: int, terms: FindTerms = equal_terms) -> None:
+    def __init__(self, least: int, most: int, terms: FindTerms = equal_terms, slow: float = SLOW) -> None:
         super().__init__(least, terms)
-        self._concurrency = Concurrency(least, most)
+        self._concurrency = Concurrency(least, most, slow)
 
     @asynccontextmanager
     async def measured_place(self, claimant: Claimant) -> AsyncGenerator[Callable[[], None]]:
@@ -112,16 +118,33 @@ class AdaptivePlaces(Places):
         ticket = await self.claim(claimant)
         began = monotonic()
 
-        def finish() -> None:
-            if ticket.is_granted:
-                self._concurrency.finished(monotonic() - began, self.held)
-                self._shares.places = self._concurrency.places
-                self.release(ticket)
-
         try:
-            yield finish
+            yield partial(self.finish, ticket, began)
         finally:
             self.release(ticket)
+
+    def use_least(self, least: int) -> None:
+        """Begin again with another least number of places, if it is another one."""
+        if least != self._concurrency.least:
+            self._concurrency.begin_with(least)
+            self._adapt(self.held)
+            self.grant_waiting()
+
+    def finish(self, ticket: Ticket, began: float) -> None:
+        """Release a place whose work is done, and note how long it took; repeating it changes nothing."""
+        if ticket.is_granted:
+            self._concurrency.finished(monotonic() - began, self.held)
+            self.release(ticket)
+
+    def release(self, ticket: Ticket) -> None:
+        """Release a place; releasing it again changes nothing."""
+        if ticket.is_granted:
+            self._adapt(self.held - 1)
+        super().release(ticket)
+
+    def _adapt(self, held: int) -> None:
+        # Fewer places at once would make others wait for those that are held.
+        self._shares.places = max(self._concurrency.places, min(self._shares.places, held + KEPT_FREE))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SLOW: Final = 3.0
-"""How many times as long as alone a request takes to a busy server."""
+"""How many times as long as alone a request takes to a busy server, if nothing else is said."""
 DRIFT: Final = 1.002
 """How fast the time of a request alone is forgotten, which may be another one later."""
 BACK_OFF: Final = 0.9
@@ -21,6 +21,7 @@ class Concurrency:
 
     least: int
     most: int
+    slow: float = SLOW
     limit: float = 0.0
     alone: float = 0.0
     """The seconds that a request takes if the server is not busy."""
@@ -33,10 +34,14 @@ class Concurrency:
         """How many requests may be made at once."""
         return int(self.limit)
 
+    def begin_with(self, least: int) -> None:
+        """Begin again with another least number of requests; their time alone stays known."""
+        self.least, self.limit = least, float(least)
+
     def finished(self, seconds: float, at_once: int) -> None:
         """Note how long a request took, while so many were made."""
         self.alone = min(self.alone * DRIFT, seconds) if self.alone else seconds
-        if seconds > SLOW * self.alone:
+        if seconds > self.slow * self.alone:
             self.limit = max(self.least, self.limit * BACK_OFF)
         elif at_once >= self.places // 2:
             self.limit = min(self.most, self.limit + 1 / self.limit)

@@ -1,7 +1,8 @@
 """The port that stores the limits of tenants, and the queue of executions that wait for a place."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
+from uuid import UUID
 
 from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.storage.sessions import ExecutionLaunch
@@ -40,6 +41,10 @@ class TenantStore(Protocol):
         `ADMITTED_AT_ONCE` are admitted; call again if it returns as many. With `is_repair`, the places of
         ended executions are freed first, which a worker of an older release did not free.
         """
+        ...
+
+    async def find_pending(self, execution_ids: Collection[UUID]) -> Collection[UUID]:
+        """Those of these executions that have not begun."""
         ...
 
     async def waiting_tenants(self) -> Sequence[str]:

@@ -349,7 +349,7 @@ class Client:
     async def _start_workflow(
         self, start: ExecutionInput, task_queue: str | None, user_id: str | None
     ) -> None:
-        async with self.dispatch.start(start.ref.tenant_id, user_id):
+        async with self.dispatch.start(start.ref.tenant_id, user_id, start.ref.execution_id):
             await self.temporal.start_workflow(
                 AgentExecution.run,
                 start,

@@ -207,7 +207,7 @@ class Installation:
     @cached_property
     def dispatch(self) -> FairDispatch:
         """The priorities of executions that this process starts."""
-        return FairDispatch(self.limits.weight)
+        return FairDispatch(self.limits.weight, self.store.find_pending)
 
     @cached_property
     def attachments(self) -> Attachments:

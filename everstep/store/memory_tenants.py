@@ -1,7 +1,8 @@
 """The limits of tenants, and the admission of their executions, in the memory store."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from uuid import UUID
 
 from everstep.agent_domain.fairness.rate_draws import RateDraw, RateGrant
 from everstep.agent_domain.fairness.tenant_limits import LimitBook, TenantLimits
@@ -63,6 +64,11 @@ class MemoryTenants(MemoryBase):
     async def pause_rate(self, name: str, seconds: float) -> None:
         """Draw nothing from a bucket for some seconds; a longer pause stays."""
         self._rates.pause(name, seconds, self._now().timestamp())
+
+    async def find_pending(self, execution_ids: Collection[UUID]) -> Collection[UUID]:
+        """Return those of these executions that have not begun; see `TenantStore`."""
+        found = map(self._executions.get, execution_ids)
+        return [each.ref.execution_id for each in found if each and each.status is ExecutionStatus.PENDING]
 
     async def waiting_tenants(self) -> Sequence[str]:
         """Return the tenants with executions that wait for a place."""

@@ -129,6 +129,8 @@ WAITING_TENANTS = text("""
     SELECT tenant_id FROM tenant WHERE tenant_id IS NOT NULL
 """)
 
+PENDING = text("SELECT id FROM agent_executions WHERE id = ANY(:ids) AND status = 'pending'")
+
 ADMIT = text(f"""
     WITH RECURSIVE waiting_user AS (
         -- Each user with waiting executions, by one look into the index for each.

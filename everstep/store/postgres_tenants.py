@@ -1,7 +1,8 @@
 """The limits of tenants, and the admission of their executions, in PostgreSQL."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from uuid import UUID
 
 from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.storage.sessions import ExecutionLaunch
@@ -46,6 +47,11 @@ class PostgresTenants(PostgresWriter):
                 (place_statements.LOCK_TENANT, values), *repair, (place_statements.ADMIT, values), last=True
             )
             return tuple(map(launch_row, admitted.all()))
+
+    async def find_pending(self, execution_ids: Collection[UUID]) -> Collection[UUID]:
+        """Return those of these executions that have not begun; see `TenantStore`."""
+        found = await self._fetch_all(place_statements.PENDING, {"ids": [*execution_ids]})
+        return [row.id for row in found]
 
     async def waiting_tenants(self) -> Sequence[str]:
         """Return the tenants with executions that wait for a place."""

@@ -19,6 +19,7 @@ from tests.everstep.store.store_words import (
     a_new_execution,
     a_ref,
     a_settlement,
+    a_step_start,
     accept_execution,
     end_execution,
 )
@@ -85,6 +86,16 @@ async def test_executions_beyond_the_limit_wait_and_know_their_position(store: E
     assert settled.frees_place
     assert await admit(store) == [third]
     assert await position(store, fourth) == 1
+
+
+async def test_executions_that_have_not_begun_are_found(store: ExecutionStore) -> None:
+    """18.2.17"""
+    begun, pending = a_ref(), a_ref()
+    for ref in (begun, pending):
+        await store.accept(a_new_execution(ref))
+    await store.begin_step(a_step_start(begun, 1))
+    asked = [begun.execution_id, pending.execution_id, uuid4()]
+    assert list(await store.find_pending(asked)) == [pending.execution_id]
 
 
 async def test_accepting_a_waiting_execution_again_does_not_start_it(store: ExecutionStore) -> None:
