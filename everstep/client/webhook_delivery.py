@@ -18,7 +18,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from everstep.agent_domain.background import note_failure
-from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.errors import EverstepError, StoreUnavailable
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.webhooks import (
@@ -104,8 +104,7 @@ class WebhookDelivery:
         await asyncio.gather(*(deliver(*each) for each in batch))
 
     async def _deliver(self, webhook: WebhookRow, delivery: DeliveryRow) -> None:
-        body = json.dumps(await self._payload(webhook, delivery), ensure_ascii=False).encode()
-        outcome = await self._send(webhook, delivery, body)
+        outcome = await self._attempt(webhook, delivery)
         delay = None if outcome.error is None or outcome.is_gone else retry_delay(delivery.attempts, random())  # noqa: S311 -- not a secret
         disabled = await self.webhooks.store.record_attempt(delivery, outcome, delay)
         if outcome.error is not None and delay is None:
@@ -113,12 +112,22 @@ class WebhookDelivery:
         if disabled is not None:
             log.warning("the webhook %s is disabled: %s", webhook.id, disabled)
 
+    async def _attempt(self, webhook: WebhookRow, delivery: DeliveryRow) -> AttemptOutcome:
+        """Send a delivery. One that cannot be built has failed like others, so that it is dead at last."""
+        try:
+            body = json.dumps(await self._payload(webhook, delivery), ensure_ascii=False).encode()
+            return await self._send(webhook, delivery, body)
+        except StoreUnavailable:
+            raise
+        except EverstepError as error:
+            return AttemptOutcome(error=str(error))
+        except Exception as error:  # noqa: BLE001 -- the outcome says so
+            note_failure(NAME, error, log)
+            return AttemptOutcome(error=f"the event could not be built ({type(error).__name__})")
+
     async def _send(self, webhook: WebhookRow, delivery: DeliveryRow, body: bytes) -> AttemptOutcome:
         moment = now()
-        try:
-            secrets = [self.webhooks.box.open(each) for each in webhook.secrets.signing(moment)]
-        except InvalidInput as error:
-            return AttemptOutcome(error=str(error))
+        secrets = [self.webhooks.box.open(each) for each in webhook.secrets.signing(moment)]
         headers = _headers(delivery, secrets, moment, body)
         return await self.webhooks.sender.send(webhook.settings.url, headers, body)
 

@@ -10,9 +10,12 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from urllib.parse import unquote
+from weakref import WeakValueDictionary
 
 import httpx2
 
@@ -38,10 +41,23 @@ _REDIRECTS = frozenset(
 )
 
 
+RESOLVERS = 16
+"""Names that are resolved at the same time."""
+_THREADS = ThreadPoolExecutor(RESOLVERS, "resolve")
+_LOCKS = WeakValueDictionary[tuple[int, str], asyncio.Lock]()
+"""By event loop and name."""
+
+
 async def resolve_host(name: str) -> Sequence[Address]:
-    """The addresses of a name."""
+    """The addresses of a name.
+
+    In threads of its own, one for each name: a name server that does not answer holds a thread for many
+    seconds, and those of the event loop resolve the names of models, too.
+    """
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    async with _LOCKS.setdefault((id(loop), name), asyncio.Lock()):
+        resolve = partial(socket.getaddrinfo, name, None, type=socket.SOCK_STREAM)
+        found = await loop.run_in_executor(_THREADS, resolve)
     addresses = (parse_address(str(entry[4][0])) for entry in found)
     return [address for address in dict.fromkeys(addresses) if address is not None]
 

@@ -49,9 +49,29 @@ REMOVE_ANSWERS = text("""
 """)
 """Rows are addressed by ctid, which is stable under their locks. By key, all other rows would be read."""
 
-COUNT_OLD_DELIVERIES = text(
-    "SELECT count(*) AS many FROM agent_webhook_deliveries WHERE completed_at < :before"
-)
+_STRANDED = """
+    state = 'pending' AND created_at < :before
+    AND NOT EXISTS (SELECT 1 FROM agent_webhooks hook WHERE hook.id = webhook_id AND hook.is_enabled)
+"""
+"""Deliveries that wait for a webhook that is disabled or deleted."""
+
+COUNT_OLD_DELIVERIES = text(f"""
+    SELECT count(*) AS many FROM agent_webhook_deliveries WHERE completed_at < :before OR ({_STRANDED})
+""")  # noqa: S608 -- constants only
+
+REMOVE_STRANDED = text(f"""
+    WITH gone AS (
+        DELETE FROM agent_webhook_deliveries
+         WHERE ctid = ANY (ARRAY(
+                   SELECT ctid
+                     FROM agent_webhook_deliveries
+                    WHERE {_STRANDED}
+                    LIMIT :limit
+                      FOR UPDATE SKIP LOCKED))
+     RETURNING 1
+    )
+    SELECT count(*) AS many FROM gone
+""")  # noqa: S608 -- constants only
 
 REMOVE_DELIVERIES = text("""
     WITH gone AS (
@@ -240,14 +260,18 @@ class PostgresRetention(PostgresSessions):
             yield removed
 
     async def prune_deliveries(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
-        """Remove deliveries to webhooks that were delivered, or given up, before `before`."""
+        """Remove deliveries to webhooks that were delivered or given up before `before`.
+
+        Older ones that wait for a webhook that is disabled or deleted are removed, too.
+        """
         if dry_run:
             yield await self._count(COUNT_OLD_DELIVERIES, before=before)
             return
-        removed = BATCH
-        while removed == BATCH:
-            removed = await self._count(REMOVE_DELIVERIES, before=before, limit=BATCH)
-            yield removed
+        for statement in (REMOVE_DELIVERIES, REMOVE_STRANDED):
+            removed = BATCH
+            while removed == BATCH:
+                removed = await self._count(statement, before=before, limit=BATCH)
+                yield removed
 
     async def _remove_envelopes(self, ranges: Sequence[tuple[UUID, int, int]]) -> int:
         """Remove ranges of streams in one transaction, and pause for as long as that took."""

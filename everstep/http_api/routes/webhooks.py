@@ -33,6 +33,7 @@ DeliveryId = Annotated[UUID, Path(description="The delivery's id.")]
 @routes.post("/agent/webhooks", status_code=201, openapi_extra={SECRET_MARKER: True})
 async def create_webhook(body: NewWebhookSent, api: ApiDep, caller: CallerDep) -> WebhookWithSecret:
     """Send events of the tenant to a URL. The response has the secret that verifies them, once."""
+    _require_right_to_content(caller, included=body.include_content)
     created = await _webhooks(api, caller).create(uuid4(), caller.tenant_id, body.settings, now())
     return WebhookWithSecret.revealed(*created)
 
@@ -57,7 +58,13 @@ async def change_webhook(
     webhook_id: WebhookId, body: WebhookChangesSent, api: ApiDep, caller: CallerDep
 ) -> WebhookResponse:
     """Change, disable or enable a webhook. Events that happen while it is disabled are not delivered."""
-    return WebhookResponse.of(await _webhooks(api, caller).change(caller.tenant_id, webhook_id, body.changes))
+    webhooks = _webhooks(api, caller)
+    if body.url is not None or body.include_content:
+        # Another URL receives the content that the webhook had before, too.
+        row = await webhooks.get(caller.tenant_id, webhook_id)
+        is_kept = body.include_content is None and row.settings.include_content
+        _require_right_to_content(caller, included=is_kept or bool(body.include_content))
+    return WebhookResponse.of(await webhooks.change(caller.tenant_id, webhook_id, body.changes))
 
 
 @routes.delete("/agent/webhooks/{webhook_id}", status_code=204)
@@ -106,6 +113,15 @@ async def replay_delivery(
     del key
     queued = await _webhooks(api, caller).replay(caller.tenant_id, webhook_id, delivery_id)
     return DeliveryResponse.of(queued)
+
+
+def _require_right_to_content(caller: Caller, *, included: bool) -> None:
+    """Refuse to send the conversations of all users where the caller may not read them."""
+    if included and not caller.sees_all:
+        raise forbidden(
+            f"Webhooks with include_content send what all users say, so they need the scope "
+            f"'{Grant.ALL_SESSIONS}', too; omit include_content"
+        )
 
 
 def _webhooks(api: Api, caller: Caller) -> Webhooks:

@@ -18,7 +18,10 @@ Run = Callable[..., Awaitable[Result]]
 async def run(api_setup: ApiSetup) -> AsyncGenerator[Run]:
     """Runs a command about webhooks, as an operator."""
     async with serve_app(make_app(api_setup.api)) as url:
-        given = {"EVERSTEP_API_URL": url, "EVERSTEP_API_TOKEN": api_setup.token("boss", "admin")}
+        given = {
+            "EVERSTEP_API_URL": url,
+            "EVERSTEP_API_TOKEN": api_setup.token("boss", "admin", "sessions:all"),
+        }
 
         async def run_command(*arguments: str) -> Result:
             # In a thread: the command has its own event loop.

@@ -102,7 +102,7 @@ async def test_an_end_is_delivered_once_it_is_stored(
 
 async def test_requests_to_people_are_events(api_setup: ApiSetup, sign_in: MakeCaller, work: None) -> None:
     """18.6.1, 18.6.5: with content if the webhook asks for it."""
-    boss, ann = await sign_in("boss", "admin"), await sign_in("ann")
+    boss, ann = await sign_in("boss", "admin", "sessions:all"), await sign_in("ann")
     async with a_receiver() as (receiver, url):
         await boss.post(PATH, {"url": url, "include_content": True})
         request = await ann.wait_for_request(await ann.start_execution("book a room"))
@@ -312,6 +312,42 @@ async def test_webhooks_need_the_scope_of_operators(sign_in: MakeCaller, ann: Ap
     assert_problem(await reader.http.get(f"{PATH}/{uuid4()}"), 404)
 
 
+async def test_content_goes_only_where_callers_send_it_who_may_read_it(sign_in: MakeCaller) -> None:
+    """18.6.10: the right to webhooks is none to read the conversations of all users."""
+    operator, boss = await sign_in("op", "admin"), await sign_in("boss", "admin", "sessions:all")
+    wanted = {"url": "http://127.0.0.1:9/mine", "include_content": True}
+    assert_problem(await operator.send_post(PATH, wanted), 403, "sessions:all")
+    path = f"{PATH}/{(await boss.post(PATH, wanted))['id']}"
+    stolen = {"url": "http://127.0.0.1:9/other"}
+    assert_problem(await operator.http.patch(path, json=stolen), 403, "sessions:all")
+    assert (await operator.http.patch(path, json={"enabled": False})).status_code == 200
+    without = {**stolen, "include_content": False}
+    assert (await operator.http.patch(path, json=without)).json()["include_content"] is False
+    again = await operator.http.patch(path, json={"include_content": True})
+    assert_problem(again, 403, "sessions:all")
+
+
+async def test_a_delivery_that_cannot_be_built_is_dead_at_last(
+    api_setup: ApiSetup, sign_in: MakeCaller
+) -> None:
+    """18.6.6: such as one with a secret that a restore has damaged; it is not tried forever."""
+    boss = await sign_in("boss", "admin")
+    path = f"{PATH}/{(await boss.post(PATH, {'url': 'http://127.0.0.1:9/'}))['id']}"
+    await boss.post(f"{path}/ping")
+    damaged = "UPDATE agent_webhooks SET secret = 'whsec_damaged!' WHERE tenant_id = :tenant"
+    last = "UPDATE agent_webhook_deliveries SET attempts = 11 WHERE tenant_id = :tenant"
+    async with api_setup.keys.engine.connect() as connection:
+        for statement in (damaged, last):
+            await connection.execute(text(statement), {"tenant": api_setup.tenant})
+    await deliver(api_setup)
+    (dead,) = (await boss.get(f"{path}/deliveries"))["items"]
+    assert (dead["state"], dead["attempts"]) == ("dead", 12)
+    assert dead["last_error"] == "the event could not be built (ValueError)"
+
+
+MANY_BYTES = "".join(chr(0x4E00 + n * n * 7919 % 20_000) for n in range(1900))
+"""Text that cannot be compressed, in few characters."""
+
 INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "no url": ({}, "url"),
     "an empty url": ({"url": ""}, "url"),
@@ -320,6 +356,7 @@ INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "a cloud's metadata": ({"url": "https://169.254.169.254/"}, "is not public"),
     "a password": ({"url": "https://a:b@example.com/"}, "a user or a password"),
     "a port of zero": ({"url": "https://93.184.216.34:0/"}, "port 0"),
+    "a url of many bytes": ({"url": f"https://93.184.216.34/{MANY_BYTES}"}, "too long"),
     "an endless url": ({"url": f"https://93.184.216.34/{'a' * 3000}"}, "url"),
     "an unknown event": ({"url": "https://93.184.216.34/", "events": ["execution.begun"]}, "events"),
     "no events": ({"url": "https://93.184.216.34/", "events": []}, "events"),
@@ -338,7 +375,7 @@ async def test_an_invalid_webhook_is_refused(api_setup: ApiSetup, sign_in: MakeC
 
 
 async def test_old_deliveries_are_pruned(api_setup: ApiSetup, sign_in: MakeCaller) -> None:
-    """8.7.2: those that were delivered or given up; others are still to be delivered."""
+    """8.7.2: those that were delivered or given up, or whose webhook is disabled."""
     boss = await sign_in("boss", "admin")
     path = f"{PATH}/{(await boss.post(PATH, {'url': 'http://127.0.0.1:9/'}))['id']}"
     old, pending = [(await boss.post(f"{path}/ping"))["id"] for _ in range(2)]
@@ -349,5 +386,14 @@ async def test_old_deliveries_are_pruned(api_setup: ApiSetup, sign_in: MakeCalle
     retention, before = PostgresRetention(engine), datetime(2002, 1, 1, tzinfo=UTC)
 
     assert [count async for count in retention.prune_deliveries(before, dry_run=True)] == [1]
-    assert [count async for count in retention.prune_deliveries(before)] == [1]
+    assert sum([count async for count in retention.prune_deliveries(before)]) == 1
     assert [each["id"] for each in (await boss.get(f"{path}/deliveries"))["items"]] == [pending]
+
+    stored = "UPDATE agent_webhook_deliveries SET created_at = '2001-01-01' WHERE id = :id"
+    async with engine.connect() as connection:
+        await connection.execute(text(stored), {"id": UUID(pending)})
+    assert sum([count async for count in retention.prune_deliveries(before)]) == 0
+    await boss.http.patch(path, json={"enabled": False})
+    assert sum([count async for count in retention.prune_deliveries(before, dry_run=True)]) == 1
+    assert sum([count async for count in retention.prune_deliveries(before)]) == 1
+    assert (await boss.get(f"{path}/deliveries"))["items"] == []

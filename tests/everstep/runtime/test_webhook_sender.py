@@ -2,15 +2,21 @@
 
 import asyncio
 import base64
+import socket
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
+from ssl import SSLContext
+from typing import Any
 
+import httpcore2
 import pytest
 
 from everstep.agent_domain.capabilities.network import Address
 from everstep.agent_domain.errors import InvalidInput
 from everstep.runtime import webhook_sender
+from everstep.runtime.url_files import resolve_host
 from everstep.runtime.webhook_sender import HttpSender, SealedSecrets
 
 KEY, OTHER_KEY = (base64.b64encode(bytes([each]) * 32).decode() for each in (1, 2))
@@ -73,6 +79,43 @@ async def test_a_response_decides_about_the_attempt(status: str, more: bytes, er
     assert request.startswith(b"POST /events HTTP/1.1\r\n")
     assert b"host: hook.test:" in request.lower()
     assert b"webhook-id: evt_1\r\n" in request.lower()
+
+
+async def test_certificates_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """18.6.8: reading them for each delivery would hold up everything else in the process."""
+    reads, read = list[SSLContext](), httpcore2.default_ssl_context
+
+    def count(**given: bool) -> SSLContext:
+        reads.append(read(**given))
+        return reads[-1]
+
+    monkeypatch.setattr(httpcore2, "default_ssl_context", count)
+    for _ in range(3):
+        async with receiver(b"HTTP/1.1 204 No Content\r\n\r\n") as (url, _):
+            await TO_LOOPBACK.send(url, {}, b"{}")
+    assert len(reads) <= 1
+
+
+async def test_names_that_are_not_answered_hold_up_no_other_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """18.6.8: a receiver's name server that hangs takes one thread, and none of the event loop's."""
+    go_on, asked = threading.Event(), list[str]()
+
+    def getaddrinfo(name: str, *given: object, **named: object) -> list[Any]:
+        asked.append(name)
+        if name == "hangs.test":
+            go_on.wait(30)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    hanging = [asyncio.create_task(resolve_host("hangs.test")) for _ in range(50)]
+    try:
+        async with asyncio.timeout(10):
+            assert await resolve_host("hook.test") == [ip_address("93.184.216.34")]
+            await asyncio.get_running_loop().getaddrinfo("model.test", 443)
+        assert sorted(asked) == ["hangs.test", "hook.test", "model.test"]
+    finally:
+        go_on.set()
+    assert len(await asyncio.gather(*hanging)) == len(hanging)
 
 
 async def test_a_receiver_that_hangs_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
