@@ -37,9 +37,10 @@ from everstep.runtime.settings import Settings
 DIRECT: Final = "direct"
 NATS: Final = "nats"
 BUSES: Final = (DIRECT, NATS)
-STREAMS: Final = 100
+STREAMS: Final = 500
+"""Each has one viewer."""
 RATES: Final = (2_000, 10_000)
-"""Words in a second, of all streams together; each has one viewer."""
+"""Words in a second, of all streams together."""
 SECONDS: Final = 5.0
 START_SECONDS: Final = 20.0
 

@@ -193,8 +193,8 @@ class NatsConnection:
 
     async def subscribe(self, subject: str, handler: Handler) -> None:
         """Subscribe to a subject on the current connection; without one, do nothing."""
-        client = self._client
-        if client is None or subject in self._subscriptions:
+        client, subscriptions = self._client, self._subscriptions
+        if client is None or subject in subscriptions:
             return
 
         async def take(message: Msg) -> None:
@@ -202,7 +202,7 @@ class NatsConnection:
 
         with suppress(errors.Error, OSError):
             # A connection that was just lost starts again with `on_connect`.
-            self._subscriptions[subject] = await client.subscribe(subject, cb=take)  # pyright: ignore[reportUnknownMemberType] -- its `future`
+            subscriptions[subject] = await client.subscribe(subject, cb=take)  # pyright: ignore[reportUnknownMemberType] -- its `future`
 
     async def unsubscribe(self, subject: str) -> None:
         """Unsubscribe from a subject."""

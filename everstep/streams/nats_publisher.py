@@ -64,6 +64,8 @@ class NatsBus:
         self._loses = loses
         self._sealer = Sealer(self._keys)
         self._epoch = ""
+        self._has_epoch = asyncio.Event()
+        """Gateways drop frames of another epoch, and interest may arrive before the table was read."""
         self._gateways: dict[UUID, _Gateway] = {}
         self._wanted: frozenset[UUID] = frozenset()
         self._outbox = SendQueue[tuple[UUID, Frame]](limit)
@@ -163,6 +165,7 @@ class NatsBus:
     def _on_gateways(self, epoch: str, present: Sequence[tuple[UUID, str]]) -> None:
         """Take the epoch, forget silent gateways, and warn of those that this writer cannot reach."""
         self._epoch = epoch
+        self._has_epoch.set()
         since = monotonic() - GATEWAY_EXPIRY_SECONDS
         silent = [key for key, each in self._gateways.items() if each.seen_at < since]
         for key in silent:
@@ -188,6 +191,7 @@ class NatsBus:
     async def _send(self) -> None:
         while not self._is_closing:
             await self._wakeup.wait()
+            await self._has_epoch.wait()
             self._wakeup.clear()
             frames = [each for each in self._outbox.take() if not self._loses()]
             streams: dict[UUID, list[Frame]] = {}

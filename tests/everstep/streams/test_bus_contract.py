@@ -1,5 +1,6 @@
 """Both ways from writers to gateways, direct links and NATS: each test runs on both."""
 
+import asyncio
 import json
 import socket
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
@@ -64,6 +65,8 @@ class Registry:
     def __init__(self) -> None:
         self.epoch = "of-now"
         self.urls: dict[UUID, str] = {}
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def announce(self, gateway_id: UUID, url: str) -> None:
         self.urls[gateway_id] = url
@@ -73,6 +76,7 @@ class Registry:
 
     async def active_gateways(self, within_seconds: float) -> tuple[str, Sequence[tuple[UUID, str]]]:
         del within_seconds
+        await self.answers.wait()
         return self.epoch, [*self.urls.items()]
 
 
@@ -204,6 +208,20 @@ async def test_a_new_epoch_is_sent_with_what_follows(ways: Ways) -> None:
             return any(epoch == "of-then" for _, _, epoch in hub.pushed)
 
         await wait_until(arrives)
+
+
+async def test_what_is_published_before_the_epoch_is_known_waits_for_it(nats: NatsServer) -> None:
+    """7.8.4: gateways drop frames of another epoch, and show no text without its beginning."""
+    hub, ways = RecordingHub(STREAM), Ways(nats)
+    async with ways.gateway(hub):
+        ways.registry.answers.clear()
+        async with ways.writer() as bus:
+            # Over NATS the interest of a gateway arrives without the table.
+            await wait_for_interest(bus)
+            bus.publish_chunk(STREAM, a_chunk(0))
+            ways.registry.answers.set()
+            await wait_until(lambda: bool(hub.pushed))
+    assert [(epoch, body["payload"]["chunk_index"]) for _, body, epoch in hub.pushed] == [("of-now", 0)]
 
 
 async def test_a_gateway_that_returns_is_served_again(ways: Ways) -> None:
