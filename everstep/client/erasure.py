@@ -21,6 +21,10 @@ from everstep.client.sessions import Sessions
 CANCEL_SECONDS: Final = 30.0
 """How long to wait for cancelled executions to end, which needs a worker."""
 POLL_SECONDS: Final = 0.2
+CANCELS_AT_ONCE: Final = 20
+
+KEY: Final = "erase"
+"""The key of the cancels: a repeated run sends no other ones."""
 
 RemoveExecution = Callable[[UUID], Awaitable[int]]
 
@@ -114,17 +118,28 @@ class Erasure:
         cancelled = set[UUID]()
         deadline = asyncio.get_running_loop().time() + self.wait_seconds
         while found := await self.rows.open_executions():
-            for execution_id, session_id in found:
-                if execution_id not in cancelled:
-                    cancelled.add(execution_id)
-                    await self._cancel(ExecutionRef(execution_id, self.tenant_id, session_id))
+            new = [each for each in found if each[0] not in cancelled]
+            cancelled.update(execution_id for execution_id, _ in new)
+            refs = [ExecutionRef(each, self.tenant_id, session_id) for each, session_id in new]
+            await self._cancel([Execution(self.sessions.client, ref) for ref in refs], deadline)
             if asyncio.get_running_loop().time() > deadline:
                 return tuple(execution_id for execution_id, _ in found)
             await asyncio.sleep(POLL_SECONDS)
         return ()
 
-    async def _cancel(self, ref: ExecutionRef) -> None:
-        # Refused: it has just ended. A timeout: no worker takes the command, which is stored.
-        with suppress(Refused, TimeoutError):
-            async with asyncio.timeout(self.wait_seconds):
-                await Execution(self.sessions.client, ref).cancel(key="erase")
+    async def _cancel(self, executions: Sequence[Execution], deadline: float) -> None:
+        """Cancel executions together: without a worker, each takes all the time that there is."""
+        for each in executions:
+            # It has just ended.
+            with suppress(Refused):
+                await each.request_cancel(key=KEY)
+        at_once = asyncio.Semaphore(CANCELS_AT_ONCE)
+
+        async def deliver(execution: Execution) -> None:
+            # Refused, or not found: it has just ended, or another run of the command has removed it. A
+            # timeout: no worker takes the command in time; the reconciler delivers it.
+            with suppress(Refused, NotFound, TimeoutError):
+                async with at_once, asyncio.timeout_at(deadline):
+                    await execution.cancel(key=KEY)
+
+        await asyncio.gather(*map(deliver, executions))

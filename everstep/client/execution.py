@@ -427,13 +427,20 @@ class Execution(BudgetActions, ExecutionReader, Generic[OutputT_co]):
         """
         await self._command(CommandKind.CANCEL, key, sent_by)
 
-    async def _command(self, kind: CommandKind, key: str | None, sent_by: Decider | None = None) -> None:
+    async def request_cancel(self, *, key: str) -> None:
+        """Store a cancel, which `cancel` with the same key or the reconciler carries out."""
+        await self._store_command(CommandKind.CANCEL, key)
+
+    async def _store_command(
+        self, kind: CommandKind, key: str | None, sent_by: Decider | None = None
+    ) -> tuple[Command, bool]:
         try:
-            command, is_new = await self.client.store.command(
-                self.ref, f"{kind}/{key or uuid4()}", kind, sent_by
-            )
+            return await self.client.store.command(self.ref, f"{kind}/{key or uuid4()}", kind, sent_by)
         except ExecutionEnded as error:
             raise Ended(f"The execution has ended as {error.status}") from None
+
+    async def _command(self, kind: CommandKind, key: str | None, sent_by: Decider | None = None) -> None:
+        command, is_new = await self._store_command(kind, key, sent_by)
         self.client.strike(Failpoint.API_AFTER_COMMIT)
         if not command.is_delivered:
             await self.carry_out(command, is_new=is_new)

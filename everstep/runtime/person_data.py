@@ -1,14 +1,17 @@
 """The data of one person: written to an archive, and erased."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 from zipfile import ZIP_DEFLATED, ZipFile
 
+from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.attachments import AttachmentKey
 from everstep.client.erasure import Erasure, ErasureReport
 from everstep.runtime.file_store import build_attachments
@@ -17,6 +20,9 @@ from everstep.runtime.settings import Settings
 from everstep.store.engine import MAINTENANCE_SECONDS, create_engine
 from everstep.store.person_rows import PostgresPersonRows
 from everstep.store.retention import PostgresRetention
+
+OWNER_ONLY: Final = 0o600
+"""The mode of an export, which no other user of the machine reads."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,13 @@ class PersonData:
         """Write all data to a new ZIP file; return the number of rows by table."""
         part = file.with_name(f"{file.name}.part")
         try:
-            with ZipFile(part, "x", ZIP_DEFLATED) as archive:
+            raw = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
+        except FileExistsError:
+            raise InvalidInput(
+                f"{part} exists: another export writes it, or one was killed; wait for it, or remove the file"
+            ) from None
+        try:
+            with os.fdopen(raw, "wb") as stream, ZipFile(stream, "w", ZIP_DEFLATED) as archive:
                 counts = await self._write_rows(archive)
                 await self._write_files(archive)
                 about = {

@@ -70,10 +70,15 @@ WHOSE: Final[Mapping[str, str | None]] = {
     """,  # noqa: S608 -- constants only
     "agent_api_keys": _OWN,
     "agent_sign_ins": _OWN,
-    "agent_answers": _OWN,
+    # Also those to services that acted for the person.
+    "agent_answers": """
+        tenant_id = :tenant_id
+        AND :user_id IN (user_id, body ->> 'user_id', body -> 'data' ->> 'user_id')
+    """,
     "agent_claims": _OWN,
     "agent_schedules": _OWN,
-    "agent_tenant_limits": _OWN,
+    # Those of `*` are of every other user.
+    "agent_tenant_limits": f"{_OWN} AND user_id <> '*'",
     "agent_webhook_deliveries": "tenant_id = :tenant_id AND data ->> 'user_id' = :user_id",
     # The files are exported beside the tables.
     "agent_attachment_contents": None,

@@ -1,7 +1,9 @@
 """Exporting and erasing the data of one person."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from uuid import uuid4
 from zipfile import ZipFile
 
@@ -48,6 +50,11 @@ async def test_the_data_of_a_person_are_exported(desk: CommandLine, tmp_path: Pa
     assert json.loads(row)["id"] == str(execution.id)
     assert "digest" not in json.loads(sign_in)
     assert not list(tmp_path.glob("*.part"))
+    assert file.stat().st_mode & 0o777 == 0o600
+    (unfinished := tmp_path / "again.zip.part").touch()
+    refused = await desk.error_of("users", "export", name, "--output", tmp_path / "again.zip")
+    assert refused.startswith(f"{unfinished} exists: another export writes it")
+    assert unfinished.exists()
 
 
 async def test_a_person_is_erased_once_executions_have_ended(desk: CommandLine) -> None:
@@ -67,3 +74,24 @@ async def test_a_person_is_erased_once_executions_have_ended(desk: CommandLine) 
     assert again == f"There are no data of the user {name} in the tenant default.\n"
     assert await desk.installation.store.execution(execution.ref) is None
     assert await desk.installation.store.execution(kept.ref) is not None
+
+
+async def test_executions_without_a_worker_share_the_time_that_an_erasure_waits(desk: CommandLine) -> None:
+    """18.9.4: and their cancels are stored, also without any time to wait."""
+    client = replace(desk.client, task_queue=f"no-worker-{uuid4().hex}")
+    names = [f"ann {uuid4().hex}" for _ in range(2)]
+    hurried, patient = [
+        [await client.start("clerk", user("choose"), user_id=name) for _ in range(count)]
+        for name, count in zip(names, (1, 8), strict=True)
+    ]
+
+    said = [await desk.run_command("users", "erase", names[0], "--yes", "--wait", "0", "--json")]
+    began = monotonic()
+    said.append(await desk.run_command("users", "erase", names[1], "--yes", "--wait", "1", "--json"))
+
+    assert monotonic() - began < len(patient)
+    for result, executions in zip(said, (hurried, patient), strict=True):
+        assert result.exit_code == 1
+        assert set(json.loads(result.stdout)["running"]) == {str(each.id) for each in executions}
+        for each in executions:
+            assert [command.kind for command in await client.store.pending_commands(each.ref)] == ["cancel"]

@@ -1,5 +1,6 @@
 """The rows of one person: in every table, and of no other person."""
 
+import json
 from collections import Counter
 from uuid import UUID, uuid4
 
@@ -171,3 +172,35 @@ async def test_decisions_in_executions_of_others_are_counted(postgres: PostgresS
 
     assert await PostgresPersonRows(postgres.engine, "acme", "ann").count_decisions() == 2
     assert await PostgresPersonRows(postgres.engine, "acme", "bob").count_decisions() == 0
+
+
+async def test_answers_to_services_that_acted_for_the_person_are_erased(postgres: PostgresStore) -> None:
+    """18.9.4: such as the schedule that a service has created, with its text; and no limit of all users."""
+    bodies = {
+        "schedule": {"user_id": "ann", "content": "secret words"},
+        "delivery": {"data": {"user_id": "ann"}},
+        "other": {"user_id": "bob", "data": ["ann"]},
+        "list": ["ann"],
+        "words": "ann",
+        "nothing": None,
+    }
+    stored = text("""
+        INSERT INTO agent_answers (tenant_id, user_id, key, digest, status, body)
+        VALUES ('acme', 'robot', :key, 'd', 201, CAST(:body AS json))
+    """)
+    keys = text("SELECT key FROM agent_answers WHERE tenant_id = 'acme' ORDER BY key")
+    limits = text("SELECT user_id FROM agent_tenant_limits WHERE tenant_id = 'acme'")
+    rows = PostgresPersonRows(postgres.engine, "acme", "ann")
+    async with postgres.engine.connect() as connection:
+        for key, body in bodies.items():
+            await connection.execute(stored, {"key": key, "body": json.dumps(body)})
+        await connection.execute(
+            text("INSERT INTO agent_tenant_limits (tenant_id, user_id) VALUES ('acme', '*')")
+        )
+
+        assert await rows.counts() == {"agent_answers": 2}
+        await rows.erase_rest()
+        await PostgresPersonRows(postgres.engine, "acme", "*").erase_rest()
+
+        assert [row.key for row in await connection.execute(keys)] == ["list", "nothing", "other", "words"]
+        assert [row.user_id for row in await connection.execute(limits)] == ["*"]
