@@ -61,9 +61,11 @@ def dissolve(instance: WorkflowInstance) -> None:
     """Empty an instance that left the cache: its parts refer to each other, and would wait for a search."""
     state: dict[str, Any] = vars(instance)
     if COMPLETION in state:
-        state.clear()
-        # Tasks that end with the instance report that to it.
         state[DELETING] = True
+        # Tasks that end with these fields report that to the instance, which ignores it then.
+        for name in [*state]:
+            if name != DELETING:
+                del state[name]
 
 
 def _detached_map(payloads: Mapping[str, Payload]) -> dict[str, Payload]:

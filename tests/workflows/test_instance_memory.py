@@ -83,14 +83,28 @@ async def test_an_ended_workflow_leaves_no_garbage(temporal: TemporalClient) -> 
 def test_what_ends_with_an_instance_finds_it_deleted() -> None:
     """18.1.8: a task that never ended reports that to its instance, which ignores it then."""
     instance: Any = InstanceStub()
+    reports = instance.task.reports
     dissolve(instance)
 
     assert vars(instance) == {DELETING: True}
+    assert reports == [True]
+
+
+class UnendedTask:
+    """Reports to its instance when it is deleted, like a task of asyncio that never ended."""
+
+    def __init__(self, instance: "InstanceStub") -> None:
+        self.instance = instance
+        self.reports: list[object] = []
+
+    def __del__(self) -> None:
+        self.reports.append(getattr(self.instance, DELETING, None))
 
 
 class InstanceStub:
     """An instance of the SDK that left the cache."""
 
     def __init__(self) -> None:
+        self.task = UnendedTask(self)
         setattr(self, COMPLETION, None)
-        self.tasks = [self]
+        setattr(self, DELETING, True)
