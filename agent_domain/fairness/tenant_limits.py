@@ -11,6 +11,8 @@ from everstep.agent_domain.values import is_hidden
 
 EVERYONE: Final = "*"
 """As a tenant: each one without limits of its own. As a user: each user without limits of their own."""
+MAX_NAME: Final = 200
+"""The limit for names of tenants and users, in characters: tokens and keys have no longer ones."""
 LARGEST_LIMIT: Final = 2**31 - 1
 LIMITS: Final = ("max_running", "max_model_calls", "requests_per_second", "tokens_per_minute")
 

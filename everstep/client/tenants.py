@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from everstep.agent_domain.errors import EverstepError, InvalidInput
-from everstep.agent_domain.fairness.tenant_limits import EVERYONE, TenantLimits
+from everstep.agent_domain.fairness.tenant_limits import EVERYONE, MAX_NAME, TenantLimits
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.client.client import Client
 
@@ -61,7 +61,12 @@ class Tenants:
 
         Returns:
             How many executions that waited have started, by tenant.
+
+        Raises:
+            InvalidInput: A name is longer than those of any tenant or user.
         """
+        if max(len(limits.tenant_id), len(limits.user_id or "")) > MAX_NAME:
+            raise InvalidInput(f"the names of tenants and users have at most {MAX_NAME} characters")
         await self.client.store.set_limits(limits)
         return await self._admit(limits.tenant_id)
 

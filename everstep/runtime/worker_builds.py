@@ -70,8 +70,11 @@ async def set_current_build(
         ignores_missing_queues: Whether the build may lack task queues that the current build polls.
 
     Raises:
-        InvalidInput: No worker of the build has started in time, or it lacks a task queue.
+        InvalidInput: The id is blank, no worker of the build has started in time, or it lacks a task queue.
     """
+    if not build_id.strip():
+        # Temporal would have all new executions begin on workers without a build.
+        raise InvalidInput("the id of the build is blank; name one of `everstep builds list`")
     request = SetWorkerDeploymentCurrentVersionRequest(
         namespace=temporal.namespace,
         deployment_name=DEPLOYMENT,

@@ -72,7 +72,10 @@ _BUSY_CODES = (
     "23505",  # a key that another transaction has just inserted: a retry finds its row
 )
 _OUTDATED_CODES = ("42P01", "42703")  # no such table, no such column
-_VALUE_CODES = ("22",)  # data exceptions: values that a column cannot hold
+_VALUE_CODES = (
+    "22",  # data exceptions: values that a column cannot hold
+    "54000",  # program limits: texts that an index cannot hold
+)
 
 
 @contextmanager

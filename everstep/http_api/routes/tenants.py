@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Path, Query, Response
 
+from everstep.agent_domain.fairness.tenant_limits import MAX_NAME
 from everstep.client.tenants import NoLimits, Tenants, UnknownTenant
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.callers import Caller, Grant
@@ -18,8 +19,6 @@ from everstep.http_api.schemas.tenant_schemas import (
 from everstep.http_api.schemas.text import Text
 
 routes = router("operations")
-
-MAX_NAME = 500
 
 TenantName = Annotated[
     Text,

@@ -189,6 +189,9 @@ async def test_builds_are_listed_and_made_current(desk: CommandLine) -> None:
     said = await desk.error_of("builds", "set-current", "nowhere")
     assert "Temporal does not make the build 'nowhere' current: " in said
     assert "first start workers with EVERSTEP_BUILD_ID=nowhere" in said
+    for blank in ("", " "):
+        said = await desk.error_of("builds", "set-current", blank)
+        assert said == "the id of the build is blank; name one of `everstep builds list`"
     listed = await desk.run_command("builds", "list", "--json")
     assert listed.exit_code == 0
     for line in listed.stdout.splitlines():

@@ -28,6 +28,8 @@ async def test_limits_are_set_shown_listed_and_removed(desk: CommandLine) -> Non
         (("show", "globx"), "there is no tenant 'globx': it has no limits and no executions; did you mean"),
         (("set", "globex", "--max-running", "-1"), "max_running is -1; use a number from 0"),
         (("set", " ", "--max-running", "1"), "are not blank"),
+        (("set", "x" * 201, "--max-running", "1"), "at most 200 characters"),
+        (("set", "globex", "--user", "x" * 201, "--max-running", "1"), "at most 200 characters"),
         (("remove", "globex", "--user", "bob"), "globex, user bob has no limits"),
     ):
         assert message in await desk.error_of("tenants", *arguments)

@@ -11,6 +11,7 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
+from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.ids import request_id
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.messages.messages import user
@@ -222,6 +223,13 @@ class TestErrors:
 
         with pytest.raises(InvalidInput, match="PostgreSQL cannot hold this value"):
             await postgres.settle(a_settlement(ref, ExecutionStatus.RUNNING, step_count=2**40))
+
+    async def test_a_text_that_an_index_cannot_hold(self, postgres: PostgresStore) -> None:
+        name = "".join(chr(0x4E00 + n * n * 7919 % 20_000) for n in range(1900))
+
+        # Not an outage: a retry would fail forever.
+        with pytest.raises(InvalidInput, match="PostgreSQL cannot hold this value: index row size"):
+            await postgres.set_limits(TenantLimits(name, max_running=1))
 
     async def test_a_violated_constraint(self, own_store: PostgresStore) -> None:
         await execute(own_store, "ALTER TABLE agent_executions ADD CHECK (step_count < 7)")
