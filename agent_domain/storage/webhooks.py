@@ -151,6 +151,22 @@ class AttemptOutcome:
         return self.response_status == 410  # noqa: PLR2004 -- Gone, as Standard Webhooks defines it
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimTerms:
+    """How many deliveries a process claims."""
+
+    busy: Collection[UUID] = ()
+    """Webhooks to leave out."""
+    busy_tenants: Collection[str] = ()
+    """Tenants to leave out."""
+    webhooks: int = 32
+    """The limit of webhooks."""
+    webhooks_of_tenant: int = 8
+    """The limit of webhooks of one tenant."""
+    deliveries: int = 40
+    """The limit of deliveries of one webhook."""
+
+
 def retry_delay(attempts: int, chance: float) -> timedelta | None:
     """Return the delay before the next attempt; None if there is none.
 
@@ -241,16 +257,15 @@ class WebhookStore(Protocol):
         ...
 
     async def claim_deliveries(
-        self, busy: Collection[UUID], lease: timedelta, limit: int
+        self, terms: ClaimTerms, lease: timedelta
     ) -> Sequence[tuple[WebhookRow, DeliveryRow]]:
-        """Claim due deliveries of enabled webhooks, of any tenant, and count the attempt.
+        """Claim due deliveries of enabled webhooks, of all tenants in turn, and count the attempt.
 
         A claim that is not recorded, because its process was lost, is due again after the lease.
 
         Args:
-            busy: Webhooks to leave out.
+            terms: How many.
             lease: How long the claim holds.
-            limit: The limit for each webhook.
         """
         ...
 

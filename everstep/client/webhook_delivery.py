@@ -8,7 +8,7 @@ hangs holds up only its own deliveries.
 import asyncio
 import json
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +23,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.webhooks import (
     AttemptOutcome,
+    ClaimTerms,
     DeliveryRow,
     WebhookRow,
     retry_delay,
@@ -44,6 +45,10 @@ BATCH: Final = 40
 """Deliveries of one webhook that a process claims together."""
 AT_ONCE: Final = 8
 """Requests to one webhook at a time."""
+WEBHOOKS: Final = 32
+"""Webhooks to which a process delivers at a time. Each request needs a socket, and holds its event."""
+WEBHOOKS_OF_TENANT: Final = 8
+"""With as many, a tenant has to wait: its receivers may hang, and others have events, too."""
 LEASE: Final = timedelta(seconds=120)
 """Longer than a batch takes whose requests all time out."""
 
@@ -54,8 +59,10 @@ class WebhookDelivery:
 
     webhooks: Webhooks
     client: Client
-    _running: dict[UUID, asyncio.Task[None]] = field(default_factory=dict[UUID, asyncio.Task[None]])
-    """By webhook: no second batch begins while one runs."""
+    _running: dict[tuple[str, UUID], asyncio.Task[None]] = field(
+        default_factory=dict[tuple[str, UUID], asyncio.Task[None]]
+    )
+    """By tenant and webhook: no second batch begins while one runs."""
 
     async def run(self, stop: asyncio.Event, interval: float = INTERVAL) -> None:
         """Run until `stop` is set; what is not delivered by then is due again after the lease."""
@@ -77,13 +84,21 @@ class WebhookDelivery:
     async def begin_batches(self) -> None:
         """Claim what is due, and begin to deliver it."""
         self._running = {key: task for key, task in self._running.items() if not task.done()}
-        batches = defaultdict[UUID, list[tuple[WebhookRow, DeliveryRow]]](list)
-        for webhook, delivery in await self.webhooks.store.claim_deliveries(
-            tuple(self._running), LEASE, BATCH
-        ):
-            batches[webhook.id].append((webhook, delivery))
-        for webhook_id, batch in batches.items():
-            self._running[webhook_id] = asyncio.create_task(self._deliver_batch(batch))
+        if len(self._running) >= WEBHOOKS:
+            return
+        counts = Counter(tenant for tenant, _ in self._running)
+        terms = ClaimTerms(
+            busy=[webhook for _, webhook in self._running],
+            busy_tenants=[tenant for tenant, count in counts.items() if count >= WEBHOOKS_OF_TENANT],
+            webhooks=WEBHOOKS - len(self._running),
+            webhooks_of_tenant=WEBHOOKS_OF_TENANT,
+            deliveries=BATCH,
+        )
+        batches = defaultdict[tuple[str, UUID], list[tuple[WebhookRow, DeliveryRow]]](list)
+        for webhook, delivery in await self.webhooks.store.claim_deliveries(terms, LEASE):
+            batches[webhook.tenant_id, webhook.id].append((webhook, delivery))
+        for owner, batch in batches.items():
+            self._running[owner] = asyncio.create_task(self._deliver_batch(batch))
 
     async def wait(self) -> None:
         """Wait for the running batches."""

@@ -16,6 +16,7 @@ from everstep.agent_domain.storage.webhooks import (
     MAX_WEBHOOKS,
     PING,
     AttemptOutcome,
+    ClaimTerms,
     DeliveryRow,
     DeliveryState,
     TooManyWebhooks,
@@ -31,18 +32,31 @@ from everstep.store.errors import error_translation
 from everstep.store.webhook_tables import deliveries, webhooks
 
 _CLAIM = text("""
-    WITH due AS (
-        SELECT found.id
+    WITH ranked AS (
+        SELECT id, row_number() OVER (PARTITION BY tenant_id ORDER BY random()) AS rank
           FROM agent_webhooks hook
+         WHERE is_enabled AND id <> ALL (CAST(:busy AS uuid[]))
+           AND tenant_id <> ALL (CAST(:busy_tenants AS text[]))
+           AND EXISTS (SELECT 1
+                         FROM agent_webhook_deliveries
+                        WHERE webhook_id = hook.id AND state = 'pending' AND next_at <= clock_timestamp())
+    ), chosen AS (
+        SELECT id
+          FROM ranked
+         WHERE rank <= :webhooks_of_tenant
+         ORDER BY rank, random()
+         LIMIT :webhooks
+    ), due AS (
+        SELECT found.id
+          FROM chosen
          CROSS JOIN LATERAL (
                    SELECT id
                      FROM agent_webhook_deliveries
-                    WHERE webhook_id = hook.id AND state = 'pending' AND next_at <= clock_timestamp()
+                    WHERE webhook_id = chosen.id AND state = 'pending' AND next_at <= clock_timestamp()
                     ORDER BY next_at
-                    LIMIT :limit
+                    LIMIT :deliveries
                       FOR UPDATE SKIP LOCKED
                ) AS found
-         WHERE hook.is_enabled AND hook.id <> ALL (CAST(:busy AS uuid[]))
     )
     UPDATE agent_webhook_deliveries delivery
        SET attempts = attempts + 1, next_at = clock_timestamp() + CAST(:lease AS interval)
@@ -50,7 +64,7 @@ _CLAIM = text("""
      WHERE delivery.id = due.id
  RETURNING delivery.id
 """)
-"""Each webhook has a limit of its own, so that one with many deliveries does not displace the others."""
+"""Each webhook and each tenant has a limit of its own, so that none with many deliveries displaces others."""
 
 _NOW = func.clock_timestamp()
 
@@ -175,10 +189,17 @@ class PostgresWebhooks:
         return _delivery(queued[0]) if queued else None
 
     async def claim_deliveries(
-        self, busy: Collection[UUID], lease: timedelta, limit: int
+        self, terms: ClaimTerms, lease: timedelta
     ) -> Sequence[tuple[WebhookRow, DeliveryRow]]:
         """Claim due deliveries; see `WebhookStore`."""
-        values = {"busy": list(busy), "lease": lease, "limit": limit}
+        values = {
+            "lease": lease,
+            "busy": list(terms.busy),
+            "busy_tenants": list(terms.busy_tenants),
+            "webhooks": terms.webhooks,
+            "webhooks_of_tenant": terms.webhooks_of_tenant,
+            "deliveries": terms.deliveries,
+        }
         claimed = [row.id for row in await self._all(_CLAIM, values)]
         if not claimed:
             return []

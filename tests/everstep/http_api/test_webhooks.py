@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 from sqlalchemy import text
 from starlette.types import Receive, Scope, Send
 
-from everstep.agent_domain.storage.webhooks import AttemptOutcome, webhook_signature
-from everstep.client.webhook_delivery import WebhookDelivery
+from everstep.agent_domain.storage.webhooks import AttemptOutcome, ClaimTerms, webhook_signature
+from everstep.client.webhook_delivery import WEBHOOKS_OF_TENANT, WebhookDelivery
 from everstep.client.webhooks import Webhooks
 from everstep.runtime.serving import serve_app
 from everstep.runtime.webhook_sender import HttpSender, SealedSecrets
@@ -177,7 +177,7 @@ async def test_the_claim_of_a_lost_process_expires(api_setup: ApiSetup, sign_in:
         await boss.post(f"{path}/ping")
         store = api_setup.webhooks.store
         claims = await asyncio.gather(
-            *(store.claim_deliveries((), timedelta(seconds=60), 10) for _ in range(4))
+            *(store.claim_deliveries(ClaimTerms(), timedelta(seconds=60)) for _ in range(4))
         )
         assert sorted(map(len, claims)) == [0, 0, 0, 1]
         await deliver(api_setup)
@@ -220,6 +220,52 @@ async def test_a_receiver_that_hangs_holds_up_no_other(api_setup: ApiSetup, sign
             await running
             await ended.wait()
     assert receiver.events[0]["type"] == "webhook.ping"
+
+
+async def test_many_receivers_of_one_tenant_that_hang_hold_up_no_other_tenant(
+    api_setup: ApiSetup, sign_in: MakeCaller
+) -> None:
+    """18.6.11: nor do they take all sockets of the process."""
+    open_connections = list[asyncio.StreamWriter]()
+
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_connections.append(writer)
+        await reader.read()
+        writer.close()
+
+    many = """
+        WITH hooks AS (
+            INSERT INTO agent_webhooks (id, tenant_id, url, events, secret)
+            SELECT gen_random_uuid(), :tenant, :url || number, '{}', 'whsec_'
+              FROM generate_series(1, 60) AS number
+         RETURNING id
+        )
+        INSERT INTO agent_webhook_deliveries (id, tenant_id, webhook_id, event_id, type, data)
+        SELECT gen_random_uuid(), :tenant, id, 'evt_' || id, 'webhook.ping', '{}' FROM hooks
+    """
+    other = await sign_in("boss", "admin", tenant=f"{api_setup.tenant}-other")
+    server = await asyncio.start_server(on_connection, "127.0.0.1", 0)
+    values = {
+        "tenant": api_setup.tenant,
+        "url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/",
+    }
+    async with server, a_receiver() as (receiver, url):
+        async with api_setup.keys.engine.connect() as connection:
+            await connection.execute(text(many), values)
+        delivery, stop = delivery_of(api_setup), asyncio.Event()
+        running = asyncio.create_task(delivery.run(stop, 0.01))
+        async with asyncio.timeout(10):
+            while len(open_connections) < WEBHOOKS_OF_TENANT:  # noqa: ASYNC110 -- it has no event
+                await asyncio.sleep(0.01)
+            await other.post(f"{PATH}/{(await other.post(PATH, {'url': url}))['id']}/ping")
+            while not receiver.requests:  # noqa: ASYNC110 -- likewise
+                await asyncio.sleep(0.01)
+        assert len(open_connections) <= WEBHOOKS_OF_TENANT
+        stop.set()
+        await running
+        async with api_setup.keys.engine.connect() as connection:
+            gone = text("UPDATE agent_webhooks SET is_enabled = false WHERE tenant_id = :tenant")
+            await connection.execute(gone, {"tenant": api_setup.tenant})
 
 
 async def test_a_webhook_that_is_gone_or_fails_for_days_is_disabled(
