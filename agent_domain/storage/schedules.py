@@ -56,6 +56,7 @@ _FIELDS: Final = (
     ("month", 1, 12),
     ("day of the week", 0, 7),
 )
+_LONGEST_MONTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _SHORTHANDS: Final = ("@yearly", "@monthly", "@weekly", "@daily", "@hourly")
 _ITEM: Final = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/(\d{1,4}))?", re.ASCII)
 
@@ -76,11 +77,25 @@ def require_cron(text: str) -> str:
         )
     for (name, least, most), field in zip(_FIELDS, fields, strict=True):
         for item in field.split(","):
-            _require_item(item, name, least, most)
+            _item_values(item, name, least, most)
     return " ".join(fields)
 
 
-def _require_item(item: str, name: str, least: int, most: int) -> None:
+def _require_days(cron: str) -> None:
+    """Check that a month of a valid expression has a day of it."""
+    if cron in _SHORTHANDS:
+        return
+    values = {
+        name: [value for item in field.split(",") for value in _item_values(item, name, least, most)]
+        for (name, least, most), field in zip(_FIELDS, cron.split(), strict=True)
+    }
+    day = min(values["day of the month"])
+    if all(day > _LONGEST_MONTHS[month - 1] for month in values["month"]):
+        raise InvalidInput(f"cron: no month of '{cron.split()[3]}' has the day {day}, so it would never run")
+
+
+def _item_values(item: str, name: str, least: int, most: int) -> range:
+    """Return the values that an item of a field matches."""
     matched = _ITEM.fullmatch(item)
     if matched is None:
         raise InvalidInput(f"cron: '{item}' is not a valid {name}; write a number, a range, a list or *")
@@ -90,6 +105,9 @@ def _require_item(item: str, name: str, least: int, most: int) -> None:
         raise InvalidInput(f"cron: the range '{item}' of the {name} ends before it begins")
     if step is not None and int(step) == 0:
         raise InvalidInput(f"cron: the step of '{item}' is 0; write 1 or more")
+    first, *others = values or [least]
+    last = others[0] if others else first if values and step is None else most
+    return range(first, last + 1, int(step or 1))
 
 
 def _value(text: str, name: str, least: int, most: int) -> int:
@@ -130,8 +148,11 @@ class Cadence:
         """The same cadence.
 
         Raises:
-            InvalidInput: It has ended already.
+            InvalidInput: It has ended already, or has days that its months do not have.
         """
+        # Not checked where stored expressions are read.
+        if self.cron is not None:
+            _require_days(self.cron)
         if self.end_at is not None and self.end_at <= now:
             raise InvalidInput("end_at is in the past, so the schedule would never run")
         return self

@@ -53,6 +53,29 @@ def test_an_invalid_cron_expression_names_its_field(cron: str, words: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("cron", "day"),
+    [
+        ("0 9 30 2 *", 30),
+        ("0 9 31 feb,4-6/2,9,11 fri", 31),
+        ("0 9 31-31,30/5 FEB *", 30),
+        ("0 9 29 2 *", None),
+        ("0 9 */30 2 *", None),
+        ("0 9 31 */2 *", None),
+        ("0 9 31 5/1 *", None),
+        ("@yearly", None),
+    ],
+)
+def test_an_expression_with_a_day_that_its_months_do_not_have_is_refused(cron: str, day: int | None) -> None:
+    """18.7.8: and a stored one is still read."""
+    cadence = cadence_from(cadence_data(Cadence(cron=cron)))
+    if day is None:
+        assert cadence.require_future(AT)
+    else:
+        with pytest.raises(InvalidInput, match=f"has the day {day}, so it would never run"):
+            cadence.require_future(AT)
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({}, "either"),

@@ -147,6 +147,17 @@ async def test_a_time_that_the_clocks_skip_is_left_out_and_one_that_they_repeat_
     await ann.http.delete(path)
 
 
+async def test_a_day_of_the_month_and_a_day_of_the_week_have_to_match_both(ann: ApiCaller) -> None:
+    """18.7.12: also the last day that a month can have is accepted."""
+    leap_day = await ann.post(PATH, {**HOURLY, "interval_seconds": None, "cron": "0 9 29 2 *"})
+    friday = await ann.post(PATH, {**HOURLY, "interval_seconds": None, "cron": "0 9 13 * fri"})
+    runs = [datetime.fromisoformat(each) for each in friday["next_runs"]]
+    assert leap_day["next_runs"]
+    assert {(each.day, each.weekday()) for each in runs} == {(13, 4)}
+    for each in (leap_day, friday):
+        await ann.http.delete(f"{PATH}/{each['id']}")
+
+
 async def test_a_run_that_is_refused_says_why(ann: ApiCaller, work: None) -> None:
     """18.7.6: the session waits for an answer, which the message must not be; then it is deleted."""
     session = await ann.create_session()
@@ -302,6 +313,10 @@ INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
         "'someday' is not a valid day of the week",
     ),
     "a range backwards": ({"interval_seconds": None, "cron": "0 9-5 * * *"}, "ends before it begins"),
+    "a day that does not exist": (
+        {"interval_seconds": None, "cron": "0 9 31,30 feb *"},
+        "no month of 'feb' has the day 30",
+    ),
     "a step of zero": ({"interval_seconds": None, "cron": "*/0 * * * *"}, "the step"),
     "an unknown zone": ({"timezone": "Mars/Olympus"}, "timezone 'Mars/Olympus' is unknown"),
     "a zone that is a path": ({"timezone": "../../etc/passwd"}, "is unknown"),
