@@ -291,7 +291,10 @@ class ExecutionStore(BudgetStore, RateStore, RecordedExecutions, TenantStore, Te
         ...
 
     async def material_with_steps(self, ref: ExecutionRef, last: int) -> tuple[StepInput, Sequence[StepRow]]:
-        """The inputs of the next step, and the last steps, read together."""
+        """The inputs of the next step, and the last steps, read together.
+
+        The steps are without their messages and compactions, which the inputs contain, and without outcomes.
+        """
         ...
 
     async def steps(

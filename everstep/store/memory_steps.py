@@ -313,8 +313,12 @@ class MemorySteps(MemoryBudgets):
     async def material_with_steps(
         self, ref: ExecutionRef, last: int
     ) -> tuple[StepInput, tuple[StepRow, ...]]:
-        """Return the inputs of the next step, and the last steps."""
-        return self._step_inputs(self._require_execution(ref)), await self.steps(ref, last)
+        """Return the inputs of the next step, and the last steps without messages and outcomes."""
+        steps = (
+            replace(step, messages=(), compactions=(), heard=0, processed=0, message_keys=(), outcome=None)
+            for step in await self.steps(ref, last)
+        )
+        return self._step_inputs(self._require_execution(ref)), tuple(steps)
 
     async def steps_after(self, ref: ExecutionRef, after: int = 0, limit: int = 50) -> Page[StepRow]:
         """Return a page of steps after a step number; the cursor is the `after` of the next page."""

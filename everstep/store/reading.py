@@ -175,16 +175,15 @@ class PostgresReader:
     async def material_with_steps(
         self, ref: ExecutionRef, last: int
     ) -> tuple[StepInput, tuple[StepRow, ...]]:
-        """Return the inputs of the next step, and the last steps."""
+        """Return the inputs of the next step, and the last steps without messages and outcomes."""
         values = execution_key(ref) | {"limit": last, "with_responses": False}
         with error_translation(self.engine.url):
             async with transaction(self.engine, BEGIN_SNAPSHOT) as connection:
-                execution, said, before, found, lines, called = await connection.together(
+                execution, said, before, found, called = await connection.together(
                     (execution_statements.EXECUTION, execution_key(ref)),
                     (transcript_statements.TRANSCRIPT, execution_key(ref)),
                     (step_statements.STEP_BEFORE, execution_key(ref)),
-                    (step_statements.LAST_STEPS, values),
-                    (transcript_statements.SAID_LAST, values),
+                    (step_statements.LAST_STEPS_WITHOUT_OUTCOMES, values),
                     (call_statements.CALLED_LAST, values),
                     last=True,
                 )
@@ -192,7 +191,7 @@ class PostgresReader:
         if row is None:
             raise NotFound("execution", ref.execution_id)
         material = rows.material(ref, row, said.all(), before.first())
-        return material, _step_rows(found.all()[::-1], lines, called)
+        return material, _step_rows(found.all()[::-1], None, called)
 
     async def processing(self, ref: ExecutionRef, number: int) -> FrozenDict | None:
         """Return the recorded result of a step's processors, or None."""
@@ -415,9 +414,12 @@ async def _load_steps(
 
 
 def _step_rows(
-    found: Sequence[Row[Any]], said: QueryResult, called: QueryResult, heard: QueryResult | None = None
+    found: Sequence[Row[Any]],
+    said: QueryResult | None,
+    called: QueryResult,
+    heard: QueryResult | None = None,
 ) -> tuple[StepRow, ...]:
-    lines, calls = _by_step(said.all()), _by_step(called.all())
+    lines, calls = _by_step(said.all()) if said else {}, _by_step(called.all())
     received = _by_step(sorted(heard.all(), key=attrgetter("step", "position"))) if heard else {}
     return tuple(
         rows.step_row(row, lines.get(row.number, ()), calls.get(row.number, ()), received.get(row.number, ()))

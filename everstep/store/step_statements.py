@@ -400,6 +400,10 @@ _STEPS = """
       FROM agent_steps
      WHERE execution_id = :execution_id AND tenant_id = :tenant_id"""
 
-LAST_STEPS = text(f"{_STEPS} ORDER BY number DESC LIMIT CAST(:limit AS bigint)")
+_LAST = "ORDER BY number DESC LIMIT CAST(:limit AS bigint)"
+
+LAST_STEPS = text(f"{_STEPS} {_LAST}")
+
+LAST_STEPS_WITHOUT_OUTCOMES = text(f"{_STEPS.replace(' outcome,', ' NULL AS outcome,')} {_LAST}")
 
 STEPS_AFTER = text(f"{_STEPS} AND number > CAST(:after AS int) ORDER BY number LIMIT CAST(:limit AS bigint)")

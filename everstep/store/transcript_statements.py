@@ -83,5 +83,3 @@ IN_LAST_STEPS = """
 MESSAGES_WITHIN = text(
     f"{_SAID} AND step BETWEEN CAST(:first AS int) AND CAST(:last AS int) ORDER BY step, idx"
 )
-
-SAID_LAST = text(f"{_SAID} {IN_LAST_STEPS} ORDER BY step, idx")

@@ -257,10 +257,11 @@ def task_from_rows(said: Iterable[Row[Any]]) -> str | None:
     """Return the message that began the last execution of these rows."""
     task, own = None, list[tuple[tuple[int, int], Message]]()
     for row in said:
-        if row.role != NOTE:
+        if row.role == NOTE:
+            if "begins" in row.content:
+                task, own = find_task(own, task), []
+        elif row.step == 0:
             own.append(((row.step, row.idx), parse_message(row.role, row.content, row.metadata)))
-        elif "begins" in row.content:
-            task, own = find_task(own, task), []
     return find_task(own, task)
 
 

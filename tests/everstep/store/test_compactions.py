@@ -69,8 +69,9 @@ async def test_a_compaction_is_recorded_once(store: ExecutionStore) -> None:
     assert (one.compactions, two.compactions) == ((), (FIRST,))
     assert ([m.text for m in two.messages], two.heard, two.processed) == (["Reply 2"], 0, 0)
     assert [m.text for m in await store.transcript(ref)] == ["Hello", "Reply 1", "Reply 2"]
-    _, steps = await store.material_with_steps(ref, 5)
-    assert steps[-1].compactions == (FIRST,)
+    material, steps = await store.material_with_steps(ref, 5)
+    assert (material.compactions, [step.number for step in steps]) == ((FIRST,), [1, 2])
+    assert [(step.messages, step.compactions, step.outcome) for step in steps] == [((), (), None)] * 2
     assert (await store.steps_after(ref, 1)).rows[0].compactions == (FIRST,)
 
 
