@@ -29,7 +29,7 @@ JITTER: Final = 0.2
 """The share of a delay by which it varies, so that receivers that come back are not called by all at once."""
 
 DISABLED_AFTER: Final = timedelta(days=5)
-"""A webhook that failed for this long, without a success in between, is disabled."""
+"""A webhook that failed for this long, without a success, is disabled with its next dead delivery."""
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 -- the prefix of all secrets
 KEEPS_SECRET: Final = timedelta(days=1)

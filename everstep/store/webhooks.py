@@ -5,7 +5,21 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Executable, Row, Table, case, delete, func, select, text, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Row,
+    Table,
+    and_,
+    case,
+    delete,
+    func,
+    literal,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -229,10 +243,13 @@ class PostgresWebhooks:
         else:
             values |= {"next_at": _NOW + delay}
         recorded = update(deliveries).where(*is_claimed).values(**values).returning(deliveries.c.id)
-        await self._all(recorded)
-        return await self._note_health(delivery.webhook_id, outcome)
+        if not await self._all(recorded):
+            # Another process has made a later attempt, or the webhook was deleted.
+            return None
+        is_dead = outcome.error is not None and delay is None
+        return await self._note_health(delivery.webhook_id, outcome, is_dead=is_dead)
 
-    async def _note_health(self, webhook_id: UUID, outcome: AttemptOutcome) -> str | None:
+    async def _note_health(self, webhook_id: UUID, outcome: AttemptOutcome, *, is_dead: bool) -> str | None:
         this = webhooks.c.id == webhook_id
         if outcome.error is None:
             failing = (this, webhooks.c.failing_since.is_not(None))
@@ -243,7 +260,8 @@ class PostgresWebhooks:
             reason, is_hopeless = "the receiver answered with HTTP 410, Gone", this
         else:
             reason = f"all deliveries failed for {DISABLED_AFTER.days} days"
-            is_hopeless = webhooks.c.failing_since < _NOW - DISABLED_AFTER
+            # A receiver of few events may have missed one, and be well before the next one fails once.
+            is_hopeless = and_(literal(is_dead), webhooks.c.failing_since < _NOW - DISABLED_AFTER)
         values = {
             "failing_since": func.coalesce(webhooks.c.failing_since, _NOW),
             "is_enabled": case((is_hopeless, False), else_=webhooks.c.is_enabled),

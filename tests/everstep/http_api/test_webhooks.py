@@ -190,6 +190,7 @@ async def test_the_claim_of_a_lost_process_expires(api_setup: ApiSetup, sign_in:
         await store.record_attempt(claimed, AttemptOutcome(500, "late"), None)
         (delivered,) = (await boss.get(f"{path}/deliveries"))["items"]
         assert (delivered["state"], delivered["last_error"]) == ("delivered", None)
+        assert (await boss.get(path))["failing_since"] is None
 
 
 async def test_a_receiver_that_hangs_holds_up_no_other(api_setup: ApiSetup, sign_in: MakeCaller) -> None:
@@ -292,6 +293,13 @@ async def test_a_webhook_that_is_gone_or_fails_for_days_is_disabled(
         async with api_setup.keys.engine.connect() as connection:
             await connection.execute(text(long_ago), values)
         await boss.post(f"{path}/ping")
+        await deliver(api_setup)
+        # It may be well in ten seconds, and has had one event since.
+        assert (await boss.get(path))["enabled"]
+        last = "UPDATE agent_webhook_deliveries SET attempts = 11 WHERE tenant_id = :tenant"
+        async with api_setup.keys.engine.connect() as connection:
+            await connection.execute(text(last), {"tenant": api_setup.tenant})
+        await make_due(api_setup)
         await deliver(api_setup)
     assert (await boss.get(path))["disabled_reason"] == "all deliveries failed for 5 days"
 
