@@ -105,7 +105,7 @@ def settings() -> str:
         "Settings",
         "Each process reads its settings once, when it starts. A setting is taken from the first of these "
         "that has it: the command's arguments, the environment, `everstep.toml` in the current folder, the "
-        "default. An empty variable is as if it were not set. The headings are the keys of `everstep.toml`. "
+        "default. An empty variable counts as not set. The headings are the keys of `everstep.toml`. "
         "A list is written with commas in a variable, "
         "and as a list in `everstep.toml`:",
         '```toml\nagents = ["agents:agents"]\npreset = "mini"\n\n[presets.mini]\ndriver = "openai"\n'

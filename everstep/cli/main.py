@@ -26,14 +26,14 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Start here": {
         "init": ("init:init", "Write a new project: an agent with a tool, its tests and settings."),
         "up": ("processes:up", "Start a local installation; Ctrl-C stops it."),
-        "run": ("run:run", "Start an execution and follow it; Ctrl-C stops only the following."),
+        "run": ("run:run", "Start an execution and follow it; Ctrl-C only stops watching."),
         "chat": ("chat:chat", "Talk with an agent, or resume a session; Ctrl-D and Ctrl-C leave."),
         "console": ("console_link:console", "Print a link that signs you in to the console, once."),
         "agents": ("agents:agents", "List the agents that can be started from here; needs no server."),
         "models": ("models:models", "List the configured models; needs no server and asks no provider."),
         "doctor": ("processes:doctor", "Check this installation, and explain how to fix what is wrong."),
     },
-    "Look": {
+    "Inspect": {
         "executions": ("execution_lists:executions", "List executions, newest first."),
         "feedback": ("feedback_export:feedback", "Print the feedback on answers as lines of JSON."),
         "inbox": ("execution_lists:inbox", "List what waits for people, oldest first."),
@@ -44,7 +44,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "because:because",
             "Say in one sentence why an execution ended, or waits.",
         ),
-        "trace": ("show:trace", "Show when each step was, and why the loop went on or stopped."),
+        "trace": ("show:trace", "Show when each step ran, and why the loop went on or stopped."),
         "diff": ("diff:diff", "Compare two executions step by step, with what they cost."),
         "top": ("top:top", "Show what is running now, live, by tenant and agent."),
         "files": ("downloads:files", "List the files of an execution, or save them to a folder."),
@@ -67,7 +67,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "steer": ("executions:steer", "Send a message that the agent reads before its next step."),
         "pause": ("executions:pause", "Pause an execution once its running calls are done."),
         "resume": ("executions:resume", "Resume a paused execution."),
-        "retry": ("run:retry", "Let a failed execution go on from its last good step."),
+        "retry": ("run:retry", "Continue a failed execution from its last good step."),
         "cancel": ("executions:cancel", "Stop an execution now and abandon its current step."),
     },
     "Learn from executions": {

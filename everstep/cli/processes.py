@@ -151,7 +151,7 @@ def _print_addresses(
     type=click.IntRange(1, MAX_PROCESSES),
     default=1,
     show_default=True,
-    help="Run so many processes, about one for each core; one that dies is started again.",
+    help="The number of processes, about one for each core; one that dies is started again.",
 )
 @with_agents
 @click.pass_obj
@@ -215,8 +215,9 @@ async def db_upgrade(settings: Settings) -> None:
 async def db_start_epoch(settings: Settings, as_of: datetime | None) -> None:
     """Start a new epoch of the journal after a restore, so that viewers reload.
 
-    Needed only where PostgreSQL cannot detect the restore: after its files were restored from a snapshot.
-    Failovers, point-in-time restores and dumps restored elsewhere are detected automatically.
+    Needed where PostgreSQL does not show the restore: after its files were restored from a snapshot, or a
+    dump over the tables of the same server. Failovers, point-in-time restores and dumps restored on another
+    server are detected. Running it without need is harmless.
     """
     await mark_restore(settings)
     echo("the journal has a new epoch: viewers that reconnect reload everything")

@@ -55,7 +55,7 @@ async def run(
     debug: bool,
     attach: tuple[Path, ...],
 ) -> None:
-    """Start an execution and follow it; Ctrl-C stops only the following."""
+    """Start an execution and follow it; Ctrl-C only stops watching."""
     if not attach:
         require_text(message, "message")
     sent = Message.user(message, attachments=attach)
@@ -81,10 +81,10 @@ async def run(
 @click.pass_obj
 @command
 async def retry(settings: Settings, execution_id: str, *, detach: bool) -> None:
-    """Let a failed execution go on from its last good step.
+    """Continue a failed execution from its last good step.
 
     A new execution has its whole conversation: what its tools did is not done again. The command follows it;
-    Ctrl-C stops only the following.
+    Ctrl-C only stops watching.
     """
 
     async def start_retry(installation: Installation, execution: Execution) -> None:

@@ -128,7 +128,7 @@ def _draw_requests(console: Any, requests: Sequence[RequestRow], row: ExecutionR
 @click.pass_obj
 @command
 async def trace(settings: Settings, execution_id: str, *, votes: bool, as_json: bool) -> None:
-    """Show when each step was, and why the loop went on or stopped.
+    """Show when each step ran, and why the loop went on or stopped.
 
     On a terminal, each model call, tool call and wait is a bar over time.
     """

@@ -139,8 +139,8 @@ class Settings(StrictModel, BaseSettings):
     """The version of a worker's code. Executions stay on the version on which they began (PINNED). New
     executions begin on the version that is current in Temporal. None: workers have no version."""
     search_attributes: bool | None = None
-    """Whether executions get Everstep's search attributes in Temporal. None: if the namespace has them, which
-    a process finds out at its start."""
+    """Whether executions get Everstep's search attributes in Temporal. None: if the namespace has them
+    when the process starts."""
     public_url: PublicUrl | None = None
     """The URL under which people reach this installation, such as `https://agents.example`, also with a path.
     Temporal's pages link to `{public_url}/console/executions/{id}`. `everstep up` uses its own address."""
@@ -209,7 +209,8 @@ class Settings(StrictModel, BaseSettings):
     """Whether services that have a Temporal client only may decide about calls. They send no token, so by
     default they decide only about calls whose approver is the role `temporal`."""
     allowed_origins: CommaSeparated = ()
-    """The origins, in addition to the API's own, whose pages may use the API in a browser."""
+    """The origins whose pages may use the API and the gateway in a browser, in addition to the own origin of
+    each. If people use the console, the gateway needs the origin of the API."""
     allowed_hosts: CommaSeparated = ()
     """The names under which the API and the gateway are reached, in addition to those of the loopback
     interface: names, `*.example.com`, addresses, ranges of addresses, or `*` for any."""

@@ -306,7 +306,7 @@ async def fork(
 
 @routes.post("/agent/executions/{execution_id}/retry", status_code=201)
 async def retry(execution_id: ExecutionId, api: ApiDep, caller: CallerDep, key: KeyDep) -> ExecutionResponse:
-    """Let a failed execution go on from its last good step, in a new execution with its whole conversation.
+    """Continue a failed execution from its last good step, in a new execution with its whole conversation.
 
     What its tools did is not done again. Retrying it again returns the same new execution.
     """
