@@ -150,14 +150,17 @@ async def test_a_bus_that_cannot_be_used_is_named(installation: Installation, tm
         log = await run(scene, "doctor", EVERSTEP_NATS_URL=url.replace("ann", "eve"))
         assert refused in log
         assert "p%40ss" not in log
-        assert "expired at 2020-05-17 08:00:00 UTC, so create new ones" in await run_expired(scene, tmp_path)
+        assert (
+            "expired at 2020-05-17 08:00:00 UTC, so create new ones"
+            in await doctor_with_expired_credentials(scene, tmp_path)
+        )
         scene.front.variables["EVERSTEP_NATS_URL"] = url.replace("ann", "eve")
         gateway = await scene.gateway()
         await until("the log names it", lambda: refused in gateway.log.read_text())
         assert "NATS is away" in await scene.bus_state(scene.gateway_port)
 
 
-async def run_expired(scene: Scene, folder: Path) -> str:
+async def doctor_with_expired_credentials(scene: Scene, folder: Path) -> str:
     """What the doctor says of expired credentials of an account."""
     operator, configuration, expired = NatsOperator(), folder / "nats.json", folder / "expired.creds"
     operator.write_configuration(configuration)
