@@ -280,7 +280,7 @@ class Schedules:
         if thorough:
             applied = self.store.applied_schedules(queue)
             rows += [row async for row in applied if not await self._is_current(row)]
-        return sum([await self._apply_unless_refused(row) is None for row in rows])
+        return sum([await self._apply_row(row) is None for row in rows])
 
     async def _require(self, scope: Scope, schedule_id: UUID) -> ScheduleRow:
         row = await self.store.schedule(scope, schedule_id)
@@ -301,7 +301,7 @@ class Schedules:
     async def _try_to_apply(self, row: ScheduleRow) -> ScheduleRow:
         """Apply a row; return it as it is then."""
         try:
-            refusal = await self._apply_unless_refused(row)
+            refusal = await self._apply_row(row)
         except RPCError as error:
             log.warning("the schedule %s is applied later: %s", row.id, error)
             return row
@@ -309,7 +309,7 @@ class Schedules:
             return replace(row, last_error=refusal)
         return replace(row, applied_revision=row.revision)
 
-    async def _apply_unless_refused(self, row: ScheduleRow) -> str | None:
+    async def _apply_row(self, row: ScheduleRow) -> str | None:
         """Apply a row; return why Temporal refuses it, if it does. Other rows are independent of that."""
         try:
             await self.apply(row)

@@ -69,7 +69,7 @@ class PostgresSteps(PostgresWriter):
         ref = begin.ref
         async with self._transaction() as connection:
             values = parameters.step_values(begin)
-            begun, stream_id = await self._mark_begun(connection, begin, execution_key(ref) | values)
+            begun, stream_id = await self._mark_start(connection, begin, execution_key(ref) | values)
             if begun.recorded:
                 return begun
             news = bodies.session_envelopes_from(ref.execution_id, begin.events(begun))
@@ -80,7 +80,7 @@ class PostgresSteps(PostgresWriter):
             )
             return replace(begun, after_seq=heads[0].scalar() if heads else None)
 
-    async def _mark_begun(
+    async def _mark_start(
         self, connection: Transaction, begin: BeginStep, values: Mapping[str, Any]
     ) -> tuple[BegunStep, UUID]:
         """Return the step that begins, with its stream."""
