@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import Priority, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from everstep.agent_domain.ids import ExecutionRef
@@ -85,6 +85,7 @@ class ScheduledMessage:
             result_type=SentMessage,
             start_to_close_timeout=timedelta(seconds=30),
             retry_policy=_RETRY,
+            priority=_priority(),
         )
         return sent.execution
 
@@ -105,5 +106,14 @@ class ScheduledMessage:
 
     async def _cancel(self, execution: ExecutionRef) -> None:
         await workflow.execute_activity(
-            CANCEL, execution, start_to_close_timeout=timedelta(seconds=30), retry_policy=_RETRY
+            CANCEL,
+            execution,
+            start_to_close_timeout=timedelta(seconds=30),
+            retry_policy=_RETRY,
+            priority=_priority(),
         )
+
+
+def _priority() -> Priority:
+    """Return the key of the tenant and the user, which the server does not name to workers if inherited."""
+    return Priority(fairness_key=workflow.info().priority.fairness_key)

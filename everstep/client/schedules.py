@@ -31,9 +31,11 @@ from temporalio.client import (
     ScheduleUpdate,
     ScheduleUpdateInput,
 )
+from temporalio.common import Priority
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.errors import InvalidInput, NotFound, UnknownName
+from everstep.agent_domain.fairness.fairness_keys import fairness_key
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.executions import Page
 from everstep.agent_domain.storage.schedules import (
@@ -377,6 +379,7 @@ class Schedules:
                 id=name,
                 task_queue=row.task_queue or self.client.task_queue,
                 static_summary=settings.agent,
+                priority=Priority(fairness_key=fairness_key(row.tenant_id, row.user_id)),
             ),
             ScheduleSpec(
                 intervals=[] if every is None else [ScheduleIntervalSpec(timedelta(seconds=every))],

@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from temporalio.client import ScheduleActionExecutionStartWorkflow
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
+from everstep.agent_domain.fairness.fairness_keys import fairness_key
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.client.schedule_entry import ScheduleEntry
 from everstep.client.schedules import ID_PREFIX, Schedules, schedule_name
@@ -60,6 +62,27 @@ async def test_a_schedule_sends_its_message_as_its_user(sign_in: MakeCaller, wor
     assert_problem(await ben.http.get(f"{PATH}/{schedule['id']}"), 404)
     assert_problem(await ben.send_post(f"{PATH}/{schedule['id']}/trigger"), 404)
     assert (await ben.http.delete(f"{PATH}/{schedule['id']}")).status_code == 404
+    await ann.http.delete(f"{PATH}/{schedule['id']}")
+
+
+async def test_runs_of_schedules_are_dispatched_fairly(ann: ApiCaller, work: None) -> None:
+    """18.2.1: with the key of the tenant and the user, as executions are."""
+    schedule = await ann.post(PATH, {**HOURLY, "paused": True})
+    await ann.post(f"{PATH}/{schedule['id']}/trigger")
+    await first_run(ann, schedule["id"])
+    temporal = ann.api_setup.sessions.client.temporal
+    described = await temporal.get_schedule_handle(schedule_name(UUID(schedule["id"]))).describe()
+    (run,) = described.info.recent_actions
+    assert isinstance(run.action, ScheduleActionExecutionStartWorkflow)
+    history = await temporal.get_workflow_handle(run.action.workflow_id).fetch_history()
+    keys = [
+        event.activity_task_scheduled_event_attributes.priority.fairness_key
+        for event in history.events
+        if event.HasField("activity_task_scheduled_event_attributes")
+    ]
+    started = history.events[0].workflow_execution_started_event_attributes.priority.fairness_key
+    assert {started, *keys} == {fairness_key(ann.api_setup.tenant, "ann")}
+    assert keys
     await ann.http.delete(f"{PATH}/{schedule['id']}")
 
 
