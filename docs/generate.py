@@ -54,7 +54,10 @@ GROUPS: Final = {
     "Continuation, errors and the loop": ("loop",),
     "State, steps, snapshots and events": ("state",),
     "Capabilities": ("capabilities", "everstep.capabilities"),
-    "Services: client, executions and sessions": ("storage", "everstep.client", "everstep.workflows", "ids"),
+    "Services: client, executions and sessions": (
+        *("storage", "everstep.client", "everstep.workflows", "ids"),
+        "everstep.runtime.service_client",
+    ),
     "Explanations": ("explanation", "what_if"),
     "Watching": ("stream", "everstep.streams"),
     "Testing": ("testing", "everstep.testing"),

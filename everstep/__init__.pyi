@@ -415,6 +415,10 @@ from everstep.client.client import (
     Execution as Execution,
 )
 from everstep.client.structured_results import CompletedExecution as CompletedExecution
+from everstep.client.sync import (
+    SyncClient as SyncClient,
+    SyncExecution as SyncExecution,
+)
 from everstep.client.what_if import WhatIf as WhatIf
 from everstep.inference.models import (
     Models as Models,
@@ -452,6 +456,7 @@ from everstep.local.trace import (
 from everstep.runtime.builder import (
     AgentBuilder as AgentBuilder,
 )
+from everstep.runtime.service_client import open_client as open_client
 from everstep.steps.attachments import (
     Attachments as Attachments,
     FetchedFile as FetchedFile,
