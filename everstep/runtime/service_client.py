@@ -22,6 +22,7 @@ async def open_client(**settings: Any) -> AsyncGenerator[Client]:
 
     Raises:
         InvalidInput: A setting cannot be used, or a server is not named.
+        TemporalUnreachable: The Temporal server does not answer.
     """
     async with open_installation(Settings.read(**settings), "everstep client") as installation:
         yield installation.client
