@@ -21,6 +21,7 @@ from everstep.agent_domain.fairness.concurrency import SLOW, Concurrency
 from everstep.agent_domain.fairness.fairness_keys import fairness_key
 from everstep.agent_domain.fairness.shares import (
     DEFAULT_PLACES,
+    HEADROOM,
     Claimant,
     FindTerms,
     Shares,
@@ -36,7 +37,9 @@ LEAST_OPENINGS: Final = 16
 """With fewer, executions of one user begin slowly on a busy machine."""
 MOST_OPENINGS: Final = 64
 KEPT_FREE: Final = 2
-"""While the number of places falls: one place for another user, and one for another tenant."""
+"""While the number of places falls: one place for another user, and one for another tenant. If many are held,
+as many as let a tenant take more places.
+"""
 
 
 class Places:
@@ -144,7 +147,8 @@ class AdaptivePlaces(Places):
 
     def _adapt(self, held: int) -> None:
         # Fewer places at once would make others wait for those that are held.
-        self._shares.places = max(self._concurrency.places, min(self._shares.places, held + KEPT_FREE))
+        kept_free = max(KEPT_FREE, int(held / HEADROOM) + 1)
+        self._shares.places = max(self._concurrency.places, min(self._shares.places, held + kept_free))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ async def test_a_tenant_that_starts_many_executions_does_not_delay_the_start_of_
 
     starting = [asyncio.create_task(start("acme", "ann")) for _ in range(50)]
     await asyncio.sleep(0)
-    assert started == ["ann"] * (LEAST_STARTS_ALONE - 2)
+    assert started == ["ann"] * 28
     starting += [asyncio.create_task(start("acme", "bob")), asyncio.create_task(start("globex", "eve"))]
     await asyncio.sleep(0)
     assert started[-2:] == ["bob", "eve"]
