@@ -6,10 +6,11 @@ the server reads the catalogue. That took a quarter of the CPU time of the HTTP 
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import QueuePool
 
@@ -51,6 +52,16 @@ def _can_change_loops(engine: AsyncEngine) -> bool:
     pool = engine.pool
     assert isinstance(pool, QueuePool)
     return not pool.checkedout() and pool.checkedin() < pool.size()
+
+
+@contextmanager
+def listening(engine: AsyncEngine, listener: Callable[..., None]) -> Generator[None]:
+    """Call a function before each statement that SQLAlchemy sends, as long as the block lasts."""
+    event.listen(engine.sync_engine, "before_cursor_execute", listener)
+    try:
+        yield
+    finally:
+        event.remove(engine.sync_engine, "before_cursor_execute", listener)
 
 
 def close_engines() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -10,7 +10,6 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import event
 from temporalio.client import WorkflowFailureError
 
 from everstep.agent_domain.agents.definition import AgentDefinition
@@ -21,6 +20,7 @@ from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
 from everstep.store import session_statements, transcript_statements
 from everstep.store.transaction import BoundStatement, Transaction
+from tests.engines import listening
 from tests.everstep.http_api.house import ApiCaller, ApiSetup, MakeCaller, NoModels
 from tests.workflows.harness import HeldModel, an_agent
 
@@ -31,19 +31,19 @@ WAITS: Final = {
     "the begin of a first step": 2,
     "the last reply, and the end": 1 + 4,
     "the last reply, the end, and the begin of the next execution": 1 + 4 + 2,
-    "a reply, its call, and the begin of a step": 1 + 1 + 3,
+    "a reply, its call, and the begin of a step": 1 + 1 + 2,
     "a cancel of a running execution": 6,
 }
 """What each operation waits. Statements that are sent together wait once."""
 
-TRANSCRIPTS: Final = 3
-"""Reads of the conversation by an execution of two slow steps: one for each, and one at its end."""
+TRANSCRIPTS: Final = 2
+"""Reads of the conversation by an execution of two slow steps: one for the first, and one at its end."""
 
 
 class Waits:
     """Counts waits for the database, and reads of conversations, sessions, executions and queues."""
 
-    def __init__(self, house: ApiSetup, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.count = self.transcripts = 0
         self.reads = Counter[str]()
         """Reads of rows since the last note; a statement that locks a row reads it as well."""
@@ -60,17 +60,24 @@ class Waits:
 
         patch.setattr(Transaction, "together", counting)
 
-        @event.listens_for(house.keys.engine.sync_engine, "before_cursor_execute")
-        def executed(*args: Any) -> None:  # pyright: ignore[reportUnusedFunction] -- SQLAlchemy calls it
-            # The text so far is noted once a second, however long a model writes.
-            self.count += "partial_text" not in args[2]
-            self.reads["session"] += args[2].startswith("SELECT agent_sessions.id")
-            self.reads["execution"] += args[2].startswith("SELECT agent_executions.id")
+    def count_statement(self, *args: Any) -> None:
+        """Count a statement that SQLAlchemy sends."""
+        # The text so far is noted once a second, however long a model writes.
+        self.count += "partial_text" not in args[2]
+        self.reads["session"] += args[2].startswith("SELECT agent_sessions.id")
+        self.reads["execution"] += args[2].startswith("SELECT agent_executions.id")
 
     def note(self, name: str) -> None:
         """Note what the last operation has waited."""
         self.counted[name], self.count = self.count, 0
         self.reads.clear()
+
+
+@pytest.fixture
+def waits(api_setup: ApiSetup, monkeypatch: pytest.MonkeyPatch) -> Generator[Waits]:
+    waits = Waits(monkeypatch)
+    with listening(api_setup.keys.engine, waits.count_statement):
+        yield waits
 
 
 @asynccontextmanager
@@ -121,13 +128,12 @@ class Scene:
 
 
 async def test_each_operation_has_its_number_of_waits(
-    api_setup: ApiSetup, sign_in: MakeCaller, monkeypatch: pytest.MonkeyPatch
+    api_setup: ApiSetup, sign_in: MakeCaller, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = HeldModel(calls(("look", {})), "Done", holds=1)
     held = an_agent(model=model, tools=[MockTool("look")]).with_name("held").definition()
     client = api_setup.sessions.client
     object.__setattr__(client, "agents", {**client.agents, "held": held})
-    waits = Waits(api_setup, monkeypatch)
     scene = Scene(api_setup, await sign_in("ann"), model, waits)
     scene.watch_begins(monkeypatch)
 
@@ -167,16 +173,13 @@ async def test_each_operation_has_its_number_of_waits(
     assert waits.counted == WAITS
 
 
-async def test_a_model_call_within_a_budget_waits_once_more(
-    api_setup: ApiSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_model_call_within_a_budget_waits_once_more(api_setup: ApiSetup, waits: Waits) -> None:
     """4.8.3: it is reserved in one round trip, and settled together with its reply."""
     definition = an_agent("Done").definition()
     client = replace(
         api_setup.sessions.client, agents={"agent": definition}, tenant_id=f"tenant-{uuid4().hex}"
     )
     budget = Budget(BudgetUnit.TOKENS, Decimal(10**9), BudgetScope.TENANT)
-    waits = Waits(api_setup, monkeypatch)
 
     async def count_waits(*budgets: Budget) -> int:
         waits.count = 0

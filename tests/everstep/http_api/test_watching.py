@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import event
 
 from everstep.agent_domain.errors import StoreUnavailable
 from everstep.agent_domain.stream.channels import Channel
@@ -21,6 +20,7 @@ from everstep.runtime.settings import Settings
 from everstep.store.engine import create_engine
 from everstep.store.errors import DatabaseUnreachable
 from everstep.store.streams import PostgresStreams
+from tests.engines import listening
 from tests.everstep.http_api.house import SECRET, ApiSetup, MakeCaller
 
 
@@ -183,8 +183,7 @@ async def test_concurrent_questions_share_one_query(api_setup: ApiSetup, sign_in
     sessions = [UUID(await (await sign_in(name)).create_session()) for name in ("ann", "ben", "cid")]
     statements = list[str]()
 
-    @event.listens_for(api_setup.keys.engine.sync_engine, "before_cursor_execute")
-    def _count_query(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+    def note_statement(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         statements.append(statement)
 
     asked = [
@@ -192,7 +191,8 @@ async def test_concurrent_questions_share_one_query(api_setup: ApiSetup, sign_in
         for each in (*sessions, sessions[1], uuid4())
     ]
 
-    assert await asyncio.gather(*asked) == [None, sessions[1], None, sessions[1], None]
+    with listening(api_setup.keys.engine, note_statement):
+        assert await asyncio.gather(*asked) == [None, sessions[1], None, sessions[1], None]
     assert len(statements) == 1
 
 
