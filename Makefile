@@ -40,7 +40,7 @@ TESTS :=
 COVERAGE :=
 # They read the sources and start nothing: layers, names, prose, rules, documentation. Part of `make check`.
 OF_SOURCES := $(addprefix tests/test_,$(addsuffix .py,architecture background docs language rules)) tests/console/test_sources.py
-# Side by side, a file in one process; in the order of their folders, as those that wait the longest come first.
+# Side by side, a file in one process; in the order of tests/conftest.py: those that wait the longest come first.
 # Six processes keep two cores busy: a test waits more than half of its time, for a server, a process or an outage.
 PROCESSES := 6
 test: $(READY)  ## Run all tests of what the software does

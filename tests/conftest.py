@@ -37,7 +37,10 @@ SERVERS = pytest.StashKey[ServerHost]()
 INTERPRETERS = pytest.StashKey[Interpreters]()
 
 CONSOLE = "tests/console/"
-DOMAIN = Path(__file__).parent / "agent_domain"
+TESTS = Path(__file__).parent
+FIRST = ("acceptance", "console", "wires", "browsers")
+LAST = "agent_domain"
+"""Folders of tests."""
 
 GARBAGE = (20_000, 20, 20)
 """New objects, and searches, until the next search for garbage. With the interpreter's thresholds, searches
@@ -115,12 +118,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the slow tests unless they are requested; tests of the domain come last.
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+    return FIRST.index(folder) if folder in FIRST else len(FIRST) + (folder == LAST)
 
-    Those files are short and wait for no server, so that all processes of a run end at about the same time.
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the slow tests unless they are requested; those that wait the longest come first.
+
+    Tests of the domain come last: those files are short and wait for no server, so that all processes of a
+    run end at about the same time.
     """
-    items.sort(key=lambda item: item.path.is_relative_to(DOMAIN))
+    items.sort(key=_turn)
     if "slow" in str(config.getoption("markexpr")):
         for item in items:
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
