@@ -79,7 +79,7 @@ class Worker:
     @property
     def notes(self) -> Sequence[str]:
         """What the processes have noted."""
-        return sorted(self._journal.read_text().splitlines()) if self._journal.exists() else ()
+        return sorted(self._journal.read_text().splitlines()) if self._journal.exists() else []
 
 
 @asynccontextmanager
