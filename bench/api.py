@@ -351,10 +351,11 @@ async def run_bench(requests: int, sessions: int, *, fsync: bool) -> bool:
         notes = Path(folder) / "notes"
         notes.touch()
         os.environ[NOTES] = str(notes)
-        config = EmbeddedConfig(Path(folder), temporal_port=0, ui_port=0, postgres_settings=postgres)
+        data = Path(folder) / "data"
+        config = EmbeddedConfig(data, temporal_port=0, ui_port=0, postgres_settings=postgres)
         async with open_services(config) as services, AsyncExitStack() as stack:
             settings = Settings(
-                data_dir=Path(folder),
+                data_dir=data,
                 database_url=services.database_url,
                 temporal_address=services.temporal_address,
                 task_queue=EVERSTEP,
