@@ -126,13 +126,6 @@ class AdaptivePlaces(Places):
         finally:
             self.release(ticket)
 
-    def use_least(self, least: int) -> None:
-        """Begin again with another least number of places, if it is another one."""
-        if least != self._concurrency.least:
-            self._concurrency.begin_with(least)
-            self._adapt(self.held)
-            self.grant_waiting()
-
     def finish(self, ticket: Ticket, began: float) -> None:
         """Release a place whose work is done, and note how long it took; repeating it changes nothing."""
         if ticket.is_granted:

@@ -36,12 +36,14 @@ AWAITED: Final = {
     "activities/progress_reports.py": "ends with its call; a report that cannot be stored is logged",
     "everstep/steps/resource_lifetimes.py": "awaited by the block that it belongs to",
     "everstep/http_api/event_stream.py": "awaited by the answer that they are",
+    "everstep/store/transaction.py": "awaited by its transaction, also after a cancel",
 }
 """Tasks that are awaited, or whose end is a result that a caller waits for, and why they need no supervision.
 """
 
 CAUGHT: Final = {
     ("activities/text_checkpoints.py", "_record_due"),
+    ("everstep/client/beginnings.py", "_watch"),
     ("everstep/client/titles.py", "_entitle"),
     ("everstep/client/webhook_delivery.py", "_deliver_batch"),
     ("everstep/steps/shared_rates.py", "_work"),

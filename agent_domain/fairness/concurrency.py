@@ -34,10 +34,6 @@ class Concurrency:
         """How many requests may be made at once."""
         return int(self.limit)
 
-    def begin_with(self, least: int) -> None:
-        """Begin again with another least number of requests; their time alone stays known."""
-        self.least, self.limit = least, float(least)
-
     def finished(self, seconds: float, at_once: int) -> None:
         """Note how long a request took, while so many were made."""
         self.alone = min(self.alone * DRIFT, seconds) if self.alone else seconds

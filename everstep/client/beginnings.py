@@ -36,6 +36,10 @@ SLOW: Final = 1.5
 """How many times as long as alone an execution takes to begin on busy servers."""
 
 
+def ignore_beginning(seconds: float, at_once: int) -> None:
+    """Do nothing when an execution has begun."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Beginning:
     ticket: Ticket
@@ -45,9 +49,17 @@ class _Beginning:
 class BeginningPlaces(AdaptivePlaces):
     """The places of the executions that this process starts, each until its execution has begun."""
 
-    def __init__(self, least: int, most: int, terms: FindTerms, find_pending: FindPending) -> None:
+    def __init__(
+        self,
+        least: int,
+        most: int,
+        terms: FindTerms,
+        find_pending: FindPending,
+        on_begun: Callable[[float, int], None] = ignore_beginning,
+    ) -> None:
         super().__init__(least, most, terms, SLOW)
         self._find_pending = find_pending
+        self._on_begun = on_begun
         self._started = dict[UUID, _Beginning]()
         self._watching: asyncio.Task[None] | None = None
         self._usual = 0.0
@@ -99,6 +111,7 @@ class BeginningPlaces(AdaptivePlaces):
             self._overdue = self._overdue + 1 if identity in pending else 0
             if identity not in pending and beginning.since > watching_since:
                 self._usual += SMOOTHING * (seconds - self._usual)
+                self._on_begun(seconds, self.held)
                 self.finish(beginning.ticket, beginning.since)
             else:
                 # It is not known when it began.

@@ -2,8 +2,8 @@
 
 Temporal dispatches the tasks of workflows fairly, by the tenants and users that are named to it here. But it
 creates them, and schedules their first tasks, in the order of the requests. So a process lets few executions
-at once be between their start and their first step if that takes longer than it could, and its tenants and
-users take turns.
+of a tenant and of a user at once be between their start and their first step while others start some, and
+tenants and users take turns.
 """
 
 import time
@@ -15,18 +15,18 @@ from uuid import UUID
 from temporalio.common import Priority
 
 from everstep.activities.worker_places import AdaptivePlaces
+from everstep.agent_domain.fairness.concurrency import Concurrency
 from everstep.agent_domain.fairness.fairness_keys import ActiveUsers, fairness_key, fairness_weight
 from everstep.agent_domain.fairness.shares import Claimant, ShareTerms
-from everstep.client.beginnings import BeginningPlaces, FindPending
+from everstep.client.beginnings import SLOW, BeginningPlaces, FindPending
 
-LEAST_STARTS: Final = 3
-"""One user starts two of four: one place is kept for another user, and one for another tenant."""
-LEAST_STARTS_ALONE: Final = 32
-"""The same while only one user of this process starts executions. With 8, 500 streaming executions began in
-more than a minute on two cores, and with 32 in 12 seconds: the steps that stream make each beginning slower.
-"""
+LEAST_STARTS: Final = 32
+"""With 8, 500 streaming executions began in more than a minute on two cores, and with 32 in 12 seconds: the
+steps that stream make each beginning slower."""
+LEAST_STARTS_OF_TENANT: Final = 2
+"""While another tenant starts executions. A user of several has one less, so that one is left for another."""
 SHARED_SECONDS: Final = 60.0
-"""How long another user counts after the start of an execution."""
+"""How long another tenant or user counts after the start of an execution."""
 MOST_STARTS: Final = 64
 
 
@@ -51,11 +51,15 @@ class FairDispatch:
         self._weight_of = weight_of
         self._users = ActiveUsers()
         self._last: Claimant | None = None
-        self._shared_until = 0.0
-        if find_pending is None:
-            self._starts = AdaptivePlaces(LEAST_STARTS_ALONE, MOST_STARTS, self._start_terms)
-        else:
-            self._starts = BeginningPlaces(LEAST_STARTS_ALONE, MOST_STARTS, self._start_terms, find_pending)
+        self._tenants_until = self._users_until = 0.0
+        """Until when several tenants, and several users, start executions."""
+        self._shared = Concurrency(LEAST_STARTS_OF_TENANT, MOST_STARTS, SLOW)
+        """How many starts a tenant has at once while others start executions."""
+        self._starts = (
+            BeginningPlaces(LEAST_STARTS, MOST_STARTS, self._start_terms, find_pending, self._note_beginning)
+            if find_pending
+            else AdaptivePlaces(LEAST_STARTS, MOST_STARTS, self._start_terms)
+        )
 
     @asynccontextmanager
     async def start(self, tenant_id: str, user_id: str | None, execution_id: UUID) -> AsyncGenerator[None]:
@@ -71,14 +75,23 @@ class FairDispatch:
                 finish()
 
     def _note_claimant(self, claimant: Claimant, now: float) -> None:
-        """Make fewer starts at once while several users start executions."""
-        if self._last not in {None, claimant}:
-            self._shared_until = now + SHARED_SECONDS
-        self._last = claimant
-        self._starts.use_least(LEAST_STARTS if now < self._shared_until else LEAST_STARTS_ALONE)
+        """Note that several tenants or users start executions at this time."""
+        last, self._last = self._last or claimant, claimant
+        if now >= max(self._tenants_until, self._users_until):
+            self._shared = Concurrency(LEAST_STARTS_OF_TENANT, MOST_STARTS, SLOW, alone=self._shared.alone)
+        if last.tenant != claimant.tenant:
+            self._tenants_until = now + SHARED_SECONDS
+        if last != claimant:
+            self._users_until = now + SHARED_SECONDS
+
+    def _note_beginning(self, seconds: float, at_once: int) -> None:
+        self._shared.finished(seconds, at_once)
 
     def _start_terms(self, claimant: Claimant) -> ShareTerms:
-        return ShareTerms(self._weight_of(claimant.tenant))
+        now, most = time.monotonic(), self._shared.places
+        of_tenant = most if now < self._tenants_until else None
+        of_user = most - 1 if now < self._users_until else None
+        return ShareTerms(self._weight_of(claimant.tenant), of_tenant, of_user)
 
     def priority(self, tenant_id: str, user_id: str | None) -> Priority:
         """Return the priority of an execution that starts now."""

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from everstep.client.beginnings import FindPending
-from everstep.client.fair_dispatch import LEAST_STARTS_ALONE, FairDispatch
+from everstep.client.fair_dispatch import LEAST_STARTS, FairDispatch
 
 
 async def none_pending(execution_ids: Collection[UUID]) -> Collection[UUID]:
@@ -61,11 +61,39 @@ async def test_a_user_starts_fewer_executions_at_once_while_others_start_some() 
     assert len(started) == 51
 
 
+@pytest.mark.parametrize(
+    ("callers", "at_once"),
+    [
+        ([("acme", f"user {number}") for number in range(50)], 29),
+        ([(f"tenant {number}", "ann") for number in range(50)], 32),
+        ([("acme", "ann"), *(("globex", f"user {number}") for number in range(50))], 3),
+    ],
+    ids=["users", "tenants", "one tenant with many users"],
+)
+async def test_many_start_executions_at_once_and_each_few(
+    callers: list[tuple[str, str]], at_once: int
+) -> None:
+    """18.2.17: a tenant has two starts while another tenant starts executions as well."""
+    dispatch, over, started = FairDispatch(), asyncio.Event(), list[tuple[str, str]]()
+
+    async def start(tenant: str, user: str) -> None:
+        async with dispatch.start(tenant, user, uuid4()):
+            started.append((tenant, user))
+            await over.wait()
+
+    starting = [asyncio.create_task(start(*caller)) for caller in callers]
+    await asyncio.sleep(0)
+    assert len(started) == at_once
+    over.set()
+    await asyncio.gather(*starting)
+    assert len(started) == len(callers)
+
+
 @pytest.mark.parametrize("find_pending", [None, none_pending])
 async def test_a_start_that_fails_gives_its_place_to_another_one(find_pending: FindPending | None) -> None:
     """18.2.17"""
     dispatch = FairDispatch(find_pending=find_pending)
-    for _ in range(3 * LEAST_STARTS_ALONE):
+    for _ in range(3 * LEAST_STARTS):
         with pytest.raises(ZeroDivisionError):
             async with dispatch.start("acme", "ann", uuid4()):
                 raise ZeroDivisionError
