@@ -235,9 +235,9 @@ async def test_a_message_near_the_end_is_received_once_or_refused(front: Front) 
     async def talk(ann: ApiCaller, also_ann: ApiCaller, number: int) -> None:
         words = f"steer {number}"
         if number % 2:
-            execution = (await ann.post("/agent/messages", {"content": "Hello"}))["execution_id"]
+            execution = (await ann.post("/agent/messages", {"content": "ponder"}))["execution_id"]
         else:
-            execution = (await ann.post("/agent/executions", {"content": "Hello"}))["id"]
+            execution = (await ann.post("/agent/executions", {"content": "ponder"}))["id"]
         await asyncio.sleep(dice.uniform(0, 0.4))
         path, key = f"/agent/executions/{execution}/steer", f"k-{number}"
         sent = [each.posts(path, {"content": words}, key) for each in (ann, also_ann)]

@@ -3,7 +3,7 @@
  * typed into a field, only keys with Ctrl or Cmd and Escape have an effect.
  */
 
-import { signal, useEffect, useRef } from "./lib.js";
+import { signal, useLayoutEffect, useRef } from "./lib.js";
 
 /** @typedef {{keys: string, label: string, run: (event: KeyboardEvent) => unknown, group?: string, inFields?: boolean}} Binding */
 
@@ -23,7 +23,8 @@ export function activeBindings() {
 export function useKeys(bindings) {
   const latest = useRef(bindings);
   latest.current = bindings;
-  useEffect(() => {
+  // Before the component is painted: who sees a button can press its key.
+  useLayoutEffect(() => {
     const proxies = latest.current.map((binding, index) => ({
       ...binding,
       run: (/** @type {KeyboardEvent} */ event) => latest.current[index]?.run(event),

@@ -2,12 +2,12 @@
 
 `ask` asks for a day, `wonder` asks why, `form` asks for a form, `fail` is an error. `ask then book` books
 afterwards. `book` makes a booking that its owner approves (`book aloud` says so), `refund` pays back what an
-approver allows, `wire` what another person allows.
-`look` describes all attached files, `export NAME` returns one. It answers any other message at once;
-`spend 0.25` costs that much in dollars, and `spend` an unknown amount. The chief does the same, and
-`send A & B` starts subagents for A and B.
+approver allows, `wire` what another person allows. `look` describes all attached files, `export NAME` returns
+one. It answers any other message at once, and `ponder` after a moment; `spend 0.25` costs that much in
+dollars, and `spend` an unknown amount. The chief does the same, and `send A & B` starts subagents for A and B.
 """
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
@@ -47,6 +47,8 @@ class ClerkModel:
         if last.text == "look":
             files = [file for message in request.messages for file in message.attachments]
             return says(f"You sent: {', '.join(f'{file.name} {file.data!r}' for file in files)}")
+        if last.text == "ponder":
+            await asyncio.sleep(0.2)
         if last.text == "fail":
             raise ModelError("the model is broken")
         if wanted := _calls_in(last.text):
