@@ -18,13 +18,15 @@ from everstep.activities.worker_places import AdaptivePlaces
 from everstep.agent_domain.fairness.concurrency import Concurrency
 from everstep.agent_domain.fairness.fairness_keys import ActiveUsers, fairness_key, fairness_weight
 from everstep.agent_domain.fairness.shares import Claimant, ShareTerms
-from everstep.client.beginnings import SLOW, BeginningPlaces, FindPending
+from everstep.client.beginnings import BeginningPlaces, FindPending
 
 LEAST_STARTS: Final = 32
 """With 8, 500 streaming executions began in more than a minute on two cores, and with 32 in 12 seconds: the
 steps that stream make each beginning slower."""
 LEAST_STARTS_OF_TENANT: Final = 2
 """While another tenant starts executions. A user of several has one less, so that one is left for another."""
+SLOW_FOR_OTHERS: Final = 1.2
+"""How many times as long as alone executions take to begin when these starts make others wait."""
 SHARED_SECONDS: Final = 60.0
 """How long another tenant or user counts after the start of an execution."""
 MOST_STARTS: Final = 64
@@ -53,7 +55,7 @@ class FairDispatch:
         self._last: Claimant | None = None
         self._tenants_until = self._users_until = 0.0
         """Until when several tenants, and several users, start executions."""
-        self._shared = Concurrency(LEAST_STARTS_OF_TENANT, MOST_STARTS, SLOW)
+        self._shared = Concurrency(LEAST_STARTS_OF_TENANT, MOST_STARTS, SLOW_FOR_OTHERS)
         """How many starts a tenant has at once while others start executions."""
         self._starts = (
             BeginningPlaces(LEAST_STARTS, MOST_STARTS, self._start_terms, find_pending, self._note_beginning)
@@ -78,7 +80,8 @@ class FairDispatch:
         """Note that several tenants or users start executions at this time."""
         last, self._last = self._last or claimant, claimant
         if now >= max(self._tenants_until, self._users_until):
-            self._shared = Concurrency(LEAST_STARTS_OF_TENANT, MOST_STARTS, SLOW, alone=self._shared.alone)
+            alone = self._shared.alone
+            self._shared = Concurrency(LEAST_STARTS_OF_TENANT, MOST_STARTS, SLOW_FOR_OTHERS, alone=alone)
         if last.tenant != claimant.tenant:
             self._tenants_until = now + SHARED_SECONDS
         if last != claimant:

@@ -4,7 +4,8 @@
 afterwards. `book` makes a booking that its owner approves (`book aloud` says so), `refund` pays back what an
 approver allows, `wire` what another person allows. `look` describes all attached files, `export NAME` returns
 one. It answers any other message at once, and `ponder` after a moment; `spend 0.25` costs that much in
-dollars, and `spend` an unknown amount. The chief does the same, and `send A & B` starts subagents for A and B.
+dollars, and `spend` an unknown amount. The chief does the same, and `send A & B` starts subagents for A and
+B.
 """
 
 import asyncio
