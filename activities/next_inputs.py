@@ -78,7 +78,8 @@ class NextInputs:
 
     def __init__(self, seconds: Callable[[], float] = monotonic) -> None:
         self._seconds = seconds
-        self._steps: dict[UUID, _RecordedStep] = {}
+        self._steps: dict[tuple[str, UUID], _RecordedStep] = {}
+        """By tenant and execution: a task that names another tenant gets nothing, as from the store."""
         self._sweep: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -92,10 +93,10 @@ class NextInputs:
             loaded: The input of its step.
             began_at: When the step began.
         """
-        self._steps.pop(reply.ref.execution_id, None)
+        self._steps.pop(_key(reply.ref), None)
         if not _is_plain(reply, loaded.material):
             return
-        self._steps[reply.ref.execution_id] = _RecordedStep(loaded, reply.facts, reply.messages, began_at)
+        self._steps[_key(reply.ref)] = _RecordedStep(loaded, reply.facts, reply.messages, began_at)
         if len(self._steps) > MAX_STEPS:
             del self._steps[next(iter(self._steps))]
         if self._sweep is None:
@@ -103,18 +104,18 @@ class NextInputs:
 
     def add_result(self, recorded: RecordCall) -> None:
         """Add the result of a call that was recorded; after one with side effects, the store is read."""
-        step = self._steps.get(recorded.ref.execution_id)
+        step = self._steps.get(_key(recorded.ref))
         if step is None or step.facts.number != recorded.step_number:
             return
         record = recorded.record
         if recorded.notes or record.error or record.attachments or _has_side_effects(record.besides):
-            del self._steps[recorded.ref.execution_id]
+            del self._steps[_key(recorded.ref)]
         else:
             step.results[recorded.index] = recorded.messages
 
     def take(self, ref: ExecutionRef, number: int) -> LoadedInput | None:
         """Return the input of a step, once; None if the store has to be read."""
-        step, now = self._steps.pop(ref.execution_id, None), self._seconds()
+        step, now = self._steps.pop(_key(ref), None), self._seconds()
         if step is None or step.facts.number != number - 1 or not step.is_complete:
             return None
         if not step.loaded.is_fresh(now):
@@ -127,6 +128,10 @@ class NextInputs:
         self._steps = {key: step for key, step in self._steps.items() if step.loaded.is_fresh(now)}
         loop = asyncio.get_running_loop()
         self._sweep = loop.call_later(FRESH_SECONDS, self.evict_expired) if self._steps else None
+
+
+def _key(ref: ExecutionRef) -> tuple[str, UUID]:
+    return ref.tenant_id, ref.execution_id
 
 
 def _is_plain(reply: RecordReply, material: StepInput) -> bool:

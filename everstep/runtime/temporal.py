@@ -40,7 +40,7 @@ MAX_PAYLOAD_BYTES = 64 * 1024
 """Payloads hold only facts and references; a larger one is a mistake."""
 
 
-class PayloadTooLarge(ApplicationError):
+class PayloadTooLarge(ApplicationError, EverstepError):
     """A payload for Temporal exceeds the size limit; another attempt would fail in the same way."""
 
     def __init__(self, size: int) -> None:

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from everstep.agent_domain.agents.plan import ExecutionPlan
-from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.runtime.codec import REFUSED_ENCODING, AesGcmCodec, PlainPayload, WrongPayloadKey
 from everstep.runtime.temporal import MAX_PAYLOAD_BYTES, PayloadTooLarge, data_converter
@@ -45,6 +45,7 @@ async def test_input_larger_than_the_limit_is_refused() -> None:
     with pytest.raises(PayloadTooLarge, match="keep bodies in the store") as raised:
         await converter.encode(["x" * (MAX_PAYLOAD_BYTES - 1)])
     assert raised.value.non_retryable
+    assert isinstance(raised.value, EverstepError)
 
 
 async def test_with_a_key_temporal_cannot_read_the_payloads() -> None:

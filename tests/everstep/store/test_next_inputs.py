@@ -79,6 +79,16 @@ def a_plain_reply(ref: ExecutionRef) -> RecordReply:
 class TestTheStoreIsRead:
     """18.1.7"""
 
+    async def test_for_a_task_that_names_another_tenant(self) -> None:
+        ref, inputs = a_ref(), NextInputs(lambda: 0.0)
+        reply: Any = a_plain_reply(ref)
+        inputs.keep_reply(reply, a_material(), 0.0)
+        recorded = result_record(ref, a_result("c1"))
+        inputs.add_result(replace(recorded, ref=replace(ref, tenant_id="another")))
+        inputs.add_result(recorded)
+        assert inputs.take(replace(ref, tenant_id="another"), 2) is None
+        assert len(inputs) == 1
+
     @pytest.mark.parametrize(
         "changed",
         [
