@@ -130,14 +130,13 @@ class Erasure:
     async def _cancel(self, executions: Sequence[Execution], deadline: float) -> None:
         """Cancel executions together: without a worker, each takes all the time that there is."""
         for each in executions:
-            # It has just ended.
-            with suppress(Refused):
+            # It has just ended, or another run of the command has removed it.
+            with suppress(Refused, NotFound):
                 await each.request_cancel(key=KEY)
         at_once = asyncio.Semaphore(CANCELS_AT_ONCE)
 
         async def deliver(execution: Execution) -> None:
-            # Refused, or not found: it has just ended, or another run of the command has removed it. A
-            # timeout: no worker takes the command in time; the reconciler delivers it.
+            # A timeout: no worker takes the command in time; the reconciler delivers it.
             with suppress(Refused, NotFound, TimeoutError):
                 async with at_once, asyncio.timeout_at(deadline):
                     await execution.cancel(key=KEY)

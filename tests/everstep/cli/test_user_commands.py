@@ -1,5 +1,6 @@
 """Exporting and erasing the data of one person."""
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,13 @@ async def test_a_person_is_erased_once_executions_have_ended(desk: CommandLine) 
     assert again == f"There are no data of the user {name} in the tenant default.\n"
     assert await desk.installation.store.execution(execution.ref) is None
     assert await desk.installation.store.execution(kept.ref) is not None
+
+
+async def test_two_runs_of_an_erasure_at_once_both_succeed(desk: CommandLine) -> None:
+    """18.9.4: what one of them has removed is no error of the other."""
+    name, execution = await a_person(desk)
+    await asyncio.gather(*(desk.output_of("users", "erase", name, "--yes") for _ in range(2)))
+    assert await desk.installation.store.execution(execution.ref) is None
 
 
 async def test_executions_without_a_worker_share_the_time_that_an_erasure_waits(desk: CommandLine) -> None:
