@@ -23,7 +23,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test properties coverage model chaos cluster fleet dashboards frontends backups deployment upgrade check bench capacity console docs exports screens reference fmt python
+.PHONY: help demo test properties coverage model chaos cluster fleet dashboards frontends backups deployment upgrade check bench capacity console docs exports screens reference hooks fmt python
 ifneq ($(WANTED),)
 ifneq ($(WANTED),$(shell $(BIN)/python -V 2>/dev/null))
 .PHONY: $(READY)
@@ -127,6 +127,9 @@ screens: $(READY)  ## Make the pictures of docs/terminal.md and docs/console.md;
 
 python:
 	@$(PYTHON) -c 'import sys, ensurepip; print(sys.executable)' 2>/dev/null
+
+hooks:  ## Let git check the title of each commit, as `make check` does later
+	@git config core.hooksPath .githooks
 
 fmt: $(READY)  ## Format the code, and fix what can be fixed automatically
 	@$(BIN)/ruff check --fix-only .

@@ -8,6 +8,7 @@ its own class.
 import ast
 import io
 import re
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,3 +161,16 @@ def measure(*rooms: Path) -> Measure:
                     if isinstance(node, ast.AsyncFunctionDef):
                         found.async_participles.append(named)
     return found
+
+
+def main(message: Path) -> int:
+    """Print what the title of a commit should not contain; return the exit code of a hook of git."""
+    title = next(iter(message.read_text(encoding="utf-8").splitlines()), "")
+    _, found = private_words("The title of the commit", title)
+    for finding in found:
+        sys.stderr.write(f"{finding}\n")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
