@@ -51,8 +51,7 @@ async def test_an_accepted_message_is_started_by_the_reconciler(
     """8.2.2: an accepted message runs, once."""
     async with open_session_setup(temporal, store, an_agent("Done")) as parlour:
         await accept_and_lose_process(parlour, monkeypatch, "once")
-        # Temporal may still have updates of the first pass, and then delivers them itself.
-        await asyncio.gather(parlour.reconciler.once(), parlour.reconciler.once())
+        both = await asyncio.gather(parlour.reconciler.once(), parlour.reconciler.once())
         (row,) = (await parlour.port.executions_of(parlour.scope, EVERY)).rows
         await parlour.wait_for_completion(row.ref.execution_id)
 
