@@ -71,10 +71,13 @@ def open_programs(folder: Path) -> Generator[Path]:
         process.communicate()
 
 
-def start_programs(folder: Path, module: str = __name__) -> "subprocess.Popen[bytes]":
+def start_programs(folder: Path, module: str = __name__, *arguments: str) -> "subprocess.Popen[bytes]":
     """Start the process that forks; it ends when its input does."""
     return subprocess.Popen(  # noqa: S603 -- fixed arguments
-        [sys.executable, "-m", module, folder], stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True
+        [sys.executable, "-m", module, folder, *arguments],
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        start_new_session=True,
     )
 
 
