@@ -73,7 +73,7 @@ class Measure:
     """Additional gateways that share one port."""
 
 
-SHORT = Measure(6, 16, 9, kills=2, drains=1, restarts=1, cut_every=2.5, unread=3, patience=90)
+SHORT = Measure(4, 10, 6, kills=2, drains=1, restarts=1, cut_every=2.5, unread=3, patience=90)
 LONG = Measure(
     40, 120, 60, kills=8, drains=4, restarts=3, cut_every=3, unread=20, patience=240, limit=1800, shared=2
 )

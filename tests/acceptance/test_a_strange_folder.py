@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agents import agent_files
-from tests.acceptance.harness import environment
+from tests.acceptance.harness import Nursery, environment
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -47,10 +47,10 @@ def strange(tmp_path: Path) -> Path:
     return folder
 
 
-async def run_command(folder: Path, *arguments: str, **more: str) -> str:
+async def run_command(folder: Path, *words: str | Path) -> str:
     """Run a command there that succeeds, and return its output."""
     process = await asyncio.create_subprocess_exec(
-        *(*EVERSTEP, *arguments), cwd=folder, env=environment(**more), stdout=-1, stderr=-1
+        *words, cwd=folder, env=environment(), stdout=-1, stderr=-1
     )
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
@@ -61,7 +61,6 @@ async def run_command(folder: Path, *arguments: str, **more: str) -> str:
     "arguments",
     [
         ["agents"],
-        ["agents", "--json"],
         ["--agents", "everstep.runtime.demo_agent:DEMO", "agents"],
         ["--help"],
     ],
@@ -69,17 +68,17 @@ async def run_command(folder: Path, *arguments: str, **more: str) -> str:
 )
 async def test_nothing_that_is_not_named_is_imported(strange: Path, arguments: list[str]) -> None:
     """10.2.6"""
-    printed = await run_command(strange, *arguments)
+    printed = await run_command(strange, *EVERSTEP, *arguments)
     assert "stranger" not in printed
     assert not (strange.parent / "ran").exists()
 
 
-async def test_a_name_in_the_folders_settings_is_imported(strange: Path) -> None:
+async def test_a_name_in_the_folders_settings_is_imported(strange: Path, nursery: Nursery) -> None:
     """10.2.6: a module, and everything that it imports; a folder has texts only."""
     (strange / "everstep.toml").write_text('agents = [".claude/agents"]\n')
-    assert "stranger" in await run_command(strange, "agents")
+    assert "stranger" in await run_command(strange, nursery.everstep, "agents")
     assert not (strange.parent / "ran").exists()
 
     (strange / "everstep.toml").write_text('agents = ["agents:agents"]\n')
-    await run_command(strange, "agents")
+    await run_command(strange, nursery.everstep, "agents")
     assert (strange.parent / "ran").read_text() == "agents "

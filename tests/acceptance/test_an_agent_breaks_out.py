@@ -11,6 +11,7 @@ import pytest
 
 from tests.everstep.capabilities.bash.surroundings import need_a_sandbox
 from tests.everstep.capabilities.bash.users import WorkerUser, open_worker_user
+from tests.programs import NAME
 
 SECRET = "S3CRET-of-the-project"  # noqa: S105 -- of no account
 OUTSIDE = "Error: Path is outside the allowed directory"
@@ -73,10 +74,16 @@ def user(kind: str) -> Iterator[WorkerUser]:
     yield from open_worker_user(kind)
 
 
+@pytest.fixture
+def everstep(kind: str, user: WorkerUser, programs: Path) -> list[str]:
+    """The words of the command; only the user of these tests can start its forks."""
+    return [str(programs / NAME)] if kind == "own" else [user.python, "-c", COMMAND]
+
+
 @contextmanager
-def up(user: WorkerUser, project: Path, *options: str) -> Generator[None]:
+def up(user: WorkerUser, project: Path, *everstep: str) -> Generator[None]:
     """Start it as a user does, and stop it with Ctrl-C."""
-    command = [user.python, "-c", COMMAND, *options, "up", "--json", *ANY_PORT]
+    command = [*everstep, "up", "--json", *ANY_PORT]
     with (user.folder / "err").open("w") as err, user.start(command, project, err) as process:
         assert process.stdout
         try:
@@ -87,7 +94,9 @@ def up(user: WorkerUser, project: Path, *options: str) -> Generator[None]:
 
 
 @pytest.mark.parametrize(("kind", "data"), [("own", "state"), ("ordinary", ".everstep")])
-def test_nothing_of_the_installation_is_read_or_changed(data: str, user: WorkerUser) -> None:
+def test_nothing_of_the_installation_is_read_or_changed(
+    data: str, user: WorkerUser, everstep: list[str]
+) -> None:
     """9.1.9, 9.1.10 and 9.2.10: with the data outside the project, and with data in it on request."""
     project = user.folder / "project"
     (project / "sub").mkdir(parents=True)
@@ -104,12 +113,10 @@ def test_nothing_of_the_installation_is_read_or_changed(data: str, user: WorkerU
     (user.folder / "calls.json").write_text(json.dumps(tried))
     user.git(project, "init", "-q")
     before = {name: (project / name).read_text() for name in (".env", "my_agents.py", ".git/config")}
-    options = ["--agents", "my_agents:agents", *(["--data", data] if data != "state" else [])]
+    command = [*everstep, "--agents", "my_agents:agents", *(["--data", data] if data != "state" else [])]
 
-    with up(user, project, *options):
-        ran = user.run(
-            [user.python, "-c", COMMAND, *options, "run", "--agent", "breaker", "Break out."], project
-        )
+    with up(user, project, *command):
+        ran = user.run([*command, "run", "--agent", "breaker", "Break out."], project)
 
     assert ran.returncode == 0, ran.stderr
     output = (project / "out.txt").read_text()

@@ -15,6 +15,7 @@ from everstep.runtime.embedded import EmbeddedServices, open_services
 from everstep.store.migrate import upgrade
 from tests.acceptance.front import a_free_port
 from tests.acceptance.harness import Nursery, Process, environment, until
+from tests.databases import Databases
 from tests.services import careless, data_directory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -79,17 +80,27 @@ async def missing(port: int) -> list[str]:
     return [check["name"] for check in body["checks"] if not check["ok"]]
 
 
-async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, folder: Path) -> None:
-    """13.4.1 and 13.4.2"""
+async def lacks(port: int, names: list[str]) -> bool:
+    return await missing(port) == names
+
+
+async def test_processes_wait_and_report_what_they_wait_for(nursery: Nursery, folder: Path) -> None:
+    """13.4.1 and 13.4.2: the API, a gateway and a worker."""
     async with a_site(nursery, folder) as site:
-        port = a_free_port()
+        port, gateway_port = a_free_port(), a_free_port()
         api = await site.start("api", "--port", str(port))
+        worker = await site.start("worker")
+        gateway = await site.start("gateway", "--port", str(gateway_port))
         await until_in_log(
             api, "waiting for PostgreSQL: PostgreSQL at postgresql+psycopg://everstep:***@/everstep?"
         )
         await until_in_log(api, "waiting for Temporal: no Temporal server answers at")
+        for process in (worker, gateway):
+            await until_in_log(process, "waiting for PostgreSQL")
 
-        assert await fetch(port, "/healthz") == (200, {"status": "ok"})
+        for each in (port, gateway_port):
+            assert await fetch(each, "/healthz") == (200, {"status": "ok"})
+        assert await missing(gateway_port) == ["database"]
         status, body = await fetch(port, "/readyz")
         assert (status, body["status"]) == (503, "not ready")
         assert body["checks"] == [
@@ -104,38 +115,19 @@ async def test_an_api_waits_and_reports_what_it_waits_for(nursery: Nursery, fold
 
         await site.services.postgres.start()
         await until("PostgreSQL is there", lambda: lacks(port, ["temporal"]))
+        await until_in_log(gateway, "viewers watch at")
+        await until("the gateway is ready", lambda: lacks(gateway_port, []))
+        await until_in_log(worker, "waiting for Temporal")
+
         await site.services.temporal.start()
         await until_in_log(api, "all that was waited for is there")
         await until_in_log(api, f"answering at http://127.0.0.1:{port}")
-        await until("it is ready but for a worker", lambda: lacks(port, ["worker"]))
+        await until_in_log(worker, "working on 'everstep'")
+        await until("the API is ready", lambda: lacks(port, []))
         assert (await fetch(port, "/agent/sessions"))[0] == 401
         password = make_url(site.services.database_url).password
         assert str(password) not in api.log.read_text()
-        await api.kill()
-
-
-async def lacks(port: int, names: list[str]) -> bool:
-    return await missing(port) == names
-
-
-async def test_a_worker_and_a_gateway_wait_as_well(nursery: Nursery, folder: Path) -> None:
-    """13.4.1 and 13.4.2"""
-    async with a_site(nursery, folder) as site:
-        port = a_free_port()
-        worker = await site.start("worker")
-        gateway = await site.start("gateway", "--port", str(port))
-        for process in (worker, gateway):
-            await until_in_log(process, "waiting for PostgreSQL")
-        assert await fetch(port, "/healthz") == (200, {"status": "ok"})
-        assert await missing(port) == ["database"]
-
-        await site.services.postgres.start()
-        await until_in_log(gateway, "viewers watch at")
-        await until("it is ready", lambda: lacks(port, []))
-        await until_in_log(worker, "waiting for Temporal")
-        await site.services.temporal.start()
-        await until_in_log(worker, "working on 'everstep'")
-        for process in (worker, gateway):
+        for process in (api, gateway, worker):
             await process.kill()
 
 
@@ -157,17 +149,20 @@ async def test_a_waiting_process_stops_on_request(
         assert "hush" not in log.read_text()
 
 
-async def test_tables_that_do_not_exist_yet_are_waited_for(nursery: Nursery, folder: Path) -> None:
+async def test_tables_that_do_not_exist_yet_are_waited_for(
+    services: EmbeddedServices, databases: Databases, nursery: Nursery, folder: Path
+) -> None:
     """13.4.1"""
-    with data_directory() as data:
-        async with open_services(careless(data)) as services:
-            worker = await Site(services, nursery, folder).start("worker")
-            await until_in_log(
-                worker, "waiting for the database's tables: they are out of date: run `everstep db upgrade`"
-            )
-            await upgrade(services.database_url)
-            await until_in_log(worker, "working on 'everstep'")
-            await worker.kill()
+    url = databases.create()
+    worker = await Site(services, nursery, folder).start(
+        "worker", DATABASE_URL=url, EVERSTEP_TASK_QUEUE="tables"
+    )
+    await until_in_log(
+        worker, "waiting for the database's tables: they are out of date: run `everstep db upgrade`"
+    )
+    await upgrade(url)
+    await until_in_log(worker, "working on 'tables'")
+    await worker.kill()
 
 
 async def test_a_server_that_refuses_is_not_waited_for(

@@ -1,4 +1,4 @@
-"""Ten thousand frames of malicious clients: other viewers are unaffected, and no object remains."""
+"""Thousands of frames of malicious clients: other viewers are unaffected, and no object remains."""
 
 import asyncio
 import gc
@@ -27,8 +27,8 @@ from tests.broadcast_gateway.gateways import (
 from tests.broadcast_gateway.hostile import Visitor
 from tests.broadcast_gateway.writers import SESSION
 
-FRAMES = 10_000
-AT_ONCE = 250
+FRAMES = 4_000
+AT_ONCE = 100
 HELD = (ViewerConnection, ProtocolHandler, ServerProtocol, Subscription, Viewer)
 """The objects of a connection."""
 
@@ -144,7 +144,7 @@ async def test_other_viewers_are_unaffected_and_nothing_remains(
             await until_alone(gateway)
             await until_same_count(before)
             assert len(asyncio.all_tasks()) == tasks
-        assert ends["usable"] > 50
+        assert ends["usable"] > 20
         assert {"closed 3500", "closed 4300", "closed 1002", "closed 1009"} <= ends.keys()
         assert list(gateway.gateway.house.users) == [("default", "ann")]
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []

@@ -65,6 +65,10 @@ requests to the HTTP API were polls, which kept from running what they waited fo
 """
 
 
+SETTINGS = Settings(graceful_shutdown_seconds=0.2)
+"""Of all tests: to read them again takes 2 ms of CPU time."""
+
+
 class NoModels:
     """For agents that bring their own model."""
 
@@ -377,13 +381,13 @@ class Office:
 
 async def connect_temporal(services: Servers) -> TemporalClient:
     """A client with the settings of our processes."""
-    return await connect(Settings(temporal_address=services.temporal_address))
+    return await connect(SETTINGS.model_copy(update={"temporal_address": services.temporal_address}))
 
 
 def an_office(temporal: TemporalClient, *agents: DefinitionBuilder | AgentDefinition) -> Office:
     """An office with its own task queue and without a worker."""
     definitions = tuple(a.definition() if isinstance(a, DefinitionBuilder) else a for a in agents)
-    settings = Settings(task_queue=f"test-{uuid4().hex}", graceful_shutdown_seconds=0.2)
+    settings = SETTINGS.model_copy(update={"task_queue": f"test-{uuid4().hex}"})
     bus = MemoryBus()
     return Office(temporal, WatchedStore(STORAGE.store(bus)), settings, definitions, bus=bus)
 

@@ -40,6 +40,8 @@ _NAMELESS: Final = re.compile(
 )
 _QUEUES: Final = re.compile(r"^\s*\d+: \S+ \S+ \S+ ([0-9A-F]{8}):([0-9A-F]{8}) ", re.MULTILINE)
 _USED: Final = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
+_TCP_IN_USE: Final = re.compile(r"^TCP6?: inuse (\d+)", re.MULTILINE)
+_TCP_TABLES: Final = (("sockstat", "tcp"), ("sockstat6", "tcp6"))
 
 
 def find_excess(first: int, memory_bytes: int) -> str | None:
@@ -149,11 +151,20 @@ def _socket_count(first: int) -> int:
 
 
 def _queued_bytes(first: int) -> int:
-    """Bytes in the queues of TCP sockets, which the kernel enlarges by itself."""
-    queues = (
-        each for name in ("tcp", "tcp6") for each in _QUEUES.findall(_text(f"/proc/{first}/net/{name}"))
-    )
+    """Bytes in the queues of TCP sockets, which the kernel enlarges by itself.
+
+    To list them, the kernel searches the table of all the machine's sockets, which takes milliseconds even if
+    the command has none. Those that hold data are counted as in use, also after their process has ended.
+    """
+    folder = f"/proc/{first}/net"
+    tables = [table for count, table in _TCP_TABLES if _has_tcp_sockets(f"{folder}/{count}")]
+    queues = (each for name in tables for each in _QUEUES.findall(_text(f"{folder}/{name}")))
     return sum(int(sent, 16) + int(received, 16) for sent, received in queues)
+
+
+def _has_tcp_sockets(counts: str) -> bool:
+    in_use = _TCP_IN_USE.search(_text(counts))
+    return in_use is None or in_use[1] != "0"
 
 
 def _sum(fields: Mapping[str, int], names: Iterable[str]) -> int:

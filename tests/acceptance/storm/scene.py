@@ -60,7 +60,7 @@ class Force:
     """Seconds after which a person begins another session. None: the first one lasts until the end."""
 
 
-SHORT = Force(talks=4, viewers=5, seconds=9, faults=6, patience=60, limit=200)
+SHORT = Force(talks=3, viewers=4, seconds=6, faults=5, patience=60, limit=200)
 LONG = Force(talks=40, viewers=24, seconds=150, faults=30, patience=240, limit=1500)
 
 

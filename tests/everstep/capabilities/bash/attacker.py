@@ -16,6 +16,7 @@ from uuid import UUID
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.agent_domain.tools.tools import ToolContext
 from everstep.capabilities.bash import BashTool, self_test
+from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.capabilities.files import UseFileTools
 from everstep.capabilities.protection import protect
 
@@ -31,10 +32,12 @@ async def main(asked: dict[str, Any]) -> dict[str, Any]:
     )
     policy = policy.with_writable_paths(*asked.get("writable", ())).with_disk(asked.get("disk", 2**30))
     bash = BashTool.with_policy(policy)
+    held = [asyncio.ensure_future(Sandbox(policy).run(command)) for command in asked.get("held", ())]
     files = {tool.name: tool for tool in UseFileTools(asked["base"], policy).tools}
     return {
         "checks": await self_test.failed_checks(policy) if asked.get("checks") else None,
         "bash": [await bash.call({"command": command}, CONTEXT) for command in asked.get("commands", ())],
+        "held": [each.stderr for each in await asyncio.gather(*held)],
         "files": [str(files[name].call(args, CONTEXT)) for name, args in asked.get("files", ())],
     }
 

@@ -3,19 +3,21 @@
 import asyncio
 import os
 import resource
-import shlex
+import signal
 import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from everstep.capabilities.bash import process, self_test
 from everstep.capabilities.bash.sandbox import Sandbox
 from everstep.capabilities.bash.words import Unavailable
-from tests.everstep.capabilities.bash.surroundings import SandboxHost, bash, policy_for
+from tests.everstep.capabilities.bash.surroundings import MARK, SandboxHost, bash, policy_for
 
 AT_WORK = "(setsid sleep 98765 &); (sleep 98765 & sleep 98765) & touch begun; wait"
 DEADLINE = 20
@@ -99,29 +101,55 @@ async def test_a_command_that_ends_stops_its_background_processes(around: Sandbo
     assert time.monotonic() - begun < DEADLINE
 
 
-WORKER = """
-import asyncio, sys
+WORKERS = """
+import asyncio, os, signal, sys
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.capabilities.bash.sandbox import Sandbox
 
-async def work():
-    sandbox = Sandbox(ExecutionPolicy.for_bash(sys.argv[1], 99))
+async def work(folder):
+    sandbox = Sandbox(ExecutionPolicy.for_bash(folder, 99))
     await asyncio.gather(*(sandbox.run(f"touch {n}; setsid -f sleep 98765; sleep 98765") for n in range(8)))
 
-asyncio.run(work())
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        folder, name, value = line.split()
+        os.environ[name] = value
+        asyncio.run(work(folder))
+    print(child, flush=True)
+    os.waitpid(child, 0)
 """
+"""Forks a worker for each line of its input, after the end of the one before."""
 
 
-@pytest.mark.parametrize("begun", [0, 1, 3, 8])
-async def test_a_worker_that_is_killed_leaves_nothing(begun: int, around: SandboxHost) -> None:
+async def test_a_worker_that_is_killed_leaves_nothing(around: SandboxHost) -> None:
     """9.1.1: at any point of its startup."""
-    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, str(around.base_dir))
-    await wait_until(lambda: around.running_processes() != [] and len(os.listdir(around.base_dir)) >= begun)
-    worker.kill()
-    await worker.wait()
-    await wait_until(lambda: not around.running_processes())
-    # No command was started after the kill.
-    assert len(list(around.base_dir.glob("[0-9]*"))) <= 8
+    # Only the commands of the workers have the mark.
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    workers = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WORKERS), env=environment, stdin=-1, stdout=-1
+    )
+    assert workers.stdin
+    assert workers.stdout
+
+    def started(folder: Path) -> int:
+        return len(list(folder.glob("[0-9]")))
+
+    def is_at_work(folder: Path, begun: int) -> bool:
+        return around.running_processes() != [] and started(folder) >= begun
+
+    for begun in (0, 1, 3, 8):
+        folder = around.base_dir / f"folder-{begun}"
+        folder.mkdir()
+        workers.stdin.write(f"{folder} {MARK} {around.mark}\n".encode())
+        worker = int(await workers.stdout.readline())
+        await wait_until(partial(is_at_work, folder, begun))
+        os.kill(worker, signal.SIGKILL)
+        await wait_until(lambda: not around.running_processes())
+        # No command was started after the kill.
+        assert started(folder) <= 8
+    workers.stdin.close()
+    assert await workers.wait() == 0
 
 
 async def test_many_commands_run_concurrently(around: SandboxHost) -> None:
@@ -226,21 +254,27 @@ from everstep.capabilities.bash.sandbox import Sandbox
 async def work():
     sandbox = Sandbox(ExecutionPolicy.for_bash(sys.argv[1], 20))
     result = await sandbox.run("cat; echo out; echo err >&2; exit 3")
-    with open(sys.argv[2], "w") as file:
+    with open(sys.argv[2], "a") as file:
         print(result.exit_code, repr(result.stdout), repr(result.stderr), file=file)
 
-asyncio.run(work())
+for closed in sys.argv[3:]:
+    child = os.fork()
+    if not child:
+        for stream in closed.split():
+            os.close(int(stream))
+        asyncio.run(work())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
-@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-async def test_a_worker_without_standard_streams(closed: str, around: SandboxHost) -> None:
+async def test_a_worker_without_standard_streams(around: SandboxHost) -> None:
     """9.1.3: services are started this way, and descriptors get the numbers of the missing streams."""
-    told = around.outside / "told"
-    words = shlex.join([sys.executable, "-c", CLOSED, str(around.base_dir), str(told)])
-    worker = await asyncio.create_subprocess_shell(f"exec {words} {closed}")
+    told, closed = around.outside / "told", ("0", "1", "2", "0 1 2")
+    words = [sys.executable, "-c", CLOSED, str(around.base_dir), str(told), *closed]
+    worker = await asyncio.create_subprocess_exec(*words)
     assert await worker.wait() == 0
-    assert told.read_text() == "3 'out\\n' 'err\\n'\n"
+    assert told.read_text() == "3 'out\\n' 'err\\n'\n" * len(closed)
 
 
 @pytest.mark.parametrize("error", [PermissionError("no eyes"), ValueError("no eyes")])

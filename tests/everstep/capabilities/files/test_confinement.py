@@ -241,24 +241,27 @@ def test_a_hostile_path_is_contained_and_the_model_is_informed(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ROOM_KIB
 
 
+WRONG_KINDS: tuple[Any, ...] = (5, 1.5, True, [], [1], {}, {"a": 1}, [[]])
+
+
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_dir", "search_files"])
-@pytest.mark.parametrize("value", [5, 1.5, True, [], [1], {}, {"a": 1}, [[]]])
-def test_arguments_of_a_wrong_kind_are_problems_not_failures(ground: FileTree, tool: str, value: Any) -> None:
+def test_arguments_of_a_wrong_kind_are_problems_not_failures(tmp_path: Path, tool: str) -> None:
     """9.2.1: problems are returned as successful results."""
-    told = ground.call(tool, **dict.fromkeys(ground.tools()[tool].schema["properties"], value))
+    ground = FileTree(tmp_path)
+    for value in WRONG_KINDS:
+        told = ground.call(tool, **dict.fromkeys(ground.tools()[tool].schema["properties"], value))
 
-    if tool == "search_files" and value == []:
-        assert told == "Error: pattern is required"
-    else:
-        assert told.startswith("Error: The arguments do not fit: ")
+        if tool == "search_files" and value == []:
+            assert told == "Error: pattern is required"
+        else:
+            assert told.startswith("Error: The arguments do not fit: "), value
 
 
-@pytest.mark.parametrize(
-    "number", [10**400, 1e300, -(10**400), float("nan"), float("inf"), "x", "-7", "0x10"]
-)
-def test_numbers_of_any_size_are_read_or_refused(ground: FileTree, number: Any) -> None:
+def test_numbers_of_any_size_are_read_or_refused(tmp_path: Path) -> None:
     """9.2.2: for any argument of a model."""
-    assert ground.read("a.txt", offset=number, limit=number)
+    ground = FileTree(tmp_path)
+    for number in (10**400, 1e300, -(10**400), float("nan"), float("inf"), "x", "-7", "0x10"):
+        assert ground.read("a.txt", offset=number, limit=number)
 
 
 DEVICES = ["zero", "null", "full", "random", "tty", "fd/0", "stdin", "ptmx"]
@@ -311,7 +314,7 @@ def a_maze(root: Path, dice: random.Random) -> None:
                 (place / name).symlink_to("/".join(dice.choices(STEPS, k=dice.randint(1, 5))) or ".")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_both_implementations_resolve_to_the_same_file_and_never_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -338,7 +341,7 @@ def test_both_implementations_resolve_to_the_same_file_and_never_outside(
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_nothing_outside_a_maze_is_written(tmp_path: Path, way: str, seed: int) -> None:
     """9.2.1, 9.2.3: nor created."""
     del way

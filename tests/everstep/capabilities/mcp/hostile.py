@@ -15,7 +15,7 @@ from typing import Any
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else ""
 WRITING = threading.Lock()
-HUGE = 50_000_000
+HUGE = 25_000_000
 
 
 def write(text: str) -> None:

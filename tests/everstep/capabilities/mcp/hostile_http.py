@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-HUGE = 50_000_000
+HUGE = 25_000_000
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = dict[str, str]
@@ -132,7 +132,7 @@ async def answer_badly(tool: str, request: dict[str, Any], args: dict[str, Any],
         case "huge":
             await respond(send, 200, text_result(request, "x" * HUGE))
         case "gzipped":
-            packed = gzip.compress(text_result(request, "x" * HUGE))
+            packed = gzip.compress(text_result(request, "x" * HUGE), compresslevel=1)
             await respond(send, 200, packed, [(b"content-encoding", b"gzip")])
         case "cut":
             whole = text_result(request, "x" * 1_000)
