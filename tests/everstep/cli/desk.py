@@ -1,7 +1,7 @@
 """The command line: servers, a database, a task queue, and a worker if needed."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from everstep.agent_domain.agents.drivers import Model
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
 from everstep.agent_domain.tools.inquiry import ModelChoice
+from everstep.agent_domain.values import EMPTY
 from everstep.cli.main import commands
 from everstep.client.client import Client, Execution
 from everstep.client.temporal_entry import TemporalEntry
@@ -66,11 +67,11 @@ class CommandLine:
         return Client(temporal, store, known, task_queue=self.queue, tenant_id=tenant)
 
     def open_terminal(
-        self, *arguments: object, columns: int = 80
+        self, *arguments: object, columns: int = 80, told: Mapping[str, str] = EMPTY
     ) -> AbstractAsyncContextManager[PseudoTerminal]:
         """Run a command, as a fork, in a terminal of this width."""
         everstep = self.installation.nursery.everstep
-        return open_terminal(self.environment, *arguments, columns=columns, everstep=everstep)
+        return open_terminal(self.environment, *arguments, columns=columns, told=told, everstep=everstep)
 
     async def run_command(self, *arguments: object, **environment: str | None) -> Result:
         """A command's output and exit code; its errors are in the output, too."""

@@ -100,11 +100,11 @@ async def test_a_closed_pipe_ends_a_list_quietly(desk: CommandLine) -> None:
     process = await create_subprocess_exec(
         "sh",
         "-c",
-        f"{sys.executable} -u -m everstep.cli executions --limit 500 | head -1; echo done",
+        f"{desk.installation.nursery.everstep} executions --limit 500 | head -1; echo done",
         stdout=PIPE,
         stderr=PIPE,
         cwd=ROOT,
-        env=desk.environment,
+        env={**desk.environment, "PYTHONUNBUFFERED": "1"},
     )
     out, err = await process.communicate()
     assert out.decode().splitlines()[-1] == "done"

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Mapping
 from contextlib import suppress
@@ -217,7 +216,9 @@ async def test_an_installation_without_a_worker_leaves_executions_to_others(
         assert await up.wait() == 0, up.log.read_text()
 
 
-async def test_a_background_installation_handles_signals_like_one_in_the_foreground(tmp_path: Path) -> None:
+async def test_a_background_installation_handles_signals_like_one_in_the_foreground(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     need_a_sandbox()
     with data_directory() as folder:
         # The sandbox has a /dev/shm of its own, where the data may be.
@@ -226,7 +227,7 @@ async def test_a_background_installation_handles_signals_like_one_in_the_foregro
         ports = [word for name in ("temporal", "ui", "http", "gateway") for word in (f"--{name}-port", "0")]
         given = environment(PYTHONPATH=str(ROOT))
         up = await asyncio.create_subprocess_exec(
-            *("sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh", sys.executable, "-m", "everstep.cli"),
+            *("sh", "-c", "trap '' HUP INT QUIT; exec \"$@\"", "sh", nursery.everstep),
             *(*options, "up", *ports, "--json"),
             stdout=PIPE,
             cwd=work,
@@ -236,7 +237,7 @@ async def test_a_background_installation_handles_signals_like_one_in_the_foregro
             assert up.stdout
             addresses = json.loads(await up.stdout.readline())
             run = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "everstep.cli", *options),
+                *(nursery.everstep, *options),
                 *("run", "Interrupt yourself", "--agent", "interrupting"),
                 stdout=PIPE,
                 cwd=work,
