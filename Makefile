@@ -51,8 +51,9 @@ test: $(READY)  ## Run all tests of what the software does
 coverage: COVERAGE := --cov --cov-report=term-missing:skip-covered
 coverage: test  ## Run all tests and report what they cover
 
-properties: $(READY)  ## Try a thousand random examples of every property, where `make test` tries thirty
+properties: $(READY)  ## Try a thousand random examples of every property, where `make test` tries thirty, and ten thousand HTTP requests
 	@$(BIN)/python -m pytest --numprocesses 2 --dist load -m hypothesis --hypothesis-profile=thorough tests
+	@$(BIN)/python -m pytest -m slow tests/everstep/http_api/test_anything.py
 
 model: $(READY)  ## Test the real local model, which is downloaded first (1.1 GB)
 	@$(BIN)/everstep models download local

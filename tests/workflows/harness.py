@@ -59,7 +59,7 @@ from tests.services import Servers
 DEADLINE = 60.0
 """Far longer than any operation takes; a wait of this length is a wait for something that never happens."""
 
-POLL_SECONDS = (0.01, 0.1)
+POLL_SECONDS = (0.02, 0.1)
 """Seconds between two polls: at first, and after some time. With a hundredth of a second all the time, most
 requests to the HTTP API were polls, which kept from running what they waited for.
 """
@@ -231,7 +231,7 @@ async def eventually(asked: Callable[[], Awaitable[bool]], seconds: float = DEAD
     async with asyncio.timeout(seconds):
         while not await asked():
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, longest)
+            pause = min(pause * 2, longest)
 
 
 @dataclass

@@ -185,11 +185,15 @@ class ApiCaller:
     async def wait_for_status(self, execution: str, *statuses: str) -> Any:
         """The execution, once it has one of these statuses."""
 
+        row: Any = None
+
         async def has_status() -> bool:
-            return (await self.get(f"/agent/executions/{execution}"))["status"] in statuses
+            nonlocal row
+            row = await self.get(f"/agent/executions/{execution}")
+            return row["status"] in statuses
 
         await eventually(has_status)
-        return await self.get(f"/agent/executions/{execution}")
+        return row
 
     async def wait_for_request(self, execution: str) -> Any:
         """The request for which the execution waits."""

@@ -3,14 +3,15 @@
 Agents fail in every way in which an error can be raised. Then the owner of the executions reads everything.
 """
 
+import asyncio
 import base64
 import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any, cast
 from uuid import UUID
 
-import pytest
 import pytest_asyncio
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
@@ -117,65 +118,78 @@ async def doors(leaking: ApiSetup) -> AsyncGenerator[MakeCaller]:
         yield sign_in
 
 
+async def run_failure(person: ApiCaller, session: str, content: str = "Go") -> str:
+    """An execution in this session that failed."""
+    execution = (await person.post_message(session, content))["execution_id"]
+    await person.wait_for_status(execution, "completed", "failed")
+    return execution
+
+
 async def run_two_failures(person: ApiCaller, agent: str) -> tuple[str, str]:
     """A session in which two executions failed, the second as a continuation of the first."""
     session = await person.create_session(agent=agent)
-    execution = ""
-    for content in ("Go", "Again"):
-        execution = (await person.post_message(session, content))["execution_id"]
-        await person.wait_for_status(execution, "completed", "failed")
-    return session, execution
+    await run_failure(person, session)
+    return session, await run_failure(person, session, "Again")
 
 
-async def all_responses(person: ApiCaller, session: str, execution: str) -> dict[str, str]:
-    """The response of every address that can be read, by address."""
-    said = dict[str, str]()
+def readable_addresses(person: ApiCaller, *ids: str) -> Iterator[tuple[str, str]]:
+    """Every path that can be read, and each of its addresses with one of these ids."""
     paths: dict[str, Any] = person.app.openapi()["paths"]
     for path, methods in paths.items():
-        if "get" not in methods or "/streams/" in path:
-            continue
-        for id_ in (session, execution):
-            address = re.sub(r"\{[a-z_]+\}", id_, path)
-            answer = await person.http.get(address)
-            if answer.status_code == 200:
-                said[f"{path} {address}"] = answer.text
+        if "get" in methods and "/streams/" not in path:
+            for address in sorted({re.sub(r"\{[a-z_]+\}", id_, path) for id_ in ids}):
+                yield path, address
+
+
+async def all_responses(person: ApiCaller, *ids: str) -> dict[str, str]:
+    """The response of every address that can be read, by path and address."""
+    said = dict[str, str]()
+    for path, address in readable_addresses(person, *ids):
+        answer = await person.http.get(address)
+        if answer.status_code == 200:
+            said[f"{path} {address}"] = answer.text
     return said
 
 
-@pytest.mark.parametrize("agent", FAILING)
-async def test_no_response_contains_the_text_of_an_exception(
-    leaking: ApiSetup, doors: MakeCaller, agent: str
-) -> None:
+async def test_no_response_contains_the_text_of_an_exception(leaking: ApiSetup, doors: MakeCaller) -> None:
     """Follows rules 5.4.4 and 16.6.3: for its owner, at every address, in every envelope and message, and in
     Temporal; searches do not find it either."""
     ann = await doors("ann")
-    session, execution = await run_two_failures(ann, agent)
-    said = await all_responses(ann, session, execution)
-    ref = ExecutionRef(UUID(execution), leaking.tenant, UUID(session))
-    told = await leaking.sessions.client.store.envelopes(ref.tenant_id, ref.stream_id)
+    failures = dict(
+        zip(FAILING, await asyncio.gather(*(run_two_failures(ann, a) for a in FAILING)), strict=True)
+    )
+    said = await all_responses(ann, *chain.from_iterable(failures.values()))
 
-    kinds = {address.split()[0] for address in said}
     read = ("", "/steps", "/trace", "/because", "/snapshots")
-    assert {f"/agent/executions/{{execution_id}}{rest}" for rest in read} <= kinds
-    assert "/agent/sessions/{session_id}/messages" in kinds
+    for agent, (session, execution) in failures.items():
+        about = {
+            address: text for address, text in said.items() if session in address or execution in address
+        }
+        assert {
+            f"/agent/executions/{{execution_id}}{rest} /agent/executions/{execution}{rest}" for rest in read
+        } <= about.keys()
+        assert f"/agent/sessions/{{session_id}}/messages /agent/sessions/{session}/messages" in about
+        assert re.search(r"[A-Z][a-zA-Z]+ \(ref [0-9a-f]{12}\)", str(about)), agent
+        ref = ExecutionRef(UUID(execution), leaking.tenant, UUID(session))
+        assert LEAK not in str(await leaking.sessions.client.store.envelopes(ref.tenant_id, ref.stream_id)), (
+            agent
+        )
+        handle = await leaking.sessions.client.execution(ref.execution_id).workflow.fetch_history()
+        assert LEAK not in decode_payloads(handle.to_json_dict()), agent
     leaks = {
         address: text[max(0, text.find(LEAK) - 200) : text.find(LEAK) + 200]
         for address, text in said.items()
         if LEAK in text or PASSWORD in text
     }
     assert not leaks, leaks
-    assert LEAK not in str(told)
     assert (await ann.get("/agent/search", q="mallory OR refused"))["items"] == []
     assert (await ann.get("/agent/search", q="go"))["items"] != []
-    assert re.search(r"[A-Z][a-zA-Z]+ \(ref [0-9a-f]{12}\)", str(said))
-    handle = await leaking.sessions.client.execution(ref.execution_id).workflow.fetch_history()
-    assert LEAK not in decode_payloads(handle.to_json_dict())
 
 
 async def test_a_caller_with_all_scopes_reads_the_text_without_the_secret(doors: MakeCaller) -> None:
     """5.4.4: under the reference that others see; the model reads the same."""
     ann, operator = await doors("ann"), await doors("ops", "sessions:all")
-    _, execution = await run_two_failures(ann, "forgives")
+    execution = await run_failure(ann, await ann.create_session(agent="forgives"))
     path = f"/agent/executions/{execution}/steps"
     (hers, *_), (all_, *_) = (await ann.get(path))["items"], (await operator.get(path))["items"]
 
@@ -186,7 +200,7 @@ async def test_a_caller_with_all_scopes_reads_the_text_without_the_secret(doors:
     assert re.fullmatch(r"ConnectionError \(ref [0-9a-f]{12}\)", told)
     assert hers["calls"][0]["text"] == f"Error: {told}"
     assert hers["messages"][-1]["content"] == f"Error: {told}"
-    _, failed = await run_two_failures(ann, "ends")
+    failed = await run_failure(ann, await ann.create_session(agent="ends"))
     path = f"/agent/executions/{failed}"
     row, rows = await ann.get(path), await operator.get(path)
     assert re.fullmatch(r"ConnectionError \(ref [0-9a-f]{12}\)", row["error_message"])
@@ -196,7 +210,7 @@ async def test_a_caller_with_all_scopes_reads_the_text_without_the_secret(doors:
 async def test_the_text_of_a_tool_error_is_shown_to_all_callers(doors: MakeCaller) -> None:
     """5.4.4: by raising `ToolError`."""
     ann = await doors("ann")
-    _, execution = await run_two_failures(ann, "explains")
+    execution = await run_failure(ann, await ann.create_session(agent="explains"))
 
     row = await ann.get(f"/agent/executions/{execution}")
     assert row["error_message"] == "The table is full: remove a row"
@@ -218,7 +232,7 @@ async def test_a_setting_shows_all_texts_to_all_callers(
         open_callers(ApiSetup(sessions, api_setup.keys, settings, tenant=api_setup.tenant)) as sign_in,
     ):
         ann = await sign_in("ann")
-        _, execution = await run_two_failures(ann, "ends")
+        execution = await run_failure(ann, await ann.create_session(agent="ends"))
         row = await ann.get(f"/agent/executions/{execution}")
 
     assert row["error_message"] == f"{LEAK}, password=[redacted]"
