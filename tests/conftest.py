@@ -9,14 +9,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from everstep.runtime.signals import restore_for_children
-from tests.bytecode import compile_tests
 from tests.certificates import share_certificates
 from tests.engines import close_engines
 from tests.interpreters import Interpreters
-from tests.services import ServerHost, databases, programs, services
+from tests.services import INTERPRETERS, ServerHost, databases, interpreter, programs, services
 
 # Only here: imported into several conftests, each would start servers of its own.
-__all__ = ["databases", "programs", "services"]
+__all__ = ["databases", "interpreter", "programs", "services"]
 
 # A background job of a script ignores SIGINT. Its children would inherit that and never end when a test sends
 # SIGINT.
@@ -34,7 +33,7 @@ settings.register_profile("thorough", settings.get_profile("everstep"), max_exam
 settings.load_profile("everstep")
 
 SERVERS = pytest.StashKey[ServerHost]()
-INTERPRETERS = pytest.StashKey[Interpreters]()
+FORKED = pytest.StashKey[Interpreters]()
 
 CONSOLE = "tests/console/"
 TESTS = Path(__file__).parent
@@ -61,14 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Start what the processes of a parallel run share, and compile the tests at the same time."""
+    """Start what the processes of a parallel run share."""
     config.stash[SERVERS] = servers = ServerHost()
     # Coverage counts the lines that an import runs, so its processes import for themselves.
     if config.getoption("cov_source", None):
-        compile_tests(config.args, config.rootpath)
         return
-    config.stash[INTERPRETERS] = interpreters = Interpreters(servers.folder / "interpreters")
-    compile_tests(config.args, config.rootpath)
+    ignored = (f"--ignore={path}" for path in config.getoption("ignore") or ())
+    interpreters = Interpreters(servers.folder / INTERPRETERS, [*config.args, *ignored])
+    config.stash[FORKED] = interpreters
     for spec in specs:
         spec.python = str(interpreters.command)
 
@@ -100,7 +99,7 @@ def pytest_sessionfinish() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what the processes of a parallel run shared."""
-    if interpreters := config.stash.get(INTERPRETERS, None):
+    if interpreters := config.stash.get(FORKED, None):
         interpreters.close()
     if servers := config.stash.get(SERVERS, None):
         servers.close()

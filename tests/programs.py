@@ -8,7 +8,7 @@ Nothing here may start a thread or an event loop: a fork would inherit half of i
 """
 
 import gc
-import json
+import marshal
 import os
 import select
 import signal
@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -35,24 +35,27 @@ PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 """Signals that the command passes on to its fork. A killed command ends it, too."""
 
 COMMAND: Final = """#!{python} -IS
-import json, os, signal, socket, sys
+# Only modules that are part of the interpreter: others take longer to import than this takes to run.
+import _signal, _socket, marshal, os, sys
 
-own = socket.socket(socket.AF_UNIX)
+own = _socket.socket(_socket.AF_UNIX)
 own.connect({address!r})
 os.umask(umask := os.umask(0))
 numbers = {passed_on}
-ignored = [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
+ignored = [number for number in numbers if _signal.getsignal(number) is _signal.SIG_IGN]
 paths = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-order = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), umask, paths, ignored]).encode()
-socket.send_fds(own, [len(order).to_bytes({length}, "big")], [0, 1, 2])
+order = marshal.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), umask, paths, ignored])
+streams = b"".join(stream.to_bytes({length}, sys.byteorder) for stream in range(3))
+own.sendmsg([len(order).to_bytes({length}, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 own.sendall(order)
 for number in set(numbers) - set(ignored):
-    signal.signal(number, lambda number, _: own.send(bytes([number])))
-answers = own.makefile()
-answers.readline()
-code = int(answers.readline() or -signal.SIGKILL)
+    _signal.signal(number, lambda number, _: own.send(bytes([number])))
+answer = b""
+while part := own.recv(100):
+    answer += part
+code = int(b"".join(answer.splitlines()[1:]) or -_signal.SIGKILL)
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+    _signal.signal(-code, _signal.SIG_DFL) if -code != _signal.SIGKILL else None
     os.kill(os.getpid(), -code)
 sys.exit(code)
 """
@@ -68,10 +71,13 @@ def open_programs(folder: Path) -> Generator[Path]:
         process.communicate()
 
 
-def start_programs(folder: Path, module: str = __name__) -> "subprocess.Popen[bytes]":
+def start_programs(folder: Path, module: str = __name__, *arguments: str) -> "subprocess.Popen[bytes]":
     """Start the process that forks; it ends when its input does."""
     return subprocess.Popen(  # noqa: S603 -- fixed arguments
-        [sys.executable, "-m", module, folder], stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True
+        [sys.executable, "-m", module, folder, *arguments],
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        start_new_session=True,
     )
 
 
@@ -112,24 +118,90 @@ def serve(folder: Path, name: str, main: Callable[[list[str]], object]) -> None:
     gc.freeze()
     gc.enable()
     folder.mkdir(exist_ok=True)
+    forks = Forks(main)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / SOCKET))
         listening.listen(64)
         _write_command(folder, name)
         while True:
-            ready, _, _ = select.select([sys.stdin, listening], [], [], 1)
-            with suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+            ready = set(select.select([sys.stdin, listening, *forks.files], [], [])[0])
             if sys.stdin in ready:
+                forks.kill()
                 return
-            if listening not in ready:
-                continue
-            caller, _ = listening.accept()
-            if not os.fork():
-                listening.close()
-                _run(caller, main)
+            if listening in ready:
+                forks.start(listening)
+            forks.relay(ready)
+
+
+class Forks:
+    """The running commands: each has a caller, who sends signals and reads the exit code."""
+
+    def __init__(self, main: Callable[[list[str]], object]) -> None:
+        self._main = main
+        self._running: dict[int, tuple[socket.socket, int]] = {}
+        """The caller and the process id, by a descriptor of the process."""
+
+    @property
+    def files(self) -> list[socket.socket | int]:
+        """What becomes readable when a caller sends a signal or ends, or when a command ends."""
+        return [*self._running, *(caller for caller, _ in self._running.values())]
+
+    def start(self, listening: socket.socket) -> None:
+        """Fork for the next caller, who reads the id of the process."""
+        caller, _ = listening.accept()
+        order, streams = _receive(caller)
+        child = os.fork() if order else None
+        if child == 0:
+            for other in (caller, listening, *self.files):
+                os.close(other) if isinstance(other, int) else other.close()
+            _become(self._main, streams, marshal.loads(order))  # noqa: S302 -- of the command above
+        for stream in streams:
+            os.close(stream)
+        if child is None:
             caller.close()
+            return
+        self._running[os.pidfd_open(child)] = caller, child
+        with suppress(OSError):
+            caller.sendall(f"{child}\n".encode())
+
+    def relay(self, ready: Collection[object]) -> None:
+        """Pass signals on, kill the commands of killed callers, and report exit codes."""
+        for descriptor, (caller, child) in list(self._running.items()):
+            if caller in ready:
+                with suppress(ConnectionError):
+                    number = caller.recv(1)
+                    os.kill(child, number[0] if number else signal.SIGKILL)
+                    if number:
+                        continue
+                self._end(descriptor)
+            elif descriptor in ready:
+                self._end(descriptor)
+
+    def kill(self) -> None:
+        """Kill all that run."""
+        for descriptor, (_, child) in list(self._running.items()):
+            os.kill(child, signal.SIGKILL)
+            self._end(descriptor)
+
+    def _end(self, descriptor: int) -> None:
+        caller, child = self._running.pop(descriptor)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with suppress(OSError):
+            caller.sendall(f"{code}\n".encode())
+        caller.close()
+        os.close(descriptor)
+
+
+def _receive(caller: socket.socket) -> tuple[bytes, list[int]]:
+    """The order of a caller and its standard streams; nothing if it has already been killed."""
+    start, streams, _, _ = socket.recv_fds(caller, LENGTH, 3)
+    size, order = int.from_bytes(start, "big"), b""
+    while len(order) < size:
+        part = caller.recv(size - len(order))
+        if not part:
+            return b"", streams
+        order += part
+    return order, streams
 
 
 def _write_command(folder: Path, name: str) -> None:
@@ -144,33 +216,6 @@ def _write_command(folder: Path, name: str) -> None:
     file.write_text(text, encoding="utf-8")
     file.chmod(0o755)
     file.rename(folder / name)
-
-
-def _run(caller: socket.socket, main: Any) -> NoReturn:
-    """Run the command in a child, and pass signals on to it; the caller reads its id, then its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    start, streams, _, _ = socket.recv_fds(caller, LENGTH, 3)
-    size, order = int.from_bytes(start, "big"), b""
-    while len(order) < size:
-        order += caller.recv(size - len(order)) or sys.exit(1)
-    child = os.fork()
-    if not child:
-        caller.close()
-        _become(main, streams, json.loads(order))
-    for stream in streams:
-        os.close(stream)
-    caller.sendall(f"{child}\n".encode())
-    ended = os.pidfd_open(child)
-    while ended not in (ready := select.select([caller, ended], [], [])[0]):
-        assert caller in ready
-        number = caller.recv(1)
-        os.kill(child, number[0] if number else signal.SIGKILL)
-        if not number:
-            os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with suppress(OSError):
-        caller.sendall(f"{code}\n".encode())
-    os._exit(0)
 
 
 def _become(main: Any, streams: list[int], order: list[Any]) -> NoReturn:

@@ -148,6 +148,13 @@ def programs(request: pytest.FixtureRequest) -> Generator[Path]:
 
 
 @pytest.fixture(scope="session")
+def interpreter(request: pytest.FixtureRequest) -> Path:
+    """A command that is called like `python -m pytest`; in a parallel run it has imported everything."""
+    folder = getattr(request.config, "workerinput", {}).get("servers")
+    return Path(sys.executable) if folder is None else Path(folder) / INTERPRETERS / "python"
+
+
+@pytest.fixture(scope="session")
 def databases(services: Servers) -> Databases:
     """The databases of the tests' server."""
     return Databases(services.database_url)
@@ -160,7 +167,7 @@ def make_database(services: Servers, name: str, template: str = MIGRATED) -> str
 
 # The servers of a parallel run.
 
-DATA, READY, LOG, PROGRAMS = "data", "ready", "log", "programs"
+DATA, READY, LOG, PROGRAMS, INTERPRETERS = "data", "ready", "log", "programs", "interpreters"
 
 
 class ServerHost:

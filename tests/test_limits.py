@@ -21,9 +21,9 @@ def code_of(command: Sequence[str | Path]) -> int:
     return subprocess.run(command, check=False, cwd=ROOT, env=environment(), timeout=60).returncode  # noqa: S603 -- fixed command
 
 
-def pytest_run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def pytest_run(interpreter: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     without = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
-    command = (*IN_BACKGROUND, sys.executable, "-m", "pytest", *without, *arguments)
+    command = (*IN_BACKGROUND, interpreter, "-m", "pytest", *without, *map(str, arguments))
     return subprocess.run(  # noqa: S603 -- fixed command
         command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment(), timeout=120
     )
@@ -33,9 +33,9 @@ def test_a_child_of_a_test_is_ended_by_an_interrupt() -> None:
     assert code_of(INTERRUPTED) == -signal.SIGINT
 
 
-def test_it_is_so_where_the_run_ignores_interrupts() -> None:
+def test_it_is_so_where_the_run_ignores_interrupts(interpreter: Path) -> None:
     assert code_of((*IN_BACKGROUND, *INTERRUPTED)) == 7
-    run = pytest_run(f"{__file__}::{test_a_child_of_a_test_is_ended_by_an_interrupt.__name__}")
+    run = pytest_run(interpreter, f"{__file__}::{test_a_child_of_a_test_is_ended_by_an_interrupt.__name__}")
     assert run.returncode == 0, run.stdout
 
 
@@ -51,11 +51,11 @@ def test_a_server_of_an_installation_in_the_background_is_ended_by_an_interrupt(
     assert code_of(command) == signal.SIGINT
 
 
-def test_a_test_that_hangs_fails(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_a_test_that_hangs_fails(tmp_path: Path, pytestconfig: pytest.Config, interpreter: Path) -> None:
     assert float(pytestconfig.getini("timeout")) > 0
     hanging = tmp_path / "test_hanging.py"
     hanging.write_text("import asyncio\n\nasync def test_hangs():\n    await asyncio.Event().wait()\n")
-    run = pytest_run("-c", ROOT / "pyproject.toml", "-o", "timeout=1", hanging)
+    run = pytest_run(interpreter, "-c", ROOT / "pyproject.toml", "-o", "timeout=1", hanging)
     assert run.returncode == 1, run.stdout
     assert "Timeout (>1.0s) from pytest-timeout" in run.stdout
     assert "1 failed" in run.stdout

@@ -7,6 +7,7 @@ attempts.
 
 import asyncio
 import json
+import marshal
 import os
 import re
 import signal
@@ -112,7 +113,7 @@ class Nursery:
             stdin: A descriptor of this process that becomes its standard input; may be closed afterwards.
         """
         os.umask(umask := os.umask(0))
-        order = json.dumps([arguments, dict(environment), str(folder), umask, [str(ROOT)], []]).encode()
+        order = marshal.dumps([list(arguments), dict(environment), str(folder), umask, [str(ROOT)], []])
         with ExitStack() as files:
             given = os.dup(stdin) if stdin is not None else os.open(os.devnull, os.O_RDONLY)
             files.callback(os.close, given)

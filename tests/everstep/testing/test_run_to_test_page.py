@@ -34,11 +34,13 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pytester.path
 
 
-def test_the_test_passes_fails_and_is_recorded_again(project: Path, pytester: pytest.Pytester) -> None:
+def test_the_test_passes_fails_and_is_recorded_again(
+    project: Path, pytester: pytest.Pytester, interpreter: Path
+) -> None:
     """15.3.1, 15.3.3, 15.3.5: in a process of its own, without a server."""
     # A tool of this repository, whose import takes longer than the runs; other projects do not have it.
     without = ("-p", "no:schemathesis")
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *without, "tests/runs")
+    command = (interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", *without, "tests/runs")
     pytester.run(*command).assert_outcomes(passed=1)
     (project / "shop.py").write_text(
         AGENT.replace("    .with_approval", "    .with_max_steps(1)\n    .with_approval")
