@@ -341,44 +341,28 @@ async def test_a_call_is_approved_with_other_arguments(desk: CommandLine) -> Non
     assert "transferred 8\n" in shown
 
 
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        (("--args", "{"), "--args is not valid JSON"),
-        (("--args", ""), "--args is not valid JSON"),
-        (("--args", "[1]"), "--args"),
-        (("--args", "{}"), "Required arguments are missing: euros"),
-    ],
-)
-async def test_invalid_arguments_approve_nothing(
-    desk: CommandLine, given: tuple[str, ...], complaint: str
-) -> None:
+async def test_invalid_arguments_and_contradictory_options_decide_nothing(desk: CommandLine) -> None:
     """8.6.2"""
     execution = await desk.start_until_pause("pay")
 
-    assert complaint in await desk.error_of("approve", execution.id, *given)
-    assert len(await execution.requests()) == 1
-    await execution.cancel()
-
-
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
+    for given, complaint in (
+        ("{", "--args is not valid JSON"),
+        ("", "--args is not valid JSON"),
+        ("[1]", "--args"),
+        ("{}", "Required arguments are missing: euros"),
+    ):
+        assert complaint in await desk.error_of("approve", execution.id, "--args", given)
+        assert len(await execution.requests()) == 1
+    for options, complaint in (
         (("--deny", "--args", "{}"), "exclude each other"),
         (("--reason", "too much"), "--reason requires --deny"),
         (("--deny", "--remember"), "omit --deny and --args"),
         (("--args", "{}", "--remember"), "omit --deny and --args"),
         (("--where", "euros=8*"), "--where requires --remember"),
         (("--remember", "--where", "euros"), "'euros' is not ARG=GLOB"),
-    ],
-)
-async def test_contradictory_options_decide_nothing(
-    desk: CommandLine, given: tuple[str, ...], complaint: str
-) -> None:
-    execution = await desk.start_until_pause("pay")
-
-    assert complaint in await desk.usage_error_of("approve", execution.id, *given)
-    assert len(await execution.requests()) == 1
+    ):
+        assert complaint in await desk.usage_error_of("approve", execution.id, *options)
+        assert len(await execution.requests()) == 1
     await execution.cancel()
 
 

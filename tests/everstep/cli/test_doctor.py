@@ -343,17 +343,19 @@ async def a_provider(key: str) -> AsyncGenerator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
 
 
-@pytest.mark.parametrize("driver", ["openai", "openai-chat", "anthropic"])
-async def test_a_key_that_the_provider_refuses_is_reported(desk: CommandLine, driver: str) -> None:
+async def test_a_key_that_the_provider_refuses_is_reported(desk: CommandLine) -> None:
+    given = dict[str, str]()
     async with a_provider("sk-right") as (address, asked):
-        preset = {"driver": driver, "model": "m", "base_url": address, "api_key_env": "OUR_KEY"}
-        given = {"EVERSTEP_PRESETS": json.dumps({"ours": preset}), "EVERSTEP_PRESET": "ours"}
+        for driver in ("openai", "openai-chat", "anthropic"):
+            preset = {"driver": driver, "model": "m", "base_url": address, "api_key_env": "OUR_KEY"}
+            given = {"EVERSTEP_PRESETS": json.dumps({"ours": preset}), "EVERSTEP_PRESET": "ours"}
 
-        assert await problems_of(desk, **given, OUR_KEY="sk-right") == []
-        assert await problems_of(desk, **given, OUR_KEY="sk-wrong") == [
-            "preset 'ours': the provider refuses the key in OUR_KEY (HTTP 401): check it, or api_key_env"
-        ]
-        assert set(asked) == {"/v1/models" if driver == "anthropic" else "/models"}
+            assert await problems_of(desk, **given, OUR_KEY="sk-right") == []
+            assert await problems_of(desk, **given, OUR_KEY="sk-wrong") == [
+                "preset 'ours': the provider refuses the key in OUR_KEY (HTTP 401): check it, or api_key_env"
+            ]
+            assert set(asked) == {"/v1/models" if driver == "anthropic" else "/models"}
+            asked.clear()
 
     (wrong,) = await problems_of(desk, **given, OUR_KEY="sk-right")
     assert wrong.startswith(f"preset 'ours': {address}")

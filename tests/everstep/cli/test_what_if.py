@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import text
 
 from tests.everstep.cli.desk import CommandLine
-from tests.everstep.cli.pseudo_terminal import open_terminal
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -99,7 +98,7 @@ async def test_a_person_sees_how_far_it_is_and_ctrl_c_says_what_was_done_and_how
     async with open_copies(desk, 150):
         agents = ("--agents", "tests.everstep.cli.patient_agents:agents")
         slow = ("what-if", "--agent", "copied", "--criterion", "tests.patient", *agents)
-        async with open_terminal(desk.environment, *slow, columns=100) as terminal:
+        async with desk.open_terminal(*slow, columns=100) as terminal:
             await terminal.wait_for(" left")
             terminal.type("\x03")
             assert await terminal.end() == 130, terminal.text

@@ -237,7 +237,7 @@ async def test_messages_around_the_end_are_processed_once_or_refused(
                 else:
                     accepted.add(f"steer {number}")
 
-        await asyncio.gather(*(send_messages(number) for number in range(15)))
+        await asyncio.gather(*(send_messages(number) for number in range(8)))
 
         async def has_processed_all() -> bool:
             await parlour.reconciler.once()

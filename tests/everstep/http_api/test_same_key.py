@@ -31,11 +31,15 @@ from tests.everstep.http_api.house import (
     Answer,
     ApiCaller,
     ApiSetup,
-    MakeCaller,
     assert_problem,
+    described_api,
+    open_api_setup,
     open_callers,
 )
-from tests.workflows.harness import final_result
+from tests.services import Servers
+from tests.workflows.harness import connect_temporal, final_result
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SCOPES = ("approve", "admin")
 REPLAYED = "idempotency-replayed"
@@ -314,31 +318,32 @@ class Files:
         return FetchedFile(url.rpartition("/")[2], "text/plain", url.encode())
 
 
-@pytest_asyncio.fixture
-async def api_setup(api_setup: ApiSetup) -> ApiSetup:
-    """The API, which reads files from URLs."""
-    client = api_setup.sessions.client
-    client = replace(client, attachments=replace(client.require_attachments(), urls=Files()))
-    return replace(api_setup, sessions=replace(api_setup.sessions, client=client))
-
-
-@pytest_asyncio.fixture
-async def processes(
-    api_setup: ApiSetup, http_database: str, sign_in: MakeCaller, work: None
-) -> AsyncGenerator[TwoProcesses]:
-    """Two API processes."""
-    del work
-    ours = api_setup.sessions
-    async with open_engine(http_database) as engine:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def setups(http_database: str, services: Servers) -> AsyncGenerator[tuple[ApiSetup, ApiSetup]]:
+    """The parts of two API processes, which read files from URLs, and a worker."""
+    async with (
+        open_api_setup(http_database, await connect_temporal(services)) as api_setup,
+        open_engine(http_database) as engine,
+    ):
+        client = api_setup.sessions.client
+        client = replace(client, attachments=replace(client.require_attachments(), urls=Files()))
+        ours = replace(api_setup.sessions, client=client)
         store = PostgresSessions(engine)
         files = replace(build_attachments(api_setup.settings, engine), urls=Files())
-        client = Client(
-            ours.client.temporal, store, ours.client.agents, ours.client.task_queue, attachments=files
-        )
-        sessions = Sessions(client, store, ours.default_agent, ours.contexts)
-        other = ApiSetup(sessions, PostgresKeys(engine), api_setup.settings, tenant=api_setup.tenant)
-        async with open_callers(other) as let_in:
-            yield TwoProcesses(api_setup, await sign_in("ann", *SCOPES), await let_in("ann", *SCOPES))
+        client = Client(client.temporal, store, client.agents, client.task_queue, attachments=files)
+        theirs = Sessions(client, store, ours.default_agent, ours.contexts)
+        other = ApiSetup(theirs, PostgresKeys(engine), api_setup.settings)
+        async with api_setup.open_worker():
+            yield replace(api_setup, sessions=ours), other
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def processes(setups: tuple[ApiSetup, ApiSetup]) -> AsyncGenerator[TwoProcesses]:
+    """Two API processes, and a tenant for this test."""
+    tenant = f"tenant-{uuid4().hex}"
+    one, other = (replace(each, tenant=tenant) for each in setups)
+    async with open_callers(one) as sign_in, open_callers(other) as let_in:
+        yield TwoProcesses(one, await sign_in("ann", *SCOPES), await let_in("ann", *SCOPES))
 
 
 async def send_and_die(api_setup: ApiSetup, case: Case) -> None:
@@ -354,9 +359,9 @@ async def send_and_die(api_setup: ApiSetup, case: Case) -> None:
         assert_problem(await case.send(await sign_in("ann", *SCOPES), "k-1"), 500)
 
 
-async def test_every_post_has_a_case(ann: ApiCaller) -> None:
+async def test_every_post_has_a_case() -> None:
     """8.2.8"""
-    paths = (await ann.get("/openapi.json"))["paths"]
+    paths = described_api()["paths"]
 
     # A secret is stored under no key.
     posts = {
