@@ -24,7 +24,8 @@ from everstep.store.keys import PostgresKeys
 from tests.acceptance.front import Front
 from tests.acceptance.harness import Installation, Process
 from tests.browsers.relay import Relay, open_relay
-from tests.wires.clients import AgUiClient, ag_ui_viewer
+from tests.browsers.viewer import in_node
+from tests.wires.clients import AgUiClient, ag_ui_script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -74,7 +75,7 @@ async def test_every_event_arrives_once_while_processes_are_killed(
     async with (
         open_front(installation, tmp_path) as front,
         open_relay(front.port) as relay,
-        ag_ui_viewer(tmp_path) as node,
+        in_node(*ag_ui_script(tmp_path)) as node,
     ):
         running = {"api": await front.api(), "worker": await front.process("worker", says="working on")}
         headers = {"Authorization": f"Bearer {front.key}"}

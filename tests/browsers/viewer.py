@@ -3,8 +3,9 @@
 import asyncio
 import json
 import shutil
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Callable
+import subprocess
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,16 @@ def as_module(folder: Path) -> Path:
 class Viewer:
     """The viewer's events, and its commands."""
 
-    def __init__(self, process: Process, url: str) -> None:
+    def __init__(self, write: Callable[[bytes], Any], url: str = "") -> None:
         self.url = url
         self.said: list[dict[str, Any]] = []
         self.has_left = False
-        self._process = process
+        self._write = write
         self._more = asyncio.Condition()
 
-    async def listen(self) -> None:
+    async def listen(self, lines: AsyncIterable[bytes]) -> None:
         """Record everything that the client reports."""
-        assert self._process.stdout
-        async for line in self._process.stdout:
+        async for line in lines:
             async with self._more:
                 self.said.append(json.loads(line))
                 self._more.notify_all()
@@ -45,8 +45,7 @@ class Viewer:
 
     def command(self, what: str, **given: Any) -> None:
         """Run one of the commands of `viewer.mjs`."""
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps({"does": what, **given}).encode() + b"\n")
+        self._write(json.dumps({"does": what, **given}).encode() + b"\n")
 
     def connect(
         self, tokens: str | list[str | None] = "a-token", *, builtin: bool = False, **options: Any
@@ -119,13 +118,14 @@ async def in_node(script: Path, *arguments: Path | str, url: str = "") -> AsyncG
     process = await asyncio.create_subprocess_exec(
         node(), script, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE
     )
-    client = Viewer(process, url)
-    listening = asyncio.create_task(client.listen())
+    assert process.stdin
+    assert process.stdout
+    client = Viewer(process.stdin.write, url)
+    listening = asyncio.create_task(client.listen(process.stdout))
     try:
         await client.until("ready", 1, None)
         yield client
     finally:
-        assert process.stdin
         assert process.stderr
         process.stdin.close()
         async with asyncio.timeout(DEADLINE):
@@ -133,3 +133,68 @@ async def in_node(script: Path, *arguments: Path | str, url: str = "") -> AsyncG
             await process.wait()
             await listening
     assert not complaints
+
+
+class SharedNode:
+    """A process as of `in_node` for the tests of a file, one after the other: its imports take CPU time.
+
+    Its script counts the commands that run, and a process that a test leaves at work is replaced.
+    """
+
+    def __init__(self, script: Path, *arguments: Path | str) -> None:
+        self._command = (node(), script, *arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rest = b""
+        """The begin of a line whose end has not been read."""
+
+    @asynccontextmanager
+    async def open_viewer(self) -> AsyncGenerator[Viewer]:
+        """A viewer for one test, in its event loop."""
+        is_new = self._process is None
+        process = self._process = self._process or self._start()
+        assert process.stdin
+        assert process.stdout
+        loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+        client = Viewer(process.stdin.write)
+        loop.add_reader(process.stdout, self._read, process, lines)
+        listening = asyncio.create_task(client.listen(_until_none(lines)))
+        is_idle = False
+        try:
+            if is_new:
+                await client.until("ready", 1, None)
+            yield client
+            is_idle = await client.query("running", None) == 0
+        finally:
+            loop.remove_reader(process.stdout)
+            lines.put_nowait(None)
+            await listening
+            if not is_idle:
+                self.close()
+
+    def close(self) -> None:
+        """End the process, which has written nothing to stderr."""
+        process, self._process, self._rest = self._process, None, b""
+        if process is None:
+            return
+        with process:
+            _, complaints = process.communicate(timeout=DEADLINE)
+        assert not complaints.decode()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # Unbuffered: a command is written as a whole, and what is read is all that there is.
+        return subprocess.Popen(self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, bufsize=0)  # noqa: S603 -- fixed command
+
+    def _read(self, process: subprocess.Popen[bytes], lines: asyncio.Queue[bytes | None]) -> None:
+        assert process.stdout
+        more = process.stdout.read(1 << 16)
+        *whole, self._rest = (self._rest + more).split(b"\n")
+        for line in whole:
+            lines.put_nowait(line)
+        if not more:
+            asyncio.get_running_loop().remove_reader(process.stdout)
+            lines.put_nowait(None)
+
+
+async def _until_none(lines: asyncio.Queue[bytes | None]) -> AsyncGenerator[bytes]:
+    while (line := await lines.get()) is not None:
+        yield line

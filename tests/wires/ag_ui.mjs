@@ -16,6 +16,8 @@ console.warn = (...words) => say("warned", words.map(String).join(" "));
 
 const agents = {};
 
+let busy = 0;
+
 const commands = {
   make({ name, resumes, ...config }) {
     agents[name] = new (resumes ? EverstepAgent : HttpAgent)({ ...config });
@@ -42,6 +44,8 @@ const commands = {
     say("judged");
   },
   abort: ({ name }) => agents[name].abortRun(),
+  // How many commands run, except this one.
+  running: () => say("running", busy - 1),
 };
 
 async function finish(name, running) {
@@ -59,7 +63,10 @@ async function finish(name, running) {
 createInterface({ input: stdin })
   .on("line", (line) => {
     const command = JSON.parse(line);
-    Promise.resolve(commands[command.does](command)).catch((error) => say("refused", String(error)));
+    busy += 1;
+    Promise.resolve(commands[command.does](command))
+      .catch((error) => say("refused", String(error)))
+      .finally(() => (busy -= 1));
   })
   .on("close", () => process.exit(0));
 

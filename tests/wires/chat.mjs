@@ -16,6 +16,8 @@ console.error = (...words) => say("logged", words.map(String).join(" "));
 
 const chats = {};
 
+let busy = 0;
+
 const commands = {
   make({ name, id, messages, ...transport }) {
     chats[name] = new Chat({
@@ -49,6 +51,8 @@ const commands = {
     writeFileSync(`${path}.verdicts`, JSON.stringify(verdicts));
     say("judged");
   },
+  // How many commands run, except this one.
+  running: () => say("running", busy - 1),
 };
 
 async function settle(name, doing) {
@@ -61,7 +65,10 @@ async function settle(name, doing) {
 createInterface({ input: stdin })
   .on("line", (line) => {
     const command = JSON.parse(line);
-    Promise.resolve(commands[command.does](command)).catch((error) => say("refused", String(error)));
+    busy += 1;
+    Promise.resolve(commands[command.does](command))
+      .catch((error) => say("refused", String(error)))
+      .finally(() => (busy -= 1));
   })
   .on("close", () => process.exit(0));
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 from everstep.agent_domain.loop.budget import BudgetUnit, OnExhausted
 from everstep.agent_domain.storage.budget_ledger import OperatorBudget
 from tests.browsers.scripted_gateway import DEADLINE
-from tests.browsers.viewer import Viewer, in_node
+from tests.browsers.viewer import SharedNode, Viewer, in_node
 from tests.everstep.http_api.house import ApiCaller
 from tests.node import installed_modules
 
@@ -68,16 +68,14 @@ class AgUiClient:
         return [event["type"] for event in self.events]
 
 
-@asynccontextmanager
-async def ag_ui_viewer(folder: Path) -> AsyncGenerator[Viewer]:
-    """A process in which agents of AG-UI are made."""
+def ag_ui_script(folder: Path) -> tuple[Path, Path, Path]:
+    """The script and the arguments of a process in which agents of AG-UI are made."""
     modules = installed_modules(LOCK)
     # Node resolves the packages of a module from the module's own folder.
     (folder / "node_modules").symlink_to(modules)
     own = Path(shutil.copy(STATIC / "everstep-ag-ui.js", folder / "everstep-ag-ui.mjs"))
     client = modules / "@ag-ui" / "client" / "dist" / "index.mjs"
-    async with in_node(HERE / "ag_ui.mjs", client, own) as viewer:
-        yield viewer
+    return HERE / "ag_ui.mjs", client, own
 
 
 class ChatClient:
@@ -103,14 +101,12 @@ class ChatClient:
         return (await self.viewer.until("done", before + 1, self.name))[-1]
 
 
-@asynccontextmanager
-async def chat_viewer() -> AsyncGenerator[Viewer]:
+def chat_node() -> SharedNode:
     """A process in which chats are made."""
     modules = installed_modules(LOCK)
     chat = modules / "@ai-sdk" / "react" / "dist" / "index.js"
     sdk = modules / "ai" / "dist" / "index.js"
-    async with in_node(HERE / "chat.mjs", chat, sdk) as viewer:
-        yield viewer
+    return SharedNode(HERE / "chat.mjs", chat, sdk)
 
 
 async def exhaust_budget(person: ApiCaller) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,22 +20,30 @@ from fastapi import FastAPI
 from everstep.http_api import run_bodies
 from everstep.http_api.event_stream import EventStream
 from everstep.wires.ag_ui import AgUi
-from tests.browsers.viewer import Viewer
+from tests.browsers.viewer import SharedNode, Viewer
 from tests.everstep.http_api.house import ApiCaller, MakeCaller
 from tests.wires.ag_ui_reader import AgUiReader
-from tests.wires.clients import AgUiClient, ag_ui_viewer, exhaust_budget
+from tests.wires.clients import AgUiClient, ag_ui_script, exhaust_budget
 from tests.wires.random_logs import RandomLog
 from tests.wires.readers import uncut, with_cuts
 
-RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "40"))
+RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "12"))
 
 pytestmark = pytest.mark.usefixtures("work")
 
 
-@pytest_asyncio.fixture
-async def node(tmp_path: Path) -> AsyncGenerator[Viewer]:
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Generator[SharedNode]:
     """A process of node."""
-    async with ag_ui_viewer(tmp_path) as viewer:
+    node = SharedNode(*ag_ui_script(tmp_path_factory.mktemp("ag_ui")))
+    yield node
+    node.close()
+
+
+@pytest_asyncio.fixture
+async def node(shared_node: SharedNode) -> AsyncGenerator[Viewer]:
+    """The process as a test uses it."""
+    async with shared_node.open_viewer() as viewer:
         yield viewer
 
 

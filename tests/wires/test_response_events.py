@@ -18,7 +18,7 @@ from tests.wires.clients import openai_viewer
 from tests.wires.random_logs import RandomLog
 from tests.wires.readers import delivered
 
-LOGS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "40"))
+LOGS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "12"))
 CUTS = 4
 
 WireEvent = Mapping[str, Any]

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,23 +14,31 @@ import pytest
 import pytest_asyncio
 
 from everstep.wires.ui_messages import DONE, UiMessages
-from tests.browsers.viewer import Viewer
+from tests.browsers.viewer import SharedNode, Viewer
 from tests.everstep.http_api.house import ApiCaller, MakeCaller
-from tests.wires.clients import ChatClient, chat_viewer, exhaust_budget
+from tests.wires.clients import ChatClient, chat_node, exhaust_budget
 from tests.wires.random_logs import RandomLog
 from tests.wires.readers import uncut, with_cuts
 
-RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "40"))
+RANDOM_RUNS = int(os.environ.get("EVERSTEP_RANDOM_RUNS", "12"))
 
 pytestmark = pytest.mark.usefixtures("work")
 
 MakeChat = Callable[..., ChatClient]
 
 
-@pytest_asyncio.fixture
-async def node() -> AsyncGenerator[Viewer]:
+@pytest.fixture(scope="module")
+def shared_node() -> Generator[SharedNode]:
     """A process of node."""
-    async with chat_viewer() as viewer:
+    node = chat_node()
+    yield node
+    node.close()
+
+
+@pytest_asyncio.fixture
+async def node(shared_node: SharedNode) -> AsyncGenerator[Viewer]:
+    """The process as a test uses it."""
+    async with shared_node.open_viewer() as viewer:
         yield viewer
 
 
