@@ -42,13 +42,18 @@ async def replay(path: Path, runner: WorkflowRunner, patch: pytest.MonkeyPatch) 
     await replayer.replay_workflow(read(path))
 
 
-@pytest.mark.parametrize("runner", [UnsandboxedWorkflowRunner(), Sandbox()], ids=["unsandboxed", "sandboxed"])
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-async def test_a_recorded_execution_can_continue(
-    path: Path, runner: WorkflowRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_recorded_execution_can_continue(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1.1.1, 1.1.2: recorded results are reused, and the same decisions follow from them."""
-    await replay(path, runner, monkeypatch)
+    await replay(path, UnsandboxedWorkflowRunner(), monkeypatch)
+
+
+@pytest.mark.parametrize("path", HISTORIES[::2], ids=lambda path: path.stem)
+async def test_a_recorded_execution_can_continue_in_the_sandbox(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.1.1, 1.1.2: in every second history, as the sandbox imports the workflow's modules for each."""
+    await replay(path, Sandbox(), monkeypatch)
 
 
 @pytest.mark.parametrize("name", WAYS)

@@ -1,7 +1,8 @@
 """A client of the test session's Temporal server, and retries without long waits.
 
-Executions are kept in memory, and every sixth test runs on PostgreSQL as well: an error in a statement shows
-only on PostgreSQL. `EVERSTEP_TEST_STORE=postgres` runs all of them there, `EVERSTEP_TEST_STORE=memory` none.
+Executions are kept in memory, and one test in twelve runs on PostgreSQL as well: an error in a statement
+shows only on PostgreSQL. `EVERSTEP_TEST_STORE=postgres` runs all of them there, `EVERSTEP_TEST_STORE=memory`
+none.
 """
 
 import os
@@ -30,7 +31,7 @@ def fast_retries() -> Generator[None]:
 
 
 MEMORY, POSTGRES = "memory", "postgres"
-ONE_IN = 6
+ONE_IN = 12
 """One in this many tests runs on PostgreSQL as well, the same ones in each run."""
 
 

@@ -1,7 +1,7 @@
 """Hooks and processors, and the agents that have them, for every shell of the loop."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -328,34 +328,43 @@ BOTH = (
     *(a_meddling_case(where, change) for where in STEP_HOOKS for change in (speaks, opens)),
     # Without end, if nothing else ended it: so only the first two times.
     *(a_meddling_case(where, asks_for_more, 2) for where in EVERYWHERE),
-    *(
-        a_meddling_case(where, change, 1, "retry_all")
-        for where in EVERYWHERE
-        for change in (raises, times_out)
-    ),
-    *(a_meddling_case(where, raises, None, "retry_all") for where in EVERYWHERE),
+    *(a_meddling_case(where, raises, 1, "retry_all") for where in EVERYWHERE),
+    *(a_meddling_case(where, times_out, 1, "retry_all") for where in ("before_step", "after_tool")),
+    *(a_meddling_case(where, raises, None, "retry_all") for where in ("processor", "before_tool")),
     *(a_meddling_case(where, raises, None, "retry_tool_errors") for where in ("before_tool", "after_tool")),
-    *(a_meddling_case(where, times_out, None, "ignore_tool_errors") for where in EVERYWHERE),
+    *(
+        a_meddling_case(where, times_out, None, "ignore_tool_errors")
+        for where in ("after_step", "before_tool", "after_tool")
+    ),
     *ASKING,
 )
 """Cases with the same result in every shell."""
 
-ESCAPING = (leaves, is_cancelled, bursts)
-"""Exceptions that are no `Exception`, and that must neither end the worker nor be retried without end."""
+ESCAPING: Mapping[str, Sequence[Change]] = {
+    "before_step": (leaves, is_cancelled, bursts),
+    "after_step": (leaves,),
+    "processor": (is_cancelled,),
+    "before_tool": (bursts,),
+    "after_tool": (leaves, is_cancelled),
+}
+"""By place, exceptions that are no `Exception`, and that must neither end the worker nor be retried without
+end.
+"""
 
 REFUSED = {
-    **{f"{where} {change.__name__}": ANOTHER for where in EVERYWHERE for change in (swaps, restarts)},
+    **{f"{where} swaps": ANOTHER for where in EVERYWHERE},
+    **{f"{where} restarts": ANOTHER for where in ("processor", "before_tool")},
     **{f"{where} forgets": "returned NoneType; return the state to go on with" for where in EVERYWHERE},
     **{f"{where} {change.__name__}": CHANGED for where in STEP_HOOKS for change in (rewrites, drops)},
     **{f"{where} speaks": "add them in before_step or after_step" for where in ("before_tool", "after_tool")},
     **{f"{where} floods": "at most 1000 messages" for where in STEP_HOOKS},
-    **{f"{where} {change.__name__}": "after" for where in EVERYWHERE for change in ESCAPING},
+    **{f"{where} {change.__name__}": "after" for where, changes in ESCAPING.items() for change in changes},
 }
 """Cases that become a failure step, with the text of its error."""
 
 CHANGES: Mapping[str, Change] = {
     change.__name__: change
-    for change in (swaps, restarts, forgets, rewrites, drops, speaks, floods, *ESCAPING)
+    for change in (swaps, restarts, forgets, rewrites, drops, speaks, floods, leaves, is_cancelled, bursts)
 }
 
 
