@@ -389,7 +389,7 @@ MANY = """
     INSERT INTO agent_executions (id, tenant_id, session_id, agent_type, agent_config, agent_id, status)
     SELECT gen_random_uuid(), 'acme', CASE WHEN n % 3 > 0 THEN CAST(md5(CAST(n % 100 AS text)) AS uuid) END,
            'helper', '{}', gen_random_uuid(), CASE WHEN n % 50 = 0 THEN 'running' ELSE 'completed' END
-      FROM generate_series(1, 20000) AS n;
+      FROM generate_series(1, 6000) AS n;
     INSERT INTO agent_steps (execution_id, number, tenant_id, attempt)
     SELECT id, n, tenant_id, 1 FROM agent_executions, generate_series(1, 3) AS n;
     INSERT INTO agent_streams (stream_id, tenant_id, head)

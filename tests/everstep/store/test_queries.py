@@ -234,9 +234,9 @@ class TestIndexes:
     ) -> None:
         """Among many others, each list is found by an index, and pages are sorted by it."""
         with open_admin_connection(own_store.engine) as connection:
-            connection.execute(MANY.format(executions=5000, notes=NOTES).encode())
+            connection.execute(MANY.format(executions=2500, notes=NOTES).encode())
         running = (
-            "SELECT * FROM agent_executions WHERE status = 'running' ORDER BY created_at OFFSET 800 LIMIT 1"
+            "SELECT * FROM agent_executions WHERE status = 'running' ORDER BY created_at OFFSET 400 LIMIT 1"
         )
         (some,) = await fetch(own_store, running)
         ref = ExecutionRef(some.id, some.tenant_id, some.session_id)

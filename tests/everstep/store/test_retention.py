@@ -354,15 +354,16 @@ async def test_concurrent_prunes_are_safe(store: PostgresRetention, monkeypatch:
 
 
 MANY = """
-    INSERT INTO agent_sessions (id, tenant_id, user_id)
-    SELECT CAST(md5('session ' || i) AS uuid), 'acme', 'ann' FROM generate_series(2, 30000, 2) AS i;
+    INSERT INTO agent_sessions (id, tenant_id, user_id, metadata)
+    SELECT CAST(md5('session ' || i) AS uuid), 'acme', 'ann', json_build_object('note', repeat('x', 500))
+      FROM generate_series(2, 8000, 2) AS i;
     INSERT INTO agent_executions (id, tenant_id, session_id, agent_type, agent_config, status, agent_id,
                                   created_at, completed_at)
     SELECT gen_random_uuid(), 'acme', CASE WHEN i % 2 = 0 THEN CAST(md5('session ' || i) AS uuid) END,
            'helper', '{}',
            CASE WHEN i % 10 = 0 THEN 'paused' ELSE 'completed' END, gen_random_uuid(), now(),
            CASE WHEN i % 10 <> 0 THEN now() - i * interval '1 hour' END
-      FROM generate_series(1, 30000) AS i;
+      FROM generate_series(1, 8000) AS i;
     INSERT INTO agent_ledger_heads (execution_id, tenant_id) SELECT id, tenant_id FROM agent_executions;
     INSERT INTO agent_streams (stream_id, tenant_id, head)
     SELECT coalesce(session_id, id), tenant_id, 5 FROM agent_executions;
