@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -130,10 +129,12 @@ async def up(project: Project) -> AsyncGenerator[None]:
 
 
 @pytest.mark.timeout(600)
-async def test_a_new_project_is_tested_started_and_changed_while_an_execution_runs(project: Project) -> None:
+async def test_a_new_project_is_tested_started_and_changed_while_an_execution_runs(
+    project: Project, interpreter: Path
+) -> None:
     """13.6.2, 13.6.3, 13.6.5 and 9.9.7"""
     await project.says("init")
-    assert "2 passed" in await project.output_of(sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+    assert "2 passed" in await project.output_of(str(interpreter), "-m", "pytest", "-p", "no:cacheprovider")
     project.save("    if country not in", f"{HELD_TOOL}\n    if country not in")
 
     async with up(project):

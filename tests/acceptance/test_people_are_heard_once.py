@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from random import Random
@@ -173,32 +173,38 @@ async def starting(ann: ApiCaller) -> tuple[str, Any, Callable[[ApiCaller], Awai
     return "/agent/executions", {"content": "Hello"}, has_run
 
 
-@pytest.mark.parametrize(
-    "ready", [approving, answering, answering_by_message, cancelling, steering, starting]
-)
-async def test_a_caller_without_a_reply_asks_another_process(front: Front, ready: Ready) -> None:
+READY: Sequence[Ready] = (starting, approving, answering, answering_by_message, cancelling, steering)
+"""The first one expects that its execution is the only one."""
+
+
+async def test_a_caller_without_a_reply_asks_another_process(front: Front) -> None:
     """8.2.8: with the same key; another request under it is refused."""
     await front.api()
     async with ann_at(front) as ann:
-        path, body, is_done = await ready(ann)
-        await dies(front, lambda doomed: doomed.posts(path, body))
-
-        other = await ann.posts(path, {**(body or {}), "reason": "other"})
-        again, once_more = [await ann.posts(path, body) for _ in range(2)]
-
-        assert (other.status_code, "key-reused" in other.text) == (422, True), other.text
-        assert again.status_code in {200, 201}, again.text
-        assert (once_more.status_code, once_more.json()) == (again.status_code, again.json())
-        await is_done(ann)
+        for number, ready in enumerate(READY):
+            await ask_another_process(front, ann, ready, f"k-{number}")
 
 
-@pytest.mark.parametrize("ready", [approving, answering, cancelling])
-async def test_two_processes_asked_at_once_give_the_same_reply(front: Front, ready: Ready) -> None:
+async def ask_another_process(front: Front, ann: ApiCaller, ready: Ready, key: str) -> None:
+    """Send a request to a process that dies, and again to another one."""
+    path, body, is_done = await ready(ann)
+    await dies(front, lambda doomed: doomed.posts(path, body, key))
+
+    other = await ann.posts(path, {**(body or {}), "reason": "other"}, key)
+    again, once_more = [await ann.posts(path, body, key) for _ in range(2)]
+
+    assert (other.status_code, "key-reused" in other.text) == (422, True), other.text
+    assert again.status_code in {200, 201}, again.text
+    assert (once_more.status_code, once_more.json()) == (again.status_code, again.json())
+    await is_done(ann)
+
+
+async def test_two_processes_asked_at_once_give_the_same_reply(front: Front) -> None:
     """8.2.8"""
     other = replace(front, port=a_free_port())
     await asyncio.gather(front.api(), other.api())
     async with ann_at(front) as ann, ann_at(other) as also_ann:
-        for _ in range(2):
+        for ready in (approving, answering, cancelling) * 2:
             path, body, is_done = await ready(ann)
             key = f"at once: {path}".replace(" ", "-")
             sent = (each.posts(path, body, key) for each in (ann, also_ann) * 3)

@@ -406,7 +406,7 @@ STARTING_OTHERS = """(setsid sleep 600 & echo "left $!." >&2)
 """Starts processes in other process sessions, one with a parent that has ended, as daemons are started."""
 
 
-async def test_a_worker_that_is_killed_leaves_no_process_behind() -> None:
+async def test_a_worker_that_is_killed_leaves_no_process_behind(interpreter: Path) -> None:
     """No server that ignores its closed input and every signal that can be ignored, not even behind a shell,
     and no process that a server started.
     """
@@ -417,7 +417,7 @@ async def test_a_worker_that_is_killed_leaves_no_process_behind() -> None:
         ("sh", ["-c", STARTING_OTHERS, "sh", *server]),
     ]
     worker = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", CHILD.format(commands=commands)),
+        *(interpreter, "-c", CHILD.format(commands=commands)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         limit=2**20,
