@@ -107,7 +107,7 @@ def test_the_script_of_the_coding_agent_fixes_nothing_twice() -> None:
     assert not any(edit["old_string"] in files[edit["path"]] for edit in edits)
 
 
-def test_the_coding_agents_page_shows_its_output(tmp_path: Path) -> None:
+def test_the_coding_agents_page_shows_its_output(tmp_path: Path, programs: Path) -> None:
     page = (CODING / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `([a-z_./]+)`", page, re.MULTILINE))
     ignored = {"README.md", ".gitignore"}
@@ -116,7 +116,7 @@ def test_the_coding_agents_page_shows_its_output(tmp_path: Path) -> None:
         ".everstep/",
     }
     listed = subprocess.run(  # noqa: S603 -- our own code
-        [Path(sys.executable).parent / "everstep", "agents"],
+        [programs / "everstep", "agents"],
         cwd=shutil.copytree(CODING, tmp_path / "coding"),
         env=without_keys(),
         capture_output=True,
