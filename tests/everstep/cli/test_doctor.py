@@ -22,6 +22,7 @@ from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
 from everstep.client.temporal_entry import StartRequest
+from everstep.runtime.doctor import MIN_FAILED_ATTEMPTS
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
 from everstep.store.engine import create_engine
@@ -243,13 +244,13 @@ async def test_repeated_failures_are_reported(desk: CommandLine, services: Serve
             await connection.execute(text("ALTER TABLE agent_transcript ADD CHECK (step < 1) NOT VALID"))
 
         async with place.open_worker():
-            wrong = list[str]()
 
-            async def is_reported() -> bool:
-                wrong[:] = await problems_of(place)
-                return any("has failed" in each for each in wrong)
+            async def has_failed_repeatedly() -> bool:
+                described = (await execution.workflow.describe()).raw_description
+                return any(each.attempt > MIN_FAILED_ATTEMPTS for each in described.pending_activities)
 
-            await until("the doctor tells of it", is_reported)
+            await until("its activity has failed repeatedly", has_failed_repeatedly)
+            wrong = await problems_of(place)
             await execution.workflow.terminate()
     told = rf"{execution.id}: infer has failed \d+ times, last with StoreError: "
     assert re.fullmatch(f"{told}the worker's log says why; `everstep cancel` ends it", wrong[0]), wrong

@@ -192,37 +192,35 @@ async def _schedule(ann: ApiCaller) -> Case:
     return Case("/agent/schedules", PAUSED_SCHEDULE, other_body={**PAUSED_SCHEDULE, "content": "Other"})
 
 
-async def _two_schedules(ann: ApiCaller, act: str, body: Any = None) -> Case:
-    """The same request for two schedules, whose messages are refused, so that no run adds rows later."""
+async def _refused_schedule(ann: ApiCaller, act: str, body: Any = None) -> Case:
+    """A schedule whose messages are refused, so that no run adds rows later."""
     session = await ann.create_session()
-    refused = {**PAUSED_SCHEDULE, "session_id": session}
-    one, two = [(await ann.post("/agent/schedules", refused))["id"] for _ in range(2)]
+    schedule = (await ann.post("/agent/schedules", {**PAUSED_SCHEDULE, "session_id": session}))["id"]
     assert (await ann.http.delete(f"/agent/sessions/{session}")).status_code == 204
     path = "/agent/schedules/{}/" + act
-    return Case(path.format(one), body, other_path=path.format(two), other_body=body)
+    return Case(path.format(schedule), body, other_path=path.format(uuid4()), other_body=body)
 
 
 PERIOD = {"start_at": "2026-01-12T00:00:00Z", "end_at": "2026-01-12T00:00:01Z"}
 
 SCHEDULE_CASES: dict[str, Callable[[ApiCaller], Awaitable[Case]]] = {
     "/agent/schedules": _schedule,
-    "/agent/schedules/{schedule_id}/pause": partial(_two_schedules, act="pause"),
-    "/agent/schedules/{schedule_id}/resume": partial(_two_schedules, act="resume"),
-    "/agent/schedules/{schedule_id}/trigger": partial(_two_schedules, act="trigger"),
-    "/agent/schedules/{schedule_id}/backfill": partial(_two_schedules, act="backfill", body=PERIOD),
+    "/agent/schedules/{schedule_id}/pause": partial(_refused_schedule, act="pause"),
+    "/agent/schedules/{schedule_id}/resume": partial(_refused_schedule, act="resume"),
+    "/agent/schedules/{schedule_id}/trigger": partial(_refused_schedule, act="trigger"),
+    "/agent/schedules/{schedule_id}/backfill": partial(_refused_schedule, act="backfill", body=PERIOD),
 }
 
 
 async def _ping(ann: ApiCaller) -> Case:
-    one, two = [await _webhook(ann) for _ in range(2)]
-    return Case(f"/agent/webhooks/{one}/ping", other_path=f"/agent/webhooks/{two}/ping")
+    return Case(f"/agent/webhooks/{await _webhook(ann)}/ping", other_path=f"/agent/webhooks/{uuid4()}/ping")
 
 
 async def _replay(ann: ApiCaller) -> Case:
     path = f"/agent/webhooks/{await _webhook(ann)}"
-    one, two = [(await ann.post(f"{path}/ping"))["id"] for _ in range(2)]
+    delivery = (await ann.post(f"{path}/ping"))["id"]
     replay = path + "/deliveries/{}/replay"
-    return Case(replay.format(one), other_path=replay.format(two))
+    return Case(replay.format(delivery), other_path=replay.format(uuid4()))
 
 
 async def _webhook(ann: ApiCaller) -> str:
