@@ -12,7 +12,7 @@ from everstep.agent_domain.testing import says
 from tests.everstep.http_api.clerk import CHIEF, CLERK, OTHER
 
 WORDS = 40
-SECONDS = 4.0
+SECONDS = 2.5
 MEGABYTE = 1_000_000
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.console.desk import WORDS
 from tests.console.payloads import PAYLOADS
-from tests.console.people import Installation, People, axe_findings, until
+from tests.console.people import SHAPES, Installation, People, axe_findings, resize, until
 
 
 def begin(installation: Installation, message: str, user_id: str = "local", **more: Any) -> Any:
@@ -142,7 +141,7 @@ def test_a_message_answers_the_open_question(people: People) -> None:
     page = people.signed_in(f"executions?session_id={sent['session_id']}")
     waiting = page.get_by_role("row").filter(has_text=sent["session_id"][:8])
     expect(waiting).to_contain_text("waits for an answer")
-    page.goto(f"{people.installation.console}sessions/{sent['session_id']}")
+    people.show(page, f"sessions/{sent['session_id']}")
     composer = page.get_by_role("textbox", name="Message")
     composer.fill("Because of the weather")
     page.locator("form.composer").get_by_role("button", name="Answer").click()
@@ -271,7 +270,7 @@ def test_a_session_is_renamed_and_reads_files_and_other_agents(people: People) -
         found = api.get("/agent/executions", params={"session_id": sent["session_id"]}).json()["items"]
         assert [each["agent"] for each in found] == ["writer", "clerk", "clerk"]
 
-    page.goto(f"{people.installation.console}sessions")
+    people.show(page, "sessions")
     page.get_by_label("Search in titles").fill("new name")
     rows = page.get_by_role("region", name="Sessions").locator("tbody tr")
     expect(rows).to_have_count(1)
@@ -294,13 +293,13 @@ def test_an_execution_is_resumed_retried_forked_and_cancelled_on_its_page(people
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
 
     sent = begin(people.installation, "fail")
-    page.goto(f"{people.installation.console}executions/{sent['execution_id']}")
+    people.show(page, f"executions/{sent['execution_id']}")
     page.get_by_role("button", name="Retry").click()
     expect(page.get_by_text("It continues in a new execution.")).to_be_visible()
     assert sent["execution_id"] not in page.url
 
     sent = begin(people.installation, "refund")
-    page.goto(f"{people.installation.console}executions/{sent['execution_id']}")
+    people.show(page, f"executions/{sent['execution_id']}")
     page.get_by_role("button", name="Cancel", exact=True).click()
     expect(page.get_by_text("cancelled").first).to_be_visible()
     with people.installation.api() as api:
@@ -342,7 +341,7 @@ def test_text_that_wants_to_run_is_only_text(people: People) -> None:
     page.on("dialog", lambda dialog: asked.append(f"dialog {dialog.message}"))
     text = "say " + "\n\n".join(PAYLOADS)
     sent = begin(people.installation, text, agent="writer")
-    page.goto(f"{people.installation.console}sessions/{sent['session_id']}")
+    people.show(page, f"sessions/{sent['session_id']}")
     reply = thread(page).get_by_role("article", name="assistant")
     expect(reply).to_contain_text("the end of the payloads")
     found: Any = page.evaluate(
@@ -378,21 +377,22 @@ def test_markup_that_would_hold_up_the_page_is_shown_as_text(people: People) -> 
             api.post(
                 f"/agent/sessions/{session}/messages", json={"content": f"say {text}"}
             ).raise_for_status()
-    page.goto(f"{people.installation.console}sessions/{session}")
+    people.show(page, f"sessions/{session}")
     replies = thread(page).get_by_role("article", name="assistant")
     for number, text in enumerate(texts):
         expect(replies.nth(number)).to_contain_text(text[-20:])
     assert page.locator("blockquote, li li li").count() == 0
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1440, "light")])
-def test_a_session_fits_each_width_and_theme(people: People, width: int, scheme: str) -> None:
+def test_a_session_fits_each_width_and_theme(people: People) -> None:
     """16.1.5, 16.1.7"""
     sent = begin(people.installation, "send hello & refund", agent="chief")
-    page = people.signed_in(f"sessions/{sent['session_id']}", width=width, scheme=scheme)
-    expect(thread(page).get_by_role("article", name="call").first).to_be_visible()
-    assert axe_findings(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page = people.signed_in(f"sessions/{sent['session_id']}")
+    for width, scheme in SHAPES:
+        resize(page, width, scheme)
+        expect(thread(page).get_by_role("article", name="call").first).to_be_visible()
+        assert axe_findings(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_any_part_of_a_stream_is_read_at_once(people: People) -> None:

@@ -6,15 +6,14 @@ import json
 import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 from playwright.sync_api import Route, expect
 
-from tests.console.people import People, axe_findings, until
+from tests.console.people import SHAPES, People, axe_findings, resize, until
 
-SHAPES: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = ((1440, "light"), (360, "dark"))
 HEBREW = "\u05e9\u05dc\u05d5\u05dd \u05e2\u05d5\u05dc\u05dd"
 
 
@@ -196,14 +195,13 @@ def test_every_screen_is_accessible_at_every_width_and_in_both_themes(people: Pe
         (f"sessions/{sent['session_id']}?inspect=off", "Third"),
     ):
         page.set_viewport_size({"width": 1440, "height": 900})
-        page.goto(people.installation.console + place)
+        people.show(page, place)
         expect(page.get_by_role("heading", name=heading).first).to_be_visible()
         expect(page.get_by_role("status", name="Loading")).to_have_count(0)
         if place.startswith("what-if"):
             expect(page.get_by_role("region", name="Executions that would differ")).to_be_visible()
         for width, scheme in SHAPES:
-            page.set_viewport_size({"width": width, "height": 900})
-            page.emulate_media(color_scheme=scheme)
+            resize(page, width, scheme)
             assert axe_findings(page) == [], (place, width)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (place, width)
     page.get_by_role("textbox", name="Message").fill(HEBREW)
