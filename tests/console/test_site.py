@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 
 from everstep.console.site import MAX_DEPTH, STATIC
 from everstep.http_api.app import create_app
@@ -19,13 +20,19 @@ ORIGIN_OF_GATEWAY = "wss://watch.example"
 MOST_BYTES = 150_000
 
 
-@pytest.fixture
-def http() -> httpx2.AsyncClient:
-    """A client of an application that has no servers behind it."""
+@pytest.fixture(scope="module")
+def app() -> FastAPI:
+    """An application that has no servers behind it."""
     nothing: Any = SimpleNamespace(
         allowed_origins=(), allowed_hosts=None, metrics=Metrics(), gateway_url=lambda: GATEWAY
     )
-    return httpx2.AsyncClient(transport=httpx2.ASGITransport(create_app(nothing)), base_url="http://api.test")
+    return create_app(nothing)
+
+
+@pytest.fixture
+def http(app: FastAPI) -> httpx2.AsyncClient:
+    """A client of it."""
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://api.test")
 
 
 def policy(answer: httpx2.Response) -> dict[str, str]:
