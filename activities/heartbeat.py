@@ -9,7 +9,7 @@ HEARTBEAT_SECONDS = 0.25
 """A cancel reaches an activity with its next heartbeat."""
 SLOWEST_SECONDS = 5.0
 """Half of the timeout after which Temporal takes a worker for lost."""
-HEARTBEATS_PER_SECOND = 150
+HEARTBEATS_PER_SECOND = 40
 """Each heartbeat is a write of the Temporal server, of about a millisecond: a thousand activities with the
 usual pause would keep it from dispatching tasks. So heartbeats become rarer if a process runs many. A cancel
 does not wait for them while a model streams: see `text_checkpoints`.
@@ -41,7 +41,7 @@ class _Heartbeat:
     def __enter__(self) -> None:
         global _beating  # noqa: PLW0603 -- the load of this process
         _beating += 1
-        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._beat)
+        self._timer = asyncio.get_running_loop().call_later(heartbeat_pause(_beating), self._beat)
 
     def __exit__(self, *_error: object) -> None:
         global _beating  # noqa: PLW0603 -- see above

@@ -168,8 +168,9 @@ class Dialogue:
         if self._lines is None:
             self._lines = InputLines()
         drop_typed()
-        echo(prompt, nl=False)
+        # Before the prompt: an answer may come as soon as it is visible.
         shown_at = monotonic()
+        echo(prompt, nl=False)
         while True:
             try:
                 line = await self._lines.next(LOOK_SECONDS)

@@ -240,6 +240,11 @@ def test_a_session_is_renamed_and_reads_files_and_other_agents(people: People) -
     page = people.signed_in(f"sessions/{sent['session_id']}", "kim")
     page.get_by_role("button", name="Rename").click()
     page.get_by_label("Title").fill("A new name")
+    # The page is drawn again while the title is being typed.
+    with people.installation.api("kim") as api:
+        api.post(f"/agent/sessions/{sent['session_id']}/messages", json={"content": "and now"})
+    expect(thread(page).get_by_role("article", name="user")).to_have_count(2)
+    expect(page.get_by_label("Title")).to_have_value("A new name")
     page.get_by_label("Title").press("Enter")
     expect(page.get_by_role("heading", name="A new name")).to_be_visible()
     page.keyboard.press("v")
@@ -268,7 +273,7 @@ def test_a_session_is_renamed_and_reads_files_and_other_agents(people: People) -
     expect(replies.last).to_contain_text("it is me")
     with people.installation.api("kim") as api:
         found = api.get("/agent/executions", params={"session_id": sent["session_id"]}).json()["items"]
-        assert [each["agent"] for each in found] == ["writer", "clerk", "clerk"]
+        assert [each["agent"] for each in found] == ["writer", "clerk", "clerk", "clerk"]
 
     people.show(page, "sessions")
     page.get_by_label("Search in titles").fill("new name")

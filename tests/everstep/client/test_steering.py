@@ -13,6 +13,7 @@ from everstep.agent_domain.agents.registry import AgentSpecRegistry
 from everstep.agent_domain.agents.spec import AgentSpec
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.executions import ExecutionEnded
 from everstep.agent_domain.storage.sessions import OnBusy, Route
 from everstep.agent_domain.testing import calls, says
@@ -75,6 +76,12 @@ async def test_an_execution_without_a_worker_processes_it_once_there_is_one(
     parlour = a_session_setup(temporal, store, an_agent("One", "Two"))
     sent = await parlour.post(await parlour.session())
     saying = asyncio.create_task(parlour.sessions.steer(parlour.execution(sent).ref, "steer!"))
+
+    async def is_stored() -> bool:
+        commands, _ = await store.commands(parlour.settings.task_queue, 0.0)
+        return any(command.kind is CommandKind.STEER for command in commands)
+
+    await eventually(is_stored)
     async with parlour.worker():
         steering = await saying
         await parlour.wait_for_completion(sent)

@@ -2,6 +2,7 @@
 
 import { html } from "../lib.js";
 import { query, setQuery } from "../router.js";
+import { DraftInput } from "./draft_input.js";
 
 /** @typedef {{name: string, label: string, least: number, most: number, step: number, note: string}} Limit */
 
@@ -81,7 +82,6 @@ function Slider({ limit: { name, label, least, most, step, note } }) {
       onInput=${(/** @type {any} */ event) => set(event.currentTarget.value)} />
     ${held === null
       ? html`<span class="number quiet">unchanged</span>`
-      : html`<input type="number" class="number" aria-label=${`${label}, exact`} min=${least} step=${step} value=${held}
-          onChange=${(/** @type {any} */ event) => set(event.currentTarget.value)} />`}
+      : html`<${DraftInput} type="number" class="number" aria-label=${`${label}, exact`} min=${least} step=${step} value=${held} commit=${set} />`}
   </div>`;
 }

@@ -8,6 +8,7 @@ import { html, useState } from "../lib.js";
 import { useLoad, usePages } from "../load.js";
 import { done, failed } from "../notices.js";
 import { Status } from "../parts/badge.js";
+import { DraftInput } from "../parts/draft_input.js";
 import { useListKeys } from "../parts/list_keys.js";
 import { Empty, Failure, Loading, Page } from "../parts/page.js";
 import { SearchField } from "../parts/search_field.js";
@@ -134,7 +135,7 @@ function Filters() {
       <option value="">Any agent</option>${agents?.items.map((/** @type {any} */ each) => html`<option value=${each.name} selected=${each.name === value("agent")}>${each.name}</option>`)}</select>
     <select aria-label="Time" onChange=${change("hours")}>
       ${Object.entries(SPANS).map(([hours, label]) => html`<option value=${hours} selected=${hours === value("hours")}>${label}</option>`)}</select>
-    ${rights.value.seesAll && html`<input aria-label="User" placeholder="User" value=${value("user_id")} onChange=${change("user_id")} />`}
+    ${rights.value.seesAll && html`<${DraftInput} aria-label="User" placeholder="User" value=${value("user_id")} commit=${(/** @type {string} */ user) => setQuery({ user_id: user })} />`}
     ${text && html`<button class="link" onClick=${() => go("executions", { replace: true })}>Clear</button>`}
     <span class="fill"></span>
     ${savedFilters.value.map((each) => html`<span class="saved"><a class="button" href=${href(`executions?${each.query}`)}>${each.name}</a><button class="ghost" aria-label=${`Remove ${each.name}`} onClick=${() => forgetFilter(each.name)}>×</button></span>`)}

@@ -9,6 +9,7 @@ import { useLoad } from "../load.js";
 import { failed } from "../notices.js";
 import { Badge, Status } from "../parts/badge.js";
 import { Composer } from "../parts/composer.js";
+import { DraftInput } from "../parts/draft_input.js";
 import { ForkDialog } from "../parts/fork_dialog.js";
 import { Icon } from "../parts/icons.js";
 import { Inspector } from "../parts/inspector.js";
@@ -105,7 +106,7 @@ function Head({ session, running, reload, isFull, setFull, hasInspector, show })
   };
   return html`<header class="session-head">
     ${isEditing
-      ? html`<input aria-label="Title" autofocus value=${session.title ?? ""} onBlur=${(/** @type {any} */ event) => rename(event.currentTarget.value)}
+      ? html`<${DraftInput} aria-label="Title" autofocus value=${session.title ?? ""} commit=${rename} onBlur=${() => edit(false)}
           onKeyDown=${(/** @type {any} */ event) => (event.key === "Enter" ? event.currentTarget.blur() : event.key === "Escape" && edit(false))} />`
       : html`<h1 tabindex="-1" dir="auto">${session.title || "Untitled"}</h1>`}
     ${!isEditing && rights.value.mayWrite && html`<button class="ghost" onClick=${() => edit(true)}>Rename</button>`}

@@ -4,6 +4,7 @@ import { post, sentence } from "../api.js";
 import { compact, count, duration, plural, usd } from "../format.js";
 import { html, useEffect, useState } from "../lib.js";
 import { Badge } from "../parts/badge.js";
+import { DraftInput } from "../parts/draft_input.js";
 import { ExportDialog } from "../parts/export_dialog.js";
 import { Empty, Failure, Page } from "../parts/page.js";
 import { policyChange, PolicyForm } from "../parts/policy_form.js";
@@ -57,7 +58,7 @@ export default function WhatIf() {
             <button class="link" onClick=${() => setQuery({ execution: null })}>Examine all executions</button></p>`
         : html`<div class="field-row"><label class="field"><span>Over the last</span><select onChange=${(/** @type {any} */ event) => setQuery({ last: event.currentTarget.value })}>
             ${LAST.map((each) => html`<option value=${each} selected=${each === limit}>${each} executions</option>`)}</select></label>
-          <label class="field"><span>Agent</span><input placeholder="any" value=${agent ?? ""} onChange=${(/** @type {any} */ event) => setQuery({ agent: event.currentTarget.value })} /></label></div>`}
+          <label class="field"><span>Agent</span><${DraftInput} placeholder="any" value=${agent ?? ""} commit=${(/** @type {string} */ name) => setQuery({ agent: name })} /></label></div>`}
     </section>
     ${error && html`<${Failure} error=${error} />`}
     ${!data && !error && html`<${Empty} icon="sliders" title=${isBusy ? "Repeating the decisions…" : "Change a limit"}>${execution ? "The result shows whether this execution would have ended differently, and after which step." : "The result shows which executions would have ended differently, and what that saves."}<//>`}
