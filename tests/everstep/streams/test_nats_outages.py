@@ -197,6 +197,7 @@ async def test_a_gateway_that_was_killed_is_replaced() -> None:
             worker.store(envelopes.tool_started_record("call_1", "add", {}, step_number=1))
             worker.write("Once ", 1)
             await screen.until_text(1, "Once ")
+        await wait_until(lambda: not worker.bus.has_subscribers(SESSION))
         worker.write("upon ", 1)
         async with open_gateway(table, nats=servers) as gateway, open_viewer(gateway) as viewer:
             screen.viewer = viewer
