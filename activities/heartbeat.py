@@ -9,10 +9,11 @@ HEARTBEAT_SECONDS = 0.25
 """A cancel reaches an activity with its next heartbeat."""
 SLOWEST_SECONDS = 5.0
 """Half of the timeout after which Temporal takes a worker for lost."""
-HEARTBEATS_PER_SECOND = 40
+HEARTBEATS_PER_SECOND = 50
 """Each heartbeat is a write of the Temporal server, of about a millisecond: a thousand activities with the
-usual pause would keep it from dispatching tasks. So heartbeats become rarer if a process runs many. A cancel
-does not wait for them while a model streams: see `text_checkpoints`.
+usual pause would keep it from dispatching tasks. So heartbeats become rarer if a process runs more than a
+dozen activities, and a cancel reaches a tool later. It does not wait for them while a model streams: see
+`text_checkpoints`.
 """
 
 _beating = 0
