@@ -1,15 +1,26 @@
 """A command line with a worker, for all tests of the commands."""
 
-from collections.abc import AsyncGenerator
+import os
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 import pytest_asyncio
 
 from tests.acceptance.harness import Installation, Nursery, open_installation
 from tests.everstep.cli.agents import hesitant
 from tests.everstep.cli.desk import CommandLine, a_database
 from tests.services import Servers
+
+
+@pytest.fixture(autouse=True)
+def environment_as_before() -> Generator[None]:
+    """Restores the variables: of two commands at once, the second restores those of the first."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

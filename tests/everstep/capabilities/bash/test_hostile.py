@@ -103,7 +103,8 @@ PROCESSES = [
     Hostile("a signal to the parent", "kill -9 $PPID; echo here", "here"),
     Hostile("a signal to all", "kill -9 -1; echo here", "here"),
     Hostile("a signal to itself", "kill -9 $$", "^Exit code: 137"),
-    Hostile("a fork bomb", ":(){{ :|:& }};:; wait", "Resource temporarily unavailable|Time limit", 2),
+    # `wait` would not wait for it: the processes that it waits for end after they have started others.
+    Hostile("a fork bomb", ":(){{ :|:& }};:; sleep 9", "Resource temporarily unavailable|Time limit", 2),
     Hostile("a memory bomb", python('print(len("x" * 10**10))'), "MemoryError"),
     Hostile("a memory bomb of words", "tail /dev/zero", "memory exhausted"),
     Hostile(
