@@ -238,7 +238,14 @@ def test_a_session_is_renamed_and_reads_files_and_other_agents(people: People) -
     """16.4.2"""
     sent = begin(people.installation, "hello", "kim", agent="clerk")
     page = people.signed_in(f"sessions/{sent['session_id']}", "kim")
+    titles = list[Any]()
+    page.on("request", lambda each: titles.append(each.post_data_json) if each.method == "PATCH" else None)
     page.get_by_role("button", name="Rename").click()
+    page.get_by_label("Title").press_sequentially(" there")
+    page.get_by_label("Title").press("Escape")
+    expect(page.get_by_role("heading", name="hello", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Rename").click()
+    expect(page.get_by_label("Title")).to_have_value("hello")
     page.get_by_label("Title").fill("A new name")
     # The page is drawn again while the title is being typed.
     with people.installation.api("kim") as api:
@@ -247,6 +254,7 @@ def test_a_session_is_renamed_and_reads_files_and_other_agents(people: People) -
     expect(page.get_by_label("Title")).to_have_value("A new name")
     page.get_by_label("Title").press("Enter")
     expect(page.get_by_role("heading", name="A new name")).to_be_visible()
+    assert titles == [{"title": "A new name"}]
     page.keyboard.press("v")
     expect(page.get_by_role("button", name="Fewer events")).to_be_visible()
     inspector = page.get_by_role("complementary", name="Inspector")

@@ -261,7 +261,7 @@ async def assert_lists_are_empty(ann: ApiCaller, ben: ApiCaller, theirs: OwnObje
     for wanted in ({"search": "treasure"}, {"user_id": "ann"}, {"since": "2020-01-01T00:00:00Z"}):
         assert (await ben.get("/agent/sessions", **wanted))["items"] == []
     assert (await ann.get("/agent/sessions", user_id="ann", since="2020-01-01T00:00:00Z"))["items"]
-    assert (await ann.get("/agent/executions", user_id="ann", agent="nobody"))["items"] == []
+    assert (await ann.get("/agent/executions", user_id="ann", agent="absent"))["items"] == []
 
 
 OPENED: Mapping[str, Sequence[str]] = {
