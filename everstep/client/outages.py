@@ -49,6 +49,27 @@ TRANSIENT_CODES: Final = frozenset(
 """The status codes of Temporal, or of its connection, for which a retry may succeed."""
 
 
+_OF_ONE_WORKFLOW: Final = frozenset(
+    {
+        RPCStatusCode.NOT_FOUND,
+        RPCStatusCode.ALREADY_EXISTS,
+        RPCStatusCode.INVALID_ARGUMENT,
+        # Its last task failed.
+        RPCStatusCode.FAILED_PRECONDITION,
+        # Too many updates wait for its worker.
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        # Its history cannot be read.
+        RPCStatusCode.OUT_OF_RANGE,
+        RPCStatusCode.DATA_LOSS,
+    }
+)
+
+
+def concerns_one_workflow(error: RPCError) -> bool:
+    """Whether the same request may succeed now for another workflow, so that work on many can continue."""
+    return error.status in _OF_ONE_WORKFLOW and meaning_of(error) is not ErrorMeaning.DENIED
+
+
 def meaning_of(error: RPCError) -> ErrorMeaning:
     """The meaning of an error; NOT_FOUND for a namespace means denied access, not a missing workflow."""
     meaning = MEANINGS.get(error.status, ErrorMeaning.FAULT)

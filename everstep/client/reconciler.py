@@ -29,6 +29,7 @@ from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.storage.sessions import ExecutionLaunch
 from everstep.client.errors import Ending, Refused
 from everstep.client.execution import Execution
+from everstep.client.outages import concerns_one_workflow
 from everstep.client.schedules import Schedules
 from everstep.client.sessions import DELIVERY_SECONDS, TIMEOUTS, Sessions
 from everstep.client.stray_workflows import StrayWorkflows, last_event_at
@@ -138,10 +139,12 @@ class Reconciler:
             with _isolation(launch.ref):
                 await self._launch(launch, repairs)
         for tenant_id in await self.sessions.client.store.waiting_tenants():
-            repairs.admitted += await self.sessions.admit(tenant_id, is_repair=True)
+            with _isolation(f"the queue of the tenant {tenant_id}"):
+                repairs.admitted += await self.sessions.admit(tenant_id, is_repair=True)
         if thorough:
             await self._repair_lost_workflows(repairs)
-            repairs.ended += await StrayWorkflows(self.sessions).end_all()
+            with _isolation("a workflow without an execution"):
+                repairs.ended += await StrayWorkflows(self.sessions).end_all()
         await self._deliver(repairs)
         for ref in await self.sessions.store.with_undelivered_messages(self.task_queue, self.grace):
             with _isolation(ref):
@@ -149,9 +152,11 @@ class Reconciler:
         async for ref in self._abnormal_ends():
             with _isolation(ref):
                 await self._close_orphan(ref, repairs)
-        repairs.charged += await self.sessions.store.charge_lost_holds()
+        with _isolation("a budget with a lost reservation"):
+            repairs.charged += await self.sessions.store.charge_lost_holds()
         if self.schedules:
-            repairs.scheduled += await self.schedules.reconcile(thorough=thorough)
+            with _isolation("a schedule"):
+                repairs.scheduled += await self.schedules.reconcile(thorough=thorough)
         if repairs:
             log.warning("reconciled: %s", repairs)
         self.total.add(repairs)
@@ -216,8 +221,14 @@ class Reconciler:
             except TIMEOUTS:
                 # No worker is available. The next pass retries in the same order.
                 return
-            except (StoreUnavailable, RPCError):
+            except StoreUnavailable:
                 raise
+            except RPCError as error:
+                if not concerns_one_workflow(error):
+                    raise
+                # The next pass retries in the same order.
+                log.warning("the execution %s takes no command: %s", command.ref.execution_id, error)
+                return
             except Exception as error:  # noqa: BLE001 -- the other commands are independent
                 note_failure(NAME, error, log)
             else:
@@ -343,12 +354,17 @@ class Reconciler:
 
 
 @contextmanager
-def _isolation(ref: ExecutionRef) -> Generator[None]:
-    """Log the failed repair of one execution; an outage affects all, so it ends the pass."""
+def _isolation(what: ExecutionRef | str) -> Generator[None]:
+    """Log one failed repair; an outage affects all, so it ends the pass."""
+    name = what if isinstance(what, str) else f"the execution {what.execution_id}"
     try:
         yield
-    except (StoreUnavailable, RPCError):
+    except StoreUnavailable:
         raise
-    except Exception as error:  # noqa: BLE001 -- the other executions are independent
-        log.warning("the execution %s is not repaired", ref.execution_id)
+    except RPCError as error:
+        if not concerns_one_workflow(error):
+            raise
+        log.warning("%s is not repaired: %s", name, error)
+    except Exception as error:  # noqa: BLE001 -- the other repairs are independent
+        log.warning("%s is not repaired", name)
         note_failure(NAME, error, log)

@@ -52,7 +52,7 @@ from everstep.agent_domain.values import truncate
 from everstep.client.client import Client
 from everstep.client.errors import SettingRefused
 from everstep.client.message_ids import message_id
-from everstep.client.outages import ErrorMeaning, meaning_of
+from everstep.client.outages import ErrorMeaning, concerns_one_workflow, meaning_of
 from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE, ScheduledRun
 
 log = logging.getLogger(__name__)
@@ -282,7 +282,15 @@ class Schedules:
         if thorough:
             applied = self.store.applied_schedules(queue)
             rows += [row async for row in applied if not await self._is_current(row)]
-        return sum([await self._apply_row(row) is None for row in rows])
+        count = 0
+        for row in rows:
+            try:
+                count += await self._apply_row(row) is None
+            except RPCError as error:
+                if not concerns_one_workflow(error):
+                    raise
+                log.warning("the schedule %s is applied later: %s", row.id, error)
+        return count
 
     async def _require(self, scope: Scope, schedule_id: UUID) -> ScheduleRow:
         row = await self.store.schedule(scope, schedule_id)

@@ -8,7 +8,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from pydantic import TypeAdapter
-from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client, KeepAliveConfig
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter, pydantic_data_converter
@@ -18,6 +19,7 @@ from temporalio.converter import (
     DefaultFailureConverterWithEncodedAttributes,
     DefaultPayloadConverter,
     JSONPlainPayloadConverter,
+    PayloadConverter,
 )
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
@@ -114,7 +116,7 @@ class GuardedPayloadConverter(CompositePayloadConverter):
     def _values(self, payloads: Sequence[Payload], type_hints: list[type] | None) -> list[Any]:
         # An undecoded value is only passed on; decoding it later raises the refusal.
         is_read = any(hint is not RawValue for hint in type_hints or [None])
-        if is_read and any(payload.metadata.get("encoding") == REFUSED_ENCODING for payload in payloads):
+        if is_read and any(map(is_refused, payloads)):
             raise PlainPayload
         values = super().from_payloads(payloads, type_hints)
         return [_with_shared_plan(each) if isinstance(each, ExecutionInput) else each for each in values]
@@ -158,6 +160,31 @@ def names_an_execution(payload: Payload) -> bool:
         return False
 
 
+class GuardedFailureConverter(DefaultFailureConverterWithEncodedAttributes):
+    """Encrypts the texts of failures, and reads failures that the Temporal server has written.
+
+    The server encrypts nothing: it says, for example, that a cancelled activity had not started. Such details
+    are dropped. If they were refused like other plain payloads, the workflow's task would fail again and
+    again.
+    """
+
+    def from_failure(self, failure: Failure, payload_converter: PayloadConverter) -> BaseException:
+        """Return the exception of a failure, without details that are not encrypted."""
+        name = failure.WhichOneof("failure_info")
+        info = getattr(failure, name) if name else None
+        for field in ("details", "last_heartbeat_details"):
+            details: Payloads | None = getattr(info, field, None)
+            if details and any(is_refused(payload) for payload in details.payloads):
+                failure = Failure.FromString(failure.SerializeToString())
+                getattr(failure, name or "").ClearField(field)
+        return super().from_failure(failure, payload_converter)
+
+
+def is_refused(payload: Payload) -> bool:
+    """Return whether a payload is not encrypted, and has to be."""
+    return payload.metadata.get("encoding") == REFUSED_ENCODING
+
+
 def data_converter(payload_key: str | None = None, *, accepts_plain: bool = False) -> DataConverter:
     """Return the converter of Everstep's values; with a key, payloads are encrypted."""
     guarded = replace(pydantic_data_converter, payload_converter_class=GuardedPayloadConverter)
@@ -166,7 +193,7 @@ def data_converter(payload_key: str | None = None, *, accepts_plain: bool = Fals
     return replace(
         guarded,
         payload_codec=AesGcmCodec.of(payload_key, accepts_plain=accepts_plain),
-        failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+        failure_converter_class=GuardedFailureConverter,
     )
 
 

@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.activities.failpoints import Failpoint
 from everstep.agent_domain.agents.builder import DefinitionBuilder
-from everstep.agent_domain.errors import ModelError
+from everstep.agent_domain.errors import ModelError, RateLimited
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
@@ -40,6 +40,7 @@ from tests.workflows.harness import (
     an_office,
     at_work,
     events_of,
+    eventually,
     final_result,
     of_type,
     runs_of,
@@ -429,6 +430,27 @@ async def test_the_details_of_a_cancel_are_encrypted_with_a_payload_key(temporal
     assert len(end.details.payloads) == 2
     assert {payload.metadata["encoding"] for payload in end.details.payloads} != {b"json/plain"}
     assert b"user_requested" not in end.SerializeToString()
+
+
+async def test_with_a_payload_key_a_cancel_does_not_wait_for_the_next_attempt(
+    temporal: TemporalClient,
+) -> None:
+    """8.9.4: Temporal writes of the model call that it had not started, in plain text."""
+    config = temporal.config()
+    config["data_converter"] = data_converter("c2VjcmV0" * 5 + "c2U=")
+    async with at_work(TemporalClient(**config), an_agent(RateLimited("busy", 30), "Done")) as office:
+        execution = await office.start()
+
+        async def is_waiting() -> bool:
+            return any(step.waits for step in await execution.steps())
+
+        await eventually(is_waiting)
+        await execution.cancel()
+        result = await execution.result()
+        (cancelled,) = of_type(await events_of(execution), "ACTIVITY_TASK_CANCELED")
+
+    assert result.stop_reason is StopReason.USER_REQUESTED
+    assert b"NOT_STARTED" in cancelled.SerializeToString()
 
 
 def is_not_patched(patch_id: str) -> bool:

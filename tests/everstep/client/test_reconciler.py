@@ -8,16 +8,19 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 from temporalio.client import Client as TemporalClient, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
 from everstep.agent_domain.storage.sessions import ExecutionFilter, Route
 from everstep.agent_domain.storage.steps import BeginStep
 from everstep.client.errors import Ended
 from everstep.client.reconciler import Repairs
+from everstep.client.sessions import Sessions
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import SessionSetup, a_session_setup, open_session_setup
 from tests.workflows.harness import HeldModel, an_agent, eventually
@@ -188,6 +191,38 @@ async def test_a_command_is_stored_until_there_is_a_worker(
             assert (await parlour.conversation(each)).count("Hurry") == 1
 
     assert await store.commands(parlour.settings.task_queue, 0.0) == ((), None)
+
+
+async def test_an_execution_that_takes_no_command_does_not_keep_others_from_theirs(
+    temporal: TemporalClient,
+    store: PostgresSessions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """8.2.9: its workflow's task fails, for example; a later pass delivers it."""
+    parlour = a_session_setup(temporal, store, an_agent("One", "Two"))
+    stuck, other = [await parlour.post(await parlour.session()) for _ in range(2)]
+    for each in (stuck, other):
+        await store.steer(parlour.execution(each).ref, "k-1", user("Hurry"))
+    carry_out = Sessions.carry_out
+
+    async def refuse_one(sessions: Sessions, command: Command) -> None:
+        if command.ref.execution_id == parlour.execution(stuck).ref.execution_id:
+            raise RPCError("Workflow Task in failed state", RPCStatusCode.FAILED_PRECONDITION, b"")
+        await carry_out(sessions, command)
+
+    async with parlour.worker():
+        with monkeypatch.context() as patch:
+            patch.setattr(Sessions, "carry_out", refuse_one)
+            await parlour.reconciler.once()
+        await parlour.wait_for_completion(other)
+        assert (await parlour.conversation(other)).count("Hurry") == 1
+        name = f"the execution {parlour.execution(stuck).id}"
+        assert f"{name} takes no command: Workflow Task in failed state" in caplog.text
+        assert "1 delivered" in caplog.text, "the pass ended in order"
+
+        await parlour.reconciler.once()
+        assert await store.commands(parlour.settings.task_queue, 0.0) == ((), None)
 
 
 async def test_an_outage_is_waited_for(

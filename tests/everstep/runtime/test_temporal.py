@@ -10,7 +10,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, CancelledError
 
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.errors import EverstepError, InvalidInput
@@ -84,6 +84,27 @@ async def test_with_a_key_unencrypted_payloads_are_refused() -> None:
     for converter in (data_converter(a_key()), data_converter(a_key(), accepts_plain=True)):
         with pytest.raises(PlainPayload):
             await converter.decode(forged, [ExecutionInput])
+
+
+async def test_with_a_key_failures_of_the_server_are_read_without_their_details() -> None:
+    """8.9.4: the server says so of a cancelled activity that waited for its next attempt."""
+    converter = data_converter(a_key())
+    written = Failure(message="activity failed")
+    written.activity_failure_info.activity_id = "5"
+    written.cause.message = "canceled"
+    written.cause.canceled_failure_info.details.payloads.add(
+        metadata={"encoding": b"json/plain"}, data=b'"ACTIVITY_ID_NOT_STARTED"'
+    )
+
+    read = await converter.decode_failure(written)
+    assert isinstance(read.__cause__, CancelledError)
+    assert not read.__cause__.details
+
+    own = Failure()
+    await converter.encode_failure(ApplicationError("no", "its result"), own)
+    decoded = await converter.decode_failure(own)
+    assert isinstance(decoded, ApplicationError)
+    assert list(decoded.details) == ["its result"]
 
 
 async def test_payloads_from_before_the_key_are_read_while_that_is_allowed() -> None:
