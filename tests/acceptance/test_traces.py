@@ -1,5 +1,6 @@
 """What a collector receives from an API process, and from workers of which one is killed."""
 
+import base64
 import gzip
 import json
 import re
@@ -22,14 +23,20 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from everstep.activities.failpoints import Failpoint
+from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.http_api.api_keys import create_key
+from everstep.runtime.settings import Settings
+from everstep.runtime.temporal import connect
 from everstep.store.keys import PostgresKeys
+from everstep.workflows.contracts import WORKFLOW, ExecutionInput, workflow_id
 from tests.acceptance.agents import ARMED
 from tests.acceptance.front import Front
 from tests.acceptance.harness import Installation, until
 from tests.acceptance.storm.programs import Program
 from tests.acceptance.town import Town
 from tests.test_dashboards import named_metrics, sample_names
+from tests.workflows.harness import of_type
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -220,12 +227,31 @@ async def test_a_failure_is_an_error_without_its_message(watched_town: WatchedTo
     assert not any(b"hunter2" in body for body in watched_town.collector.bodies)
 
 
+async def fail_workflow_task(town: Town) -> None:
+    """Start a workflow whose input the workers cannot decrypt."""
+    address = town.installation.temporal_address
+    key = base64.b64encode(b"k" * 32).decode()
+    temporal = await connect(Settings(temporal_address=address, payload_key=key))
+    ref = ExecutionRef(uuid4(), town.tenant)
+    start = ExecutionInput(ref, ExecutionPlan(agent="citizen"))
+    workflow = await temporal.start_workflow(
+        WORKFLOW, start, id=workflow_id(ref), task_queue=town.front.queue
+    )
+
+    async def has_failed() -> bool:
+        return bool(of_type(list((await workflow.fetch_history()).events), "WORKFLOW_TASK_FAILED"))
+
+    await until("a workflow task failed", has_failed)
+    await workflow.terminate()
+
+
 async def test_dashboards_and_alerts_read_metrics_of_real_pages(watched_town: WatchedTown) -> None:
     """18.3.12"""
     logs = "".join(each.log.read_text() for each in watched_town.town.front.begun)
     *_, worker = re.findall(r"^metrics at (\S+)$", logs, re.MULTILINE)
     accepted = await watched_town.town.begin([("count", {"mark": "page"})])
     await watched_town.town.wait_for_end(accepted)
+    await fail_workflow_task(watched_town.town)
 
     async with httpx2.AsyncClient() as prometheus:
         pages = [
