@@ -2,13 +2,16 @@
 
 All addresses in the page are relative, so that it also works below a path that a proxy strips. Every address
 below `/console/` that is not a file is a place inside the program: the server answers it with the page.
+
+The page names its files below a digest of all files, so that browsers keep them until a release changes one.
 """
 
 import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +35,9 @@ _MEDIA_TYPES: Final = {
 }
 _COMPRESSED_FROM: Final = 1024
 """Bytes from which a file is compressed."""
+
+_DIGEST: Final = re.compile(r"([0-9a-f]{16})/")
+"""The folder in the addresses of the page; in `static` there is none."""
 
 MAX_DEPTH: Final = 10
 """Folders below `/console/`; each adds to every address in the page, so a long path would make it large."""
@@ -74,6 +80,8 @@ async def asset(request: Request) -> Response:
 
 
 def _file_response(request: Request, name: str) -> Response:
+    digest = _DIGEST.match(name)
+    name = name[digest.end() :] if digest else name
     # A name with a NUL is no path; one that is absolute, has `..` or names a link can lead out of the folder.
     path = STATIC if "\0" in name else (STATIC / name).resolve()
     if not path.is_relative_to(STATIC) or path.suffix not in _MEDIA_TYPES:
@@ -82,8 +90,11 @@ def _file_response(request: Request, name: str) -> Response:
         file = _read(path, path.stat().st_mtime_ns)
     except OSError:
         raise HTTPException(404) from None
-    headers = {"Cache-Control": "no-cache", "ETag": file.tag, "Vary": "Accept-Encoding"}
-    # Addresses never change, so browsers ask each time, and an unchanged file is answered with 304.
+    # During an upgrade, a page of another release may ask for its files here, or an open page for later ones.
+    # They are answered with those of this release, and not kept.
+    is_kept = digest is not None and digest[1] == _digest()
+    kept = "public, max-age=31536000, immutable" if is_kept else "no-cache"
+    headers = {"Cache-Control": kept, "ETag": file.tag, "Vary": "Accept-Encoding"}
     known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
     if known & {file.tag, "*"}:
         return Response(status_code=304, headers=headers)
@@ -111,6 +122,18 @@ def _read(path: Path, changed: int) -> _File:
     return _File(content, compressed, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
+def _digest() -> str:
+    """A digest of all files: the same on every host that has the same release."""
+    paths = sorted(path for path in STATIC.rglob("*") if path.suffix in _MEDIA_TYPES)
+    return _digest_of(tuple((path, path.stat().st_mtime_ns) for path in paths))
+
+
+@lru_cache(maxsize=1)
+def _digest_of(files: tuple[tuple[Path, int], ...]) -> str:
+    tags = (f"{path.relative_to(STATIC).as_posix()} {_read(path, changed).tag}\n" for path, changed in files)
+    return hashlib.sha256("".join(tags).encode()).hexdigest()[:16]
+
+
 def _depth(request: Request) -> int:
     """How many folders the page's address is below `/console/`, as the browser counts them."""
     # An encoded slash, as in the name of an agent, separates no folders, and is decoded in `path`.
@@ -124,13 +147,14 @@ def _depth(request: Request) -> int:
 def _page(depth: int, gateway_url: str | None) -> Response:
     # The way back to `/console/` from `/console/executions/{id}` is `../`.
     root = "../" * depth or "./"
-    modules = json.dumps({"imports": {name: f"{root}{path}" for name, path in _imports()}})
+    static = f"{root}static/{_digest()}"
+    modules = json.dumps({"imports": {**_imports(static), "everstep-client": f"{root}../everstep-client.js"}})
     preloads = "".join(
-        f'    <link rel="modulepreload" href="{root}static/{name}" />\n' for name in _first_modules()
+        f'    <link rel="modulepreload" href="{static}/{name}" />\n' for name in _first_modules()
     )
     text = (STATIC / "index.html").read_text(encoding="utf-8")
     for mark, value in (
-        ("{root}", root),
+        ("{static}", static),
         ("{imports}", modules),
         ("    {preloads}\n", preloads),
     ):
@@ -171,12 +195,12 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _imports() -> Iterator[tuple[str, str]]:
-    """Yield the names of modules that the program imports by name, and their paths from `/console/`."""
-    for package in json.loads((STATIC / "vendor" / "vendor.json").read_text(encoding="utf-8")):
-        for file in package["files"]:
-            yield file["module"], f"static/vendor/{file['file']}"
-    yield "everstep-client", "../everstep-client.js"
+def _imports(static: str) -> dict[str, str]:
+    """The addresses of the modules of others, which the program imports by name."""
+    packages = json.loads((STATIC / "vendor" / "vendor.json").read_text(encoding="utf-8"))
+    return {
+        file["module"]: f"{static}/vendor/{file['file']}" for package in packages for file in package["files"]
+    }
 
 
 def _first_modules() -> list[str]:

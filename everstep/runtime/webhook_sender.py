@@ -11,8 +11,6 @@ import hashlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from ssl import SSLContext
 from typing import Final
 
 import httpx2
@@ -24,7 +22,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.storage.webhooks import MAX_URL, AttemptOutcome
 from everstep.agent_domain.values import is_hidden, truncate
 from everstep.runtime.codec import AesGcmCodec
-from everstep.runtime.url_files import resolve_host
+from everstep.runtime.url_files import resolve_host, trusted_certificates
 
 CONNECT_SECONDS: Final = 5.0
 SECONDS: Final = 15.0
@@ -77,7 +75,7 @@ class HttpSender:
         sent = {**headers, "Host": url.netloc.decode("ascii"), "User-Agent": "everstep"}
         timeout = httpx2.Timeout(SECONDS, connect=CONNECT_SECONDS)
         async with httpx2.AsyncClient(
-            trust_env=False, follow_redirects=False, timeout=timeout, verify=_tls()
+            trust_env=False, follow_redirects=False, timeout=timeout, verify=trusted_certificates()
         ) as http:
             request = http.build_request(
                 "POST",
@@ -130,12 +128,6 @@ class HttpSender:
                 f"the host {name} of the url is not public; {SETTING}=on allows addresses of your networks"
             )
         return addresses[0], name
-
-
-@cache
-def _tls() -> SSLContext:
-    """Return the certificates to trust. Reading them takes the event loop 17 ms, so it is done once."""
-    return httpx2.create_ssl_context(trust_env=False)
 
 
 async def _read_some(response: httpx2.Response) -> None:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+from everstep.console import site
 from everstep.console.site import MAX_DEPTH, STATIC
 from everstep.http_api.app import create_app
 from everstep.http_api.metrics import Metrics
@@ -116,6 +118,34 @@ async def test_files_are_compressed_and_asked_for_again(http: httpx2.AsyncClient
     plain = await http.get("/console/static/app.js", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
     assert plain.text == answer.text
+
+
+async def test_files_of_the_page_are_kept_until_one_changes(http: httpx2.AsyncClient) -> None:
+    """16.1.1: a page of another release, which an upgrade has left open, gets today's files."""
+    page = await http.get("/console/inbox")
+    (address,) = re.findall(r'src="(.*?/app\.js)"', page.text)
+    assert re.fullmatch(r"\./static/[0-9a-f]{16}/app\.js", address)
+
+    kept = await http.get(str(httpx2.URL("http://api.test/console/inbox").join(address)))
+    assert kept.headers["cache-control"] == "public, max-age=31536000, immutable"
+    imported = re.findall(r'"everstep-client": "(.*?)"', page.text)
+    assert imported == ["./../everstep-client.js"], "programs of others ask for it by this name"
+    other = await http.get(f"/console/static/{'0' * 16}/app.js")
+    assert (other.headers["cache-control"], other.text) == ("no-cache", kept.text)
+    assert (await http.get(f"/console/static/{'0' * 16}/%2e%2e/site.py")).status_code == 404
+
+
+async def test_a_changed_file_changes_its_address(
+    http: httpx2.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16.1.1"""
+    folder = tmp_path.resolve() / "static"
+    shutil.copytree(STATIC, folder)
+    before = await http.get("/console/")
+    monkeypatch.setattr(site, "STATIC", folder)
+    assert (await http.get("/console/")).text == before.text, "the same on another host, at another time"
+    (folder / "screens" / "usage.js").write_text("// another")
+    assert (await http.get("/console/")).text != before.text
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,8 @@
  */
 
 import { signal } from "./lib.js";
+import { API } from "./places.js";
 import { sessionExpired, sessionHeaders } from "./sign_in.js";
-
-/** The URL of the API on this server, which may be below another path. */
-const API = new URL("../../", import.meta.url).href;
 
 /** Why the last request was not answered: the server is away, or it, its proxy or its database is overloaded or starting.
  * Empty if it was. */

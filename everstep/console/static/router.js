@@ -4,10 +4,11 @@
  */
 
 import { computed, signal } from "./lib.js";
+import { CONSOLE } from "./places.js";
 import { ROUTES } from "./routes.js";
 
-/** The path of the console on this server, which may be below another path. */
-export const BASE = new URL("../", import.meta.url).pathname;
+/** The path of the console on this server. */
+export const BASE = CONSOLE.pathname;
 
 /** @typedef {{[name: string]: string}} Params */
 /** @typedef {{route: import("./routes.js").Route, params: Params}} Match */

@@ -5,6 +5,7 @@
  */
 
 import { computed, signal } from "./lib.js";
+import { API, CONSOLE } from "./places.js";
 
 /** @typedef {{authorization_endpoint: string | null, client_id: string, scope: string}} Provider */
 /**
@@ -25,10 +26,8 @@ export const signIn = signal(null);
 /** Why the sign-in form is shown over the page; null while it is not. @type {import("@preact/signals").Signal<string | null>} */
 export const expired = signal(null);
 
-const ROOT = new URL("../../", import.meta.url).href;
-
 /** Where the page key is kept: a host can have several consoles, each below its own path. */
-const PAGE_KEY = `everstep.page-key.${new URL(ROOT).pathname}`;
+const PAGE_KEY = `everstep.page-key.${API.pathname}`;
 /** The page key where the browser has no storage. @type {string | null} */
 let pageKey = null;
 
@@ -85,7 +84,7 @@ async function exchange(method, path, body) {
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(ROOT + path, {
+    response = await fetch(new URL(path, API), {
       method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
@@ -162,7 +161,7 @@ function base64url(bytes) {
 
 /** Where the identity provider sends people back to. */
 function callback() {
-  return new URL("../signed-in", import.meta.url).href;
+  return new URL("signed-in", CONSOLE).href;
 }
 
 /** Go to the identity provider: authorization code with PKCE. @param {Provider} provider */
@@ -194,7 +193,7 @@ function takeProviderAnswer() {
   const answer = new URLSearchParams(location.search);
   const kept = JSON.parse(sessionStorage.getItem(STATE) ?? "null");
   sessionStorage.removeItem(STATE);
-  history.replaceState(null, "", kept?.back ?? new URL("../", import.meta.url).pathname);
+  history.replaceState(null, "", kept?.back ?? CONSOLE.pathname);
   if (answer.has("error")) throw new Error(`The identity provider refused the sign-in: ${answer.get("error_description") ?? answer.get("error")}.`);
   if (!kept || answer.get("state") !== kept.state) throw new Error("This sign-in was not started in this browser. Sign in again.");
   return { code: answer.get("code") ?? "", verifier: kept.verifier, redirect_uri: callback() };

@@ -8,13 +8,14 @@ import { Badge } from "../parts/badge.js";
 import { Failure, Loading, Page } from "../parts/page.js";
 import { Table } from "../parts/table.js";
 import { Ago } from "../parts/time.js";
+import { API } from "../places.js";
 import { rights } from "../sign_in.js";
 
 export const title = "System";
 
 /** Whether each part can be used, also if some cannot: the answer has the status 503 then. @param {AbortSignal} signal */
 async function readParts(signal) {
-  const response = await fetch(new URL("../../../readyz", import.meta.url), { signal, cache: "no-store" });
+  const response = await fetch(new URL("readyz", API), { signal, cache: "no-store" });
   const document = await response.json();
   if (!Array.isArray(document.checks)) throw new Problem(response.status, document.title, document.detail);
   return document;
