@@ -4,6 +4,7 @@ Both sides run on the same servers, in turns: Everstep, whose model answers at o
 step to PostgreSQL, and a workflow with the same 19 activities, which do nothing and store nothing. Each side
 has its own worker process with the same settings; the client is this process. Prints medians over the rounds
 and their ratios, which are comparable across machines, unlike times. Fails if a ratio misses its target.
+A second table compares with the same workflow on a server with the settings that Temporal's command gives it.
 
     python bench/engine.py [--rounds N] [--concurrent N] [--no-fsync]
 """
@@ -19,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,6 +32,7 @@ from figures import line, mark, misses
 from sqlalchemy import event
 from temporalio import activity, workflow
 from temporalio.client import Client as TemporalClient, WorkflowHandle
+from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
@@ -44,6 +46,9 @@ from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedConfig, open_services
+from everstep.runtime.embedded.child import Child
+from everstep.runtime.embedded.free_ports import LOCALHOST, free_port
+from everstep.runtime.embedded.temporal_server import temporal_executable
 from everstep.runtime.installation import Installation, open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
@@ -53,6 +58,8 @@ TURNS: Final = 10
 CALLS: Final = TURNS - 1
 
 BARE: Final = "bare"
+PLAIN: Final = "plain"
+"""The bare workflow on a plain server."""
 QUICK: Final = "quick"
 REGULAR: Final = "regular"
 BURST: Final = "burst"
@@ -265,6 +272,32 @@ async def worker_process(kind: str, settings: Settings) -> AsyncGenerator[Worker
         await asyncio.to_thread(process.join)
 
 
+@asynccontextmanager
+async def plain_server(folder: Path) -> AsyncGenerator[str]:
+    """Start Temporal's server as one starts it by hand, with a file; yield its address."""
+    port = free_port()
+    command = ["server", "start-dev", "--db-filename", "plain.db", "--port", str(port), "--headless"]
+    log = folder / "plain.log"
+    server = await Child.launch([temporal_executable(), *command], log=log, directory=folder)
+    address = f"{LOCALHOST}:{port}"
+    try:
+        async with asyncio.timeout(60):
+            while not await answers_at(address):  # noqa: ASYNC110 -- another process
+                await asyncio.sleep(0.1)
+        yield address
+    finally:
+        await server.kill()
+
+
+async def answers_at(address: str) -> bool:
+    """Whether a Temporal server answers."""
+    try:
+        await (await TemporalClient.connect(address)).count_workflows()
+    except (RuntimeError, RPCError):
+        return False
+    return True
+
+
 # Measuring.
 
 
@@ -342,12 +375,15 @@ ROWS: Final = (
 )
 
 
-def print_ratios(sides: Mapping[str, Side]) -> bool:
+SPEEDS: Final = [replace(row, target="") for row in ROWS if row.what in {"seconds", "per second"}]
+
+
+def print_ratios(sides: Mapping[str, Side], *, bare_side: str = BARE, table: Iterable[Row] = ROWS) -> bool:
     """Print the comparison with the bare workflow; return whether a target was missed."""
     missed = False
-    line("", "bare", "everstep", "ratio", "target")
-    for row in ROWS:
-        bare, ours = sides[BARE].samples[row.what], sides[row.side].samples[row.what]
+    line("", bare_side, "everstep", "ratio", "target")
+    for row in table:
+        bare, ours = sides[bare_side].samples[row.what], sides[row.side].samples[row.what]
         # Per round: other load on the machine changes from round to round.
         ratio = statistics.median(our / their for our, their in zip(ours, bare, strict=True))
         values = (f"{statistics.median(v) * row.scale:,.1f} {row.unit:2}" for v in (bare, ours))
@@ -380,6 +416,7 @@ class Bench:
     """All measurements, on running servers."""
 
     settings: Settings
+    plain_address: str
     rounds: int
     concurrent: int
 
@@ -389,11 +426,19 @@ class Bench:
             installation = await stack.enter_async_context(open_installation(self.settings))
             bare = await stack.enter_async_context(worker_process(BARE, self.settings))
             ours = await stack.enter_async_context(worker_process("everstep", self.settings))
-            sides = [Side(BARE, bare, self._bare(installation.temporal))]
+            elsewhere = self.settings.model_copy(update={"temporal_address": self.plain_address})
+            plain = await stack.enter_async_context(worker_process(BARE, elsewhere))
+            sides = [
+                Side(BARE, bare, self._bare(installation.temporal)),
+                Side(PLAIN, plain, self._bare(await TemporalClient.connect(self.plain_address))),
+            ]
             sides += [Side(name, ours, self._everstep(installation, name)) for name in AGENTS]
             await self._measure(sides)
-            missed = print_ratios({side.name: side for side in sides})
-        return await self._watch() or missed
+            by_name = {side.name: side for side in sides}
+            missed = print_ratios(by_name)
+        missed |= await self._watch()
+        print_ratios(by_name, bare_side=PLAIN, table=SPEEDS)
+        return missed
 
     async def _measure(self, sides: Iterable[Side]) -> None:
         """In turns; another side begins each round."""
@@ -456,7 +501,8 @@ async def run_bench(rounds: int, concurrent: int, *, fsync: bool) -> bool:
                 task_queue="everstep",
             )
             await upgrade(settings)
-            return await Bench(settings, rounds, concurrent).run()
+            async with plain_server(Path(folder)) as plain_address:
+                return await Bench(settings, plain_address, rounds, concurrent).run()
 
 
 def main() -> None:

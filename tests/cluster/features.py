@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -12,9 +12,11 @@ from uuid import uuid4
 import httpx2
 from google.protobuf.json_format import MessageToDict
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from everstep.runtime.codec import ENCODING
 from everstep.runtime.temporal_threads import temporal_runtime
+from everstep.workflows.contracts import ID_PREFIX
 from tests.acceptance.agents import JOURNAL
 from tests.acceptance.harness import read_journal
 from tests.acceptance.storm.programs import Program
@@ -38,6 +40,8 @@ class Features:
 
     found_completed: int
     """Executions that a search for completed ones found in Temporal."""
+    not_found: Sequence[str]
+    """What Temporal says of the others."""
     payloads: int
     plain_payloads: Counter[str]
     """Those that are not encrypted, by their place in an event."""
@@ -49,10 +53,9 @@ class Features:
 
 async def wrong_features(scene: Scene, features: Features) -> list[str]:
     """The violations, one sentence each."""
-    (row,) = await scene.rows("SELECT count(*) AS number FROM agent_executions WHERE status = 'completed'")
-    found = list[str]()
-    if features.found_completed != row["number"]:
-        found.append(f"Temporal finds {features.found_completed} of {row['number']} completed executions")
+    found = [
+        f"a search in Temporal does not find a completed execution: {each}" for each in features.not_found
+    ]
     if features.plain_payloads or not features.payloads:
         found.append(f"payloads are not encrypted: {dict(features.plain_payloads)}")
     if not features.fair_backlog:
@@ -66,16 +69,27 @@ async def find_features(scene: Scene, cluster: TemporalCluster) -> Features:
     """Flood the cluster while no worker runs, start the workers again, and read what Temporal has stored."""
     backlog, place = await _flood(scene, cluster)
     client = await Client.connect(cluster.address, runtime=temporal_runtime())
-    (row,) = await scene.rows("SELECT count(*) AS number FROM agent_executions WHERE status = 'completed'")
-    completed = 0
+    stored = await scene.rows("SELECT id FROM agent_executions WHERE status = 'completed'")
+    expected = {f"{ID_PREFIX}{row['id']}" for row in stored}
+    completed = set[str]()
     for _ in range(int(SEARCH_SECONDS)):
-        completed = (await client.count_workflows("EverstepStatus = 'completed'")).count
-        if completed >= row["number"]:
+        completed = {each.id async for each in client.list_workflows("EverstepStatus = 'completed'")}
+        if completed >= expected:
             break
         await asyncio.sleep(1)
+    not_found = [await _description(client, each) for each in expected - completed]
     payloads = [each async for each in _payloads(client)]
     plain = Counter(name for name, encoding in payloads if encoding != ENCODING and name not in OF_THE_SDK)
-    return Features(completed, len(payloads), plain, backlog, place)
+    return Features(len(completed), not_found, len(payloads), plain, backlog, place)
+
+
+async def _description(client: Client, name: str) -> str:
+    try:
+        described = await client.get_workflow_handle(name).describe()
+    except RPCError as error:
+        return f"{name}: {error}"
+    attempt = described.raw_description.pending_workflow_task.attempt
+    return f"{name}: {described.status!r}, {dict(described.search_attributes)}, attempt {attempt} of a task"
 
 
 async def _flood(scene: Scene, cluster: TemporalCluster) -> tuple[int, int]:
