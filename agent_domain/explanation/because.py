@@ -97,6 +97,8 @@ class StepExplainer:
     """The open requests of the execution."""
     in_full: bool = False
     """Whether the reader may see the texts of errors."""
+    has_content: bool = True
+    """Whether sentences have what models and tools wrote: arguments of calls, and errors but their kinds."""
 
     def explain(self, step: StepRow, follower: StepRow | None = None) -> StepBecause:
         """Explain a step; `follower` is the next one, if it is known."""
@@ -126,7 +128,7 @@ class StepExplainer:
         """Why a step was followed by another one or by none, or what it waits for."""
         outcome = _outcome_of(step)
         if outcome is not None and outcome.should_continue:
-            decided = _decided_step(step, in_full=self.in_full)
+            decided = _decided_step(step, in_full=self.in_full, has_content=self.has_content)
             has_messages = follower is not None and bool(follower.message_keys)
             return next_step_sentence(outcome, replace(decided, has_messages_next=has_messages))
         if outcome is None and step.number < self.row.step_count:
@@ -138,7 +140,7 @@ class StepExplainer:
             return self._waiting_sentence(step)
         if step.facts is None:
             return "abandoned: the execution ended before the model answered"
-        return ended_sentence(self.row, step, in_full=self.in_full)
+        return ended_sentence(self.row, step, in_full=self.in_full, has_content=self.has_content)
 
     def _waiting_sentence(self, step: StepRow) -> str:
         now = self.now
@@ -146,7 +148,7 @@ class StepExplainer:
         opened = [request for request in self.requests if request.step_number >= step.number]
         if opened:
             more = f", and {len(opened) - 1} more" if len(opened) > 1 else ""
-            return f"{request_sentence(opened[0], now)}{more}"
+            return f"{request_sentence(opened[0], now, has_content=self.has_content)}{more}"
         if self.row.status is ExecutionStatus.PAUSED:
             return paused_sentence(self.row.paused_by, now)
         if step.facts is None:
@@ -157,7 +159,7 @@ class StepExplainer:
         pending = [call for call in step.calls if call.record is None]
         if pending:
             needs = {call.id: call.need for call in step.facts.calls}
-            return calls_sentence(pending, needs, step.started_at, now)
+            return calls_sentence(pending, needs, step.started_at, now, has_content=self.has_content)
         return f"runs: what follows step {step.number} is being decided"
 
 
@@ -192,13 +194,13 @@ def execution_sentence(explainer: StepExplainer, last: StepRow | None) -> str:
     """
     row, now = explainer.row, explainer.now
     if row.status.is_terminal:
-        return ended_sentence(row, last, in_full=explainer.in_full)
+        return ended_sentence(row, last, in_full=explainer.in_full, has_content=explainer.has_content)
     if row.status is ExecutionStatus.PENDING:
         return pending_sentence(row.ahead, row.created_at, now, row.queue_position)
     if last is not None and last.outcome is None:
         return explainer.sentence(last)
     if explainer.requests:
-        return request_sentence(explainer.requests[0], now)
+        return request_sentence(explainer.requests[0], now, has_content=explainer.has_content)
     if row.status is ExecutionStatus.PAUSED:
         return paused_sentence(row.paused_by, now)
     return f"runs: step {last.number + 1 if last else 1} begins"
@@ -211,24 +213,30 @@ def recorded_end(row: ExecutionRow, *, in_full: bool = False) -> str | None:
     return ended_sentence(row, None, in_full=in_full)
 
 
-def ended_sentence(row: ExecutionRow, last: StepRow | None, *, in_full: bool = False) -> str:
+def ended_sentence(
+    row: ExecutionRow, last: StepRow | None, *, in_full: bool = False, has_content: bool = True
+) -> str:
     """Why an execution ended.
 
     Args:
         row: The ended execution.
         last: Its last step, if it has one.
         in_full: Whether the reader may see the texts of errors.
+        has_content: Whether the sentence may quote errors at all, or only name their kinds.
     """
     outcome = ContinuationOutcome.from_dict(row.outcome) if row.outcome else _outcome_of(last)
     by, is_failed = row.cancelled_by and row.cancelled_by.text, row.status is ExecutionStatus.FAILED
-    error = one_line((row.error_message if in_full else row.error_told) or "")
+    step = _decided_step(last, in_full=in_full, has_content=has_content)
+    recorded = (row.error_message if in_full else row.error_told) or ""
+    error = one_line(recorded) if has_content else step.error_text
     if row.status is ExecutionStatus.CANCELLED and (outcome is None or outcome.should_continue):
         return cancel_sentence(row.step_count, by)
     if outcome is not None and not outcome.should_continue:
-        step = DecidedStep(error_text=error) if error else _decided_step(last, in_full=in_full)
+        step = replace(step, error_text=error or step.error_text)
         return end_sentence(outcome, step, row.step_count, is_failed=is_failed, cancelled_by=by)
     if is_failed:
-        return f"failed: {error or 'the reason is not recorded'}"
+        hidden = "the execution has the error" if recorded else "the reason is not recorded"
+        return f"failed: {error or hidden}"
     return stop_reason_text(row.stop_reason or StopReason.COMPLETED, row.step_count)
 
 
@@ -289,10 +297,11 @@ def _outcome_of(step: StepRow | None) -> ContinuationOutcome | None:
     return ContinuationOutcome.from_dict(step.outcome)
 
 
-def _decided_step(step: StepRow | None, *, in_full: bool) -> DecidedStep:
+def _decided_step(step: StepRow | None, *, in_full: bool, has_content: bool) -> DecidedStep:
     if step is None:
         return DecidedStep()
-    return DecidedStep.of((call.call.name for call in step.calls), _errors_of(step), in_full=in_full)
+    tools = (call.call.name for call in step.calls)
+    return DecidedStep.of(tools, _errors_of(step), in_full=in_full, has_content=has_content)
 
 
 def _errors_of(step: StepRow) -> tuple[StepError, ...]:

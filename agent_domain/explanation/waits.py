@@ -1,7 +1,8 @@
 """The sentences for what an execution waits for: people, a provider, tools, subagents, its turn."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY, OWNER, Decider, DecisionPolicy
 from everstep.agent_domain.loop.explanations import budget_text, count_text
@@ -12,8 +13,8 @@ from everstep.agent_domain.storage.steps import RetryWait
 from everstep.agent_domain.tools.summaries import args_summary
 
 
-def request_sentence(request: RequestRow, now: datetime) -> str:
-    """A request to people that is open."""
+def request_sentence(request: RequestRow, now: datetime, *, has_content: bool = True) -> str:
+    """A request to people that is open; without content, it has no arguments of the call."""
     since = since_text(request.created_at, now)
     if request.kind == CallNeed.INPUT:
         return f"waits: answer to {request.tool} {since}"
@@ -21,7 +22,8 @@ def request_sentence(request: RequestRow, now: datetime) -> str:
     expiry = f", denied at {clock_text(request.expires_at, now)}" if request.expires_at else ""
     if request.kind == RequestKind.BUDGET:
         return f"waits: a higher limit by {approvers} {since}{expiry}; {budget_text(request.request)}"
-    return f"waits: approval of {request.tool}({args_summary(request.args)}) by {approvers} {since}{expiry}"
+    call = _call_text(request.tool, request.args, has_content=has_content)
+    return f"waits: approval of {call} by {approvers} {since}{expiry}"
 
 
 def retry_sentence(wait: RetryWait, now: datetime) -> str:
@@ -38,7 +40,12 @@ def outage_of(wait: RetryWait) -> str:
 
 
 def calls_sentence(
-    calls: Iterable[CallRow], needs: dict[str, CallNeed], since: datetime, now: datetime
+    calls: Iterable[CallRow],
+    needs: dict[str, CallNeed],
+    since: datetime,
+    now: datetime,
+    *,
+    has_content: bool = True,
 ) -> str:
     """Calls that run.
 
@@ -47,13 +54,14 @@ def calls_sentence(
         needs: What each call needs, by its id.
         since: When their step began.
         now: The current time.
+        has_content: Whether the sentence has their arguments.
     """
     pending = tuple(calls)
     children = [row.call.name for row in pending if needs.get(row.call.id) is CallNeed.SUBAGENT]
     if children:
         return f"waits: {', '.join(f'subagent {name}' for name in children)} {since_text(since, now)}"
-    shown = ", ".join(f"{row.call.name}({args_summary(row.allowed.args)})" for row in pending)
-    return f"runs: {shown} {since_text(since, now)}"
+    shown = (_call_text(row.call.name, row.allowed.args, has_content=has_content) for row in pending)
+    return f"runs: {', '.join(shown)} {since_text(since, now)}"
 
 
 def pending_sentence(
@@ -96,6 +104,10 @@ def clock_text(at: datetime, now: datetime) -> str:
     own = at.astimezone(UTC)
     date = "" if own.date() == now.astimezone(UTC).date() else f"{own:%Y-%m-%d} "
     return f"{date}{own:%H:%M} UTC"
+
+
+def _call_text(tool: str, args: Mapping[str, Any], *, has_content: bool) -> str:
+    return f"{tool}({args_summary(args)})" if has_content else tool
 
 
 def _approvers_text(policy: DecisionPolicy) -> str:

@@ -47,10 +47,19 @@ class DecidedStep:
         *,
         has_messages_next: bool = False,
         in_full: bool = False,
+        has_content: bool = True,
     ) -> "DecidedStep":
-        """The step with these calls and errors; `in_full` includes the texts of errors."""
-        texts = "\n".join(_error_text(error, in_full=in_full) for error in errors)
-        return cls(tuple(tools), one_line(texts), has_messages_next)
+        """The step with these calls and errors.
+
+        Args:
+            tools: The names of its calls.
+            errors: Its errors.
+            has_messages_next: Whether the next step read messages that arrived in between.
+            in_full: Whether to include the texts of errors, instead of those for every viewer.
+            has_content: Whether to include texts at all: those of tools may quote a conversation.
+        """
+        texts = (_error_text(error, in_full=in_full) if has_content else error.kind_text for error in errors)
+        return cls(tuple(tools), one_line("\n".join(texts)), has_messages_next)
 
     @classmethod
     def from_facts(cls, step: StepFacts | None) -> "DecidedStep":

@@ -73,6 +73,12 @@ class StepError:
             return self.advice
         return self.exception if self.ref is None else f"{self.exception} (ref {self.ref})"
 
+    @property
+    def kind_text(self) -> str:
+        """The kind of error with its reference, without anything that a tool or a provider wrote."""
+        kind = self.advice or self.exception or self.type or ErrorType.UNKNOWN
+        return kind if self.ref is None else f"{kind} (ref {self.ref})"
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
         return {

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -74,14 +74,15 @@ class ExecutionReader:
             steps.append(because)
         return ExecutionBecause(execution_sentence(explainer, last), tuple(steps))
 
-    async def sentence(self, row: ExecutionRow, *, in_full: bool = True) -> str:
+    async def sentence(self, row: ExecutionRow, *, in_full: bool = True, has_content: bool = True) -> str:
         """Why it ended, or what it waits for; only its last step is read.
 
         Args:
             row: The execution.
             in_full: Whether the sentence contains the texts of errors.
+            has_content: Whether it contains what models and tools wrote, such as the arguments of calls.
         """
-        explainer = await self._explainer(row, in_full=in_full)
+        explainer = replace(await self._explainer(row, in_full=in_full), has_content=has_content)
         return execution_sentence(explainer, await self._last_step())
 
     async def each_explained_step(

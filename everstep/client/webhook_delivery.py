@@ -149,7 +149,7 @@ class WebhookDelivery:
     async def _payload(self, webhook: WebhookRow, delivery: DeliveryRow) -> dict[str, Any]:
         data: dict[str, Any] = dict(thaw(delivery.data))
         if "execution_id" in data:
-            data |= await self._details(delivery, in_full=webhook.settings.include_content)
+            data |= await self._details(delivery, has_content=webhook.settings.include_content)
         return {
             "id": delivery.event_id,
             "type": delivery.type,
@@ -157,7 +157,7 @@ class WebhookDelivery:
             "data": data,
         }
 
-    async def _details(self, delivery: DeliveryRow, *, in_full: bool) -> dict[str, Any]:
+    async def _details(self, delivery: DeliveryRow, *, has_content: bool) -> dict[str, Any]:
         """What is read when the event is sent; an execution that was deleted has no details."""
         ref = ExecutionRef(UUID(delivery.data["execution_id"]), delivery.tenant_id)
         public_url = self.client.public_url
@@ -170,8 +170,9 @@ class WebhookDelivery:
             return details
         client = replace(self.client, tenant_id=delivery.tenant_id)
         if row.status.is_terminal or row.status is ExecutionStatus.PAUSED:
-            details["because"] = await Execution(client, row.ref).sentence(row, in_full=False)
-        if in_full:
+            handle = Execution(client, row.ref)
+            details["because"] = await handle.sentence(row, in_full=False, has_content=has_content)
+        if has_content:
             details["output"] = thaw(row.output) if row.output is not None else None
             details["request"] = await self._request(delivery)
         return details

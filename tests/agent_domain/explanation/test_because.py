@@ -15,6 +15,8 @@ from everstep.agent_domain.explanation.because import (
     ExecutionBecause,
     HeardMessage,
     StepExplainer,
+    ended_sentence,
+    execution_sentence,
     explain_execution,
 )
 from everstep.agent_domain.ids import ExecutionRef, request_id
@@ -214,8 +216,12 @@ BUDGET = {"unit": "usd", "scope": "user", "limit": 0.25, "spent": 0.24, "needed"
 def test_an_execution_under_way_says_what_it_waits_for_or_does(
     row: ExecutionRow, steps: tuple[StepRow, ...], given: dict[str, Any], sentence: str
 ) -> None:
-    """15.1.1: with who may act, since when, and until when."""
+    """15.1.1, 18.6.5: with who may act, since when, and until when; for webhooks without arguments."""
     assert explain(row, *steps, **given).sentence == sentence
+
+    explainer = StepExplainer(row, NOW, tuple(given.get("requests", ())), has_content=False)
+    without_content = execution_sentence(explainer, steps[-1] if steps else None)
+    assert without_content == sentence.replace("(amount: 19.9)", "")
 
 
 ENDED = an_execution_row(ExecutionStatus.COMPLETED, step_count=1, stop_reason=StopReason.COMPLETED)
@@ -428,6 +434,23 @@ def test_viewers_do_not_read_the_texts_of_errors() -> None:
     assert full.sentence == "failed: tool error in search: the secret; 1 failure in a row, max_retries 0"
     assert "the secret" not in repr(public)
     assert explain(FAILED, in_full=True).sentence == "failed: the secret"
+
+
+def test_the_sentence_of_an_end_quotes_no_text_where_content_is_not_sent() -> None:
+    """18.6.5: nor the text of a tool's error that every viewer may read."""
+    error = StepError("no patient Ann", exception="ToolError", is_public=True)
+    row = replace(FAILED, step_count=1, error_told=error.message, error_message=error.message)
+    failed = replace(an_answered_call(), error=replace(error, message="", tool_name="search"))
+    step = a_step_row(1, an_outcome(an_execution(a_step(failed))), a_call_row(), errors=(error,))
+
+    assert "no patient Ann" in ended_sentence(row, step)
+    assert (
+        ended_sentence(row, step, has_content=False)
+        == "failed: tool error in search: ToolError; 1 failure in a row, max_retries 0"
+    )
+    assert ended_sentence(row, None, has_content=False) == "failed: the execution has the error"
+    lost = a_step_row(1, None, errors=(replace(error, exception=None, ref="12ab"),))
+    assert ended_sentence(row, lost, has_content=False) == "failed: unknown (ref 12ab)"
 
 
 def test_explaining_a_thousand_steps_takes_no_more_for_each_than_for_one() -> None:

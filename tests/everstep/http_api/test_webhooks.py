@@ -101,10 +101,11 @@ async def test_an_end_is_delivered_once_it_is_stored(
 
 
 async def test_requests_to_people_are_events(api_setup: ApiSetup, sign_in: MakeCaller, work: None) -> None:
-    """18.6.1, 18.6.5: with content if the webhook asks for it."""
+    """18.6.1, 18.6.5: with content, such as the arguments of a call, if the webhook asks for it."""
     boss, ann = await sign_in("boss", "admin", "sessions:all"), await sign_in("ann")
-    async with a_receiver() as (receiver, url):
+    async with a_receiver() as (receiver, url), a_receiver() as (brief, brief_url):
         await boss.post(PATH, {"url": url, "include_content": True})
+        await boss.post(PATH, {"url": brief_url})
         request = await ann.wait_for_request(await ann.start_execution("book a room"))
         question = await ann.wait_for_request(asked := await ann.start_execution("ask me"))
         await ann.post(f"/agent/executions/{asked}/cancel")
@@ -116,6 +117,11 @@ async def test_requests_to_people_are_events(api_setup: ApiSetup, sign_in: MakeC
     approval = by_type["approval.requested"]
     assert (approval["request_id"], approval["kind"]) == (request["id"], "approval")
     assert approval["request"]["tool"] == "book"
+    assert "waits: approval of book(hotel: 'Harbour Inn') by the owner" in approval["because"]
+    assert len(brief.events) == len(receiver.events) == 3
+    (without,) = (each["data"] for each in brief.events if each["type"] == "approval.requested")
+    assert without["because"].startswith("waits: approval of book by the owner")
+    assert not any(text in body for _, body in brief.requests for text in (b"Harbour", b"Which day", b"room"))
     assert by_type["input.requested"]["request_id"] == question["id"]
     assert by_type["execution.cancelled"]["status"] == "cancelled"
 
