@@ -50,18 +50,26 @@ class TokenLimits:
             rate.correct(tokens - is_model_call)
 
     def _rates_of(self, claimant: Claimant) -> list[SharedRate]:
-        terms = self._terms(claimant)
-        limits = {
-            f"user/{claimant.user}/tokens": terms.user,
-            f"tenant/{fairness_key(claimant.tenant, None)}/tokens": terms.tenant,
-        }
-        return [self._rate(name, limit) for name, limit in limits.items() if limit is not None]
+        def limit_of_user() -> float | None:
+            return self._terms(claimant).user
 
-    def _rate(self, name: str, per_minute: float) -> SharedRate:
+        def limit_of_tenant() -> float | None:
+            return self._terms(claimant).tenant
+
+        limits = {
+            f"user/{claimant.user}/tokens": limit_of_user,
+            f"tenant/{fairness_key(claimant.tenant, None)}/tokens": limit_of_tenant,
+        }
+        return [rate for name, limit in limits.items() if (rate := self._rate(name, limit))]
+
+    def _rate(self, name: str, limit: Callable[[], float | None]) -> SharedRate | None:
+        per_minute = limit()
+        if per_minute is None:
+            return None
         rate = self._rates.get(name)
         if rate is None:
             if len(self._rates) >= MAX_RATES:
                 self._rates = {each: used for each, used in self._rates.items() if not used.is_idle}
-            rate = self._rates[name] = SharedRate(self._store, name, per_minute)
+            rate = self._rates[name] = SharedRate(self._store, name, per_minute, current_rate=limit)
         rate.per_minute = per_minute
         return rate

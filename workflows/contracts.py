@@ -93,6 +93,8 @@ class ExecutionInput:
     """The ids of the user and the request, if the plan has criteria that may read them."""
     public_url: str = ""
     """The URL of the installation for people, without a slash at its end; empty if it has none."""
+    is_paused: bool = False
+    """Whether the execution begins paused: a person paused it before it started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,12 @@ INTERRUPTED_STEP_IS_CHARGED = "interrupted-step-is-charged"
 T = TypeVar("T")
 
 
+def first_facts(start: ExecutionInput) -> ExecutionFacts:
+    """Return the facts of an execution that begins."""
+    facts = ExecutionFacts.begun(start.clocks, workflow.now(), start.run)
+    return facts.paused() if start.is_paused else facts
+
+
 class ExecutionBase:
     """The facts of an execution, and the methods that record its status in the store."""
 
@@ -37,7 +43,7 @@ class ExecutionBase:
         self.start = start
         self.plan = start.plan
         self.tools = {tool.name: tool for tool in start.plan.tools}
-        self.facts = start.facts or ExecutionFacts.begun(start.clocks, workflow.now(), start.run)
+        self.facts = start.facts or first_facts(start)
         self.settlements = start.settlements
         self.refused = start.refused
         self.status = ExecutionStatus.RUNNING

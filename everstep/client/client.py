@@ -5,7 +5,7 @@ Every call is idempotent: repeating it with the same execution id, key or answer
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -34,6 +34,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.messages.messages import Message, Messages, as_messages, user
 from everstep.agent_domain.messages.response_format import OutputT_co, ResponseFormat
 from everstep.agent_domain.storage.audit import AuditReport
+from everstep.agent_domain.storage.commands import CommandKind
 from everstep.agent_domain.storage.comparison import Comparison
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow, ExecutionSpec, NewExecution, Page
@@ -47,6 +48,7 @@ from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_text, reading
 from everstep.agent_domain.what_if.policy_change import PolicyChange
+from everstep.client.command_delivery import PAUSES_AND_RESUMES, CommandDelivery
 from everstep.client.compared_executions import compare_executions
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
@@ -283,6 +285,8 @@ class Client:
         task_queue: str | None = None,
         clocks: StateInfo | None = None,
         run: RunContext = NO_RUN_CONTEXT,
+        *,
+        is_paused: bool = False,
     ) -> Execution:
         """Start the workflow of an accepted execution; a workflow that was started before is left unchanged.
 
@@ -292,11 +296,18 @@ class Client:
             task_queue: The task queue; by default the client's.
             clocks: The session's clocks, which the execution continues.
             run: The user and the request; criteria of the plan can read their ids.
+            is_paused: Whether it begins paused.
         """
         tracing.name_execution(ref)
         known = run.ids if plan.criteria else None
         start = ExecutionInput(
-            ref, plan, self.search_attributes, clocks=clocks, run=known, public_url=self.public_url
+            ref,
+            plan,
+            self.search_attributes,
+            clocks=clocks,
+            run=known,
+            public_url=self.public_url,
+            is_paused=is_paused,
         )
         # The workflow may have ended already, if the message was accepted before.
         with suppress(WorkflowAlreadyStartedError):
@@ -311,26 +322,31 @@ class Client:
         return Execution(self, ref)
 
     async def launch_from_store(self, launch: ExecutionLaunch) -> Execution:
-        """Start the workflow of a stored execution, in the trace in which it was accepted."""
+        """Start the workflow of a stored execution in the trace of its request, and deliver its commands."""
         with reading("the execution's plan"):
             plan = ExecutionPlan.model_validate(launch.plan)
         with tracing.continue_trace_of(launch.plan):
-            return await self.launch(launch.ref, plan, launch.task_queue, launch.clocks, launch.run)
+            is_paused = launch.has_commands and await self._is_paused(launch.ref)
+            execution = await self.launch(
+                launch.ref, plan, launch.task_queue, launch.clocks, launch.run, is_paused=is_paused
+            )
+        if launch.has_commands:
+            await CommandDelivery(self.store, execution.workflow, execution.ref).deliver_pending()
+        return execution
 
-    async def admit(
-        self,
-        tenant_id: str,
-        start: Callable[[ExecutionLaunch], Awaitable[object]] | None = None,
-        *,
-        is_repair: bool = False,
-    ) -> int:
+    async def _is_paused(self, ref: ExecutionRef) -> bool:
+        """Whether the stored commands of an execution pause it."""
+        kinds = [command.kind for command in await self.store.pending_commands(ref)]
+        last = next((kind for kind in reversed(kinds) if kind in PAUSES_AND_RESUMES), None)
+        return last is CommandKind.PAUSE
+
+    async def admit(self, tenant_id: str, *, is_repair: bool = False) -> int:
         """Start executions that wait for a place of their tenant, as far as places are free.
 
         If this process is lost before an admitted workflow has started, the reconciler starts it.
 
         Args:
             tenant_id: The tenant.
-            start: Starts an admitted execution; default: starts its workflow.
             is_repair: Whether to free the places of ended executions first.
 
         Returns:
@@ -341,7 +357,7 @@ class Client:
             admitted = await self.store.admit(tenant_id, is_repair=is_repair)
             self.strike(Failpoint.API_AFTER_COMMIT)
             for launch in admitted:
-                await (start or self.launch_from_store)(launch)
+                await self.launch_from_store(launch)
             count += len(admitted)
             if len(admitted) < ADMITTED_AT_ONCE:
                 return count

@@ -1,6 +1,7 @@
 """Delivers the stored commands of an execution to its workflow: as updates, in order and idempotently."""
 
 import asyncio
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -25,6 +26,14 @@ from everstep.client.errors import Ended, Ending, Gone, Refused
 from everstep.client.outages import ErrorMeaning, meaning_of
 from everstep.workflows.contracts import CallReply, ExecutionResult
 
+log = logging.getLogger(__name__)
+
+TIMEOUTS = (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError)
+"""The exceptions of a timeout; the second is raised by Temporal's client or server."""
+
+DELIVERY_SECONDS = 5.0
+"""The time limit for a starting execution to accept earlier commands."""
+
 ENDING_SECONDS = 0.05
 ENDING_POLLS = 200
 """How often to poll for the stored end of an execution, which its workflow writes in its last step."""
@@ -41,8 +50,9 @@ _UPDATE_NAMES = {
 """The names of the workflow's updates."""
 
 _WITHDRAWABLE = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
-_ORDERED = frozenset({CommandKind.PAUSE, CommandKind.RESUME})
 """Commands that are withdrawn if the workflow refuses them."""
+PAUSES_AND_RESUMES = frozenset({CommandKind.PAUSE, CommandKind.RESUME})
+"""Commands that are delivered in the order in which they were accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +73,24 @@ class CommandDelivery:
         Raises:
             Refused: It cannot be carried out. It is withdrawn, and nothing was changed.
         """
-        earlier = await self._earlier_commands(command) if command.kind in _ORDERED else []
+        earlier = await self._earlier_commands(command) if command.kind in PAUSES_AND_RESUMES else []
         for each in earlier:
             with suppress(Refused):
                 await self._carry_out(each, is_new=False)
         follows_pause = any(each.kind is CommandKind.PAUSE for each in earlier)
         await self._carry_out(command, is_new=is_new, follows_pause=follows_pause)
+
+    async def deliver_pending(self) -> None:
+        """Deliver what was stored before the workflow started; the reconciler delivers what is left."""
+        try:
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                for command in await self.store.pending_commands(self.ref):
+                    with suppress(Refused, Ending):
+                        await self.carry_out(command)
+        except (*TIMEOUTS, RPCError) as error:
+            log.warning(
+                "commands of the execution %s are not delivered yet: %s", self.ref.execution_id, error
+            )
 
     async def _carry_out(self, command: Command, *, is_new: bool, follows_pause: bool = False) -> None:
         try:
@@ -101,7 +123,7 @@ class CommandDelivery:
         """
         waiting = await self.store.pending_commands(self.ref)
         before = takewhile(lambda each: each.key != command.key, waiting)
-        return [each for each in before if each.kind in _ORDERED]
+        return [each for each in before if each.kind in PAUSES_AND_RESUMES]
 
     async def cancel_pending(self, command: Command) -> bool:
         """Cancel an execution that has not started; return False if it has."""

@@ -11,7 +11,7 @@ from everstep.agent_domain.storage.tenant_store import TenantStore
 
 log = logging.getLogger(__name__)
 
-REFRESH_SECONDS = 5.0
+REFRESH_SECONDS = 2.5
 
 
 class CurrentLimits:

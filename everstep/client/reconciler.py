@@ -27,11 +27,12 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.storage.sessions import ExecutionLaunch
+from everstep.client.command_delivery import DELIVERY_SECONDS, TIMEOUTS
 from everstep.client.errors import Ending, Refused
 from everstep.client.execution import Execution
 from everstep.client.outages import concerns_one_workflow
 from everstep.client.schedules import Schedules
-from everstep.client.sessions import DELIVERY_SECONDS, TIMEOUTS, Sessions
+from everstep.client.sessions import Sessions
 from everstep.client.stray_workflows import StrayWorkflows, last_event_at
 from everstep.telemetry import metrics
 from everstep.workflows.contracts import ID_PREFIX, WORKFLOW, execution_id_of, workflow_id

@@ -5,15 +5,12 @@ under an id that derives from the execution's id. If a process crashes in betwee
 same key or the reconciler completes the work.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from uuid import UUID, uuid4, uuid5
-
-from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.definition import AgentDefinition
@@ -57,12 +54,6 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 5
 """How often a message is retried whose question another sender has just answered."""
-
-TIMEOUTS = (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError)
-"""The exceptions of a timeout; the second is raised by Temporal's client or server."""
-
-DELIVERY_SECONDS = 5.0
-"""The time limit for a starting execution to accept earlier commands."""
 
 
 @dataclass(frozen=True)
@@ -290,20 +281,7 @@ class Sessions:
         if launch.is_waiting:
             await self.admit(launch.ref.tenant_id)
             return Execution(self.client, launch.ref)
-        execution = await self.client.launch_from_store(launch)
-        if launch.has_commands:
-            await self._deliver_early(execution)
-        return execution
-
-    async def _deliver_early(self, execution: Execution) -> None:
-        """Deliver commands that were stored earlier; without a worker the reconciler does it later."""
-        try:
-            async with asyncio.timeout(DELIVERY_SECONDS):
-                for command in await self.client.store.pending_commands(execution.ref):
-                    with suppress(Refused):
-                        await self.carry_out(command)
-        except TIMEOUTS:
-            log.warning("commands of the execution %s are not delivered yet", execution.id)
+        return await self.client.launch_from_store(launch)
 
     async def advance(self, ref: ExecutionRef) -> bool:
         """Start the successor of an execution that has ended.
@@ -342,7 +320,7 @@ class Sessions:
 
     async def admit(self, tenant_id: str, *, is_repair: bool = False) -> int:
         """Start executions that wait for a place of their tenant; see `Client.admit`."""
-        return await self.client.admit(tenant_id, self.launch, is_repair=is_repair)
+        return await self.client.admit(tenant_id, is_repair=is_repair)
 
     async def _resolve_ref(self, ref: ExecutionRef) -> ExecutionRef:
         """The reference of the execution, including its session."""

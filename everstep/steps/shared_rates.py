@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 FRESH_SECONDS: Final = 2.0
 """What is left of a portion is forgotten after this time: other processes may have used the rate since."""
 SHORTEST_PAUSE: Final = 0.005
-LONGEST_PAUSE: Final = 5.0
-"""Seconds between two draws while nothing is left; a raised limit applies after that."""
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two draws while nothing is left; a changed limit applies after that."""
 SETTLE_SECONDS: Final = 1.0
 """How long a debt may stay in the process before other processes read of it."""
 OUTAGE_SECONDS: Final = 1.0
@@ -48,6 +48,7 @@ class SharedRate:
         name: The name of the bucket.
         per_minute: The rate; it may be changed.
         weight_of: The weights of tenants.
+        current_rate: Returns the rate as it is now, None for no limit; default: as given.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class SharedRate:
         per_minute: float,
         weight_of: Callable[[Claimant], float] = equal_weights,
         *,
+        current_rate: Callable[[], float | None] | None = None,
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.name = name
         self.per_minute = per_minute
         self._store = store
+        self._current_rate = current_rate
         self._clock = clock
         self._sleep = sleep
         self._balance = 0.0
@@ -137,14 +140,24 @@ class SharedRate:
                 await self._draw(0.0)
             return
         claimant, waiter, amount = self._turns.first()
+        is_limited = self._read_rate()
         if waiter.done():
             self._turns.remove(claimant, waiter)
-        elif self._is_enough(amount):
-            self._balance -= amount
+        elif not is_limited or self._is_enough(amount):
+            self._balance -= amount if is_limited else 0
             self._turns.serve(claimant, waiter)
             waiter.set_result(None)
         elif pause := await self._draw(amount - max(self._balance, 0.0)):
             await self._sleep(min(LONGEST_PAUSE, max(SHORTEST_PAUSE, pause)))
+
+    def _read_rate(self) -> bool:
+        """Take over the rate as it is now; return whether there is a limit."""
+        if self._current_rate is None:
+            return True
+        rate = self._current_rate()
+        if rate is not None:
+            self.per_minute = rate
+        return rate is not None
 
     async def _draw(self, need: float) -> float:
         """Draw; return the seconds to wait if nothing was left."""

@@ -1,6 +1,7 @@
 """The tokens per minute of tenants and users."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from everstep.activities.worker_places import Places, WorkerPlaces
 from everstep.agent_domain.fairness.fairness_keys import fairness_key
 from everstep.agent_domain.fairness.shares import Claimant
 from everstep.agent_domain.fairness.tenant_limits import LARGEST_LIMIT, LimitBook, TenantLimits, TokenTerms
+from everstep.steps import shared_rates
 from everstep.steps.shared_rates import LocalRates
 
 ANN = Claimant("acme", fairness_key("acme", "ann"))
@@ -80,3 +82,21 @@ async def test_a_removed_limit_and_forgotten_users_cost_nothing(monkeypatch: pyt
     limits.count(ANN, 10**12)
     book = LimitBook()
     assert not await must_wait(limits, ANN)
+
+
+@pytest.mark.parametrize("change", [(), (TenantLimits("acme", tokens_per_minute=60_000_000),)])
+async def test_a_raised_or_removed_limit_applies_to_calls_that_wait(
+    monkeypatch: pytest.MonkeyPatch, change: Sequence[TenantLimits]
+) -> None:
+    """18.2.15"""
+    monkeypatch.setattr(shared_rates, "LONGEST_PAUSE", 0.01)
+    book = LimitBook([TenantLimits("acme", tokens_per_minute=1)])
+    limits = TokenLimits(terms=lambda claimant: book.token_terms(claimant))  # noqa: PLW0108 -- the book changes
+    await limits.wait(ANN)
+    limits.count(ANN, 1000, is_model_call=True)
+    waiting = [asyncio.ensure_future(limits.wait(each)) for each in (ANN, BOB)]
+    await asyncio.sleep(0.03)
+    assert not any(each.done() for each in waiting)
+    book = LimitBook(change)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*waiting)

@@ -6,9 +6,10 @@ from temporalio.client import Client as TemporalClient
 from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.client.reconciler import Repairs
+from everstep.client.tenants import Tenants
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import SessionSetup, a_session_setup, open_session_setup
-from tests.workflows.harness import HeldModel, an_agent
+from tests.workflows.harness import HeldModel, an_agent, eventually
 from tests.workflows.test_people import asks, user_input
 
 
@@ -89,6 +90,29 @@ async def test_a_waiting_execution_can_be_cancelled_and_says_why_it_waits(
         assert "number 1 in the queue of its tenant" in str(because)
         await parlour.sessions.cancel((await execution.get()).ref)
         await parlour.wait_for_status(waiting, ExecutionStatus.CANCELLED)
+
+
+async def test_a_raised_limit_starts_a_paused_execution_as_paused(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.2.9, 18.2.4: without a session as well."""
+    model = HeldModel(holds=0)
+    async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+        await limit(parlour, 0)
+        sent = await parlour.post(await parlour.session())
+        waiting = [parlour.execution(sent), await parlour.sessions.client.start("agent", "Hello")]
+        for each in waiting:
+            await each.pause()
+        await Tenants(parlour.sessions.client).set(TenantLimits(parlour.scope.tenant_id))
+
+        async def are_paused() -> bool:
+            return {(await each.get()).status for each in waiting} == {ExecutionStatus.PAUSED}
+
+        await eventually(are_paused)
+        assert model.asked == 0
+        for each in waiting:
+            await each.resume()
+            assert (await parlour.wait_for_completion(each.id)).status is ExecutionStatus.COMPLETED
 
 
 async def test_an_execution_that_waits_for_a_person_lets_another_one_start(
