@@ -48,7 +48,9 @@ def open_telemetry(
 def temporal_interceptors() -> "list[Interceptor]":
     """Return the interceptors of connections to Temporal, which pass the context of traces on."""
     if tracing.exporter() is None:
-        return []
+        from everstep.runtime.trace_header import TraceHeader  # noqa: PLC0415 -- commands need no Temporal
+
+        return [TraceHeader()]
     from temporalio.contrib.opentelemetry import OpenTelemetryInterceptor  # noqa: PLC0415 -- needs the extra
 
     return [OpenTelemetryInterceptor()]

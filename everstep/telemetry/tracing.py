@@ -8,7 +8,8 @@ This module knows no library: `everstep.telemetry.otel` is the exporter where an
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from everstep.agent_domain.ids import ExecutionRef
@@ -156,6 +157,26 @@ def trace_to_store() -> dict[str, Any]:
 
 
 def continue_trace_of(plan: Mapping[str, Any]) -> AbstractContextManager[object]:
-    """Continue the trace with which an execution was accepted: another process may start it, later."""
-    to = exporter()
-    return nullcontext() if to is None else to.continue_trace(plan.get(TRACEPARENT))
+    """Continue the trace with which an execution was accepted: another process may start it, later.
+
+    A process without an exporter, such as a command, passes the trace on: see `passed_traceparent`.
+    """
+    to, traceparent = exporter(), plan.get(TRACEPARENT)
+    return _passing(traceparent) if to is None else to.continue_trace(traceparent)
+
+
+_passed: Final[ContextVar[str | None]] = ContextVar("passed_traceparent", default=None)
+
+
+def passed_traceparent() -> str | None:
+    """Return the trace that a process without an exporter continues, as W3C header; None if there is none."""
+    return _passed.get()
+
+
+@contextmanager
+def _passing(traceparent: str | None) -> Generator[None]:
+    token = _passed.set(traceparent)
+    try:
+        yield
+    finally:
+        _passed.reset(token)

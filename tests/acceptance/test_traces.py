@@ -24,7 +24,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from everstep.activities.failpoints import Failpoint
 from everstep.agent_domain.agents.plan import ExecutionPlan
+from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.client.tenants import Tenants
 from everstep.http_api.api_keys import create_key
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
@@ -212,6 +214,34 @@ async def test_a_subagent_and_a_queued_message_belong_to_their_traces(watched_to
     children = [each for each in watched_town.collector.spans if each.parent_span_id == agent.span_id]
     (child,) = [each for each in children if each.name.startswith("invoke_agent")]
     assert child.trace_id == own
+
+
+async def test_an_execution_that_a_command_starts_belongs_to_its_trace(watched_town: WatchedTown) -> None:
+    """18.3.6: the command has no endpoint."""
+    town, installation = watched_town.town, watched_town.town.installation
+    limits = Tenants(installation.client(town.front.queue, "tests.acceptance.citizens:agents"))
+    await limits.set(TenantLimits(town.tenant, max_running=0))
+    waiting = await town.begin([("count", {"mark": "late"})])
+    assert (await town.execution(waiting))["queue_position"] == 1
+    variables = {
+        "EVERSTEP_AGENTS": "tests.acceptance.citizens:agents",
+        "EVERSTEP_TASK_QUEUE": town.front.queue,
+    }
+    log = town.front.folder / "command.txt"
+    command = await installation.nursery.start(
+        *("tenants", "set", town.tenant, "--max-running", "none"),
+        log=log,
+        environment=installation.environment(**variables),
+    )
+    assert await command.wait() == 0, log.read_text()
+    await town.wait_for_end(waiting)
+
+    spans = await watched_town.spans(waiting["execution_id"])
+
+    by_name = {each.name: each for each in spans}
+    request, agent = by_name["POST /agent/messages"], by_name["invoke_agent citizen"]
+    assert {each.trace_id for each in spans} == {request.trace_id}
+    assert agent.parent_span_id == request.span_id
 
 
 async def test_a_failure_is_an_error_without_its_message(watched_town: WatchedTown) -> None:
