@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -103,8 +104,10 @@ def stop_on_signals(closing: str = "running model calls may finish") -> asyncio.
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
-        echo(f"stopping; {closing}", err=True)
         stop.set()
+        # Nothing may read it any more: a closed terminal, or a program for logs that has ended.
+        with suppress(OSError):
+            echo(f"stopping; {closing}", err=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4, uuid5
 
@@ -16,7 +17,6 @@ from temporalio.client import (
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
 from everstep.activities.failpoints import Failpoint, Strike, inert
 from everstep.agent_domain.agents.call_limits import call_limits_of, unknown_prices_text
@@ -56,12 +56,13 @@ from everstep.client.fair_dispatch import FairDispatch
 from everstep.client.ledgers import audit_execution, each_entry
 from everstep.client.structured_results import requested_output
 from everstep.client.what_if import WhatIf
+from everstep.client.workflow_start import start_with_attributes
 from everstep.steps.attachments import Attachments
 from everstep.telemetry import tracing
 from everstep.workflows.agent_execution import AgentExecution
 from everstep.workflows.contracts import ExecutionInput, workflow_id
 from everstep.workflows.listing import details_of, memo_of, summary_of
-from everstep.workflows.search_attributes import initial_attributes, is_unknown_attribute
+from everstep.workflows.search_attributes import initial_attributes
 
 log = logging.getLogger(__name__)
 
@@ -311,14 +312,8 @@ class Client:
         )
         # The workflow may have ended already, if the message was accepted before.
         with suppress(WorkflowAlreadyStartedError):
-            try:
-                await self._start_workflow(start, task_queue, run.user_id)
-            except RPCError as error:
-                if not (start.search_attributes and is_unknown_attribute(error)):
-                    raise
-                log.warning("the execution starts without search attributes: %s", error)
-                start = replace(start, search_attributes=False)
-                await self._start_workflow(start, task_queue, run.user_id)
+            start_workflow = partial(self._start_workflow, task_queue=task_queue, user_id=run.user_id)
+            await start_with_attributes(self.temporal, start, start_workflow)
         return Execution(self, ref)
 
     async def launch_from_store(self, launch: ExecutionLaunch) -> Execution:

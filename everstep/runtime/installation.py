@@ -28,6 +28,7 @@ from everstep.client.client import Client
 from everstep.client.context_validation import ContextRules
 from everstep.client.current_limits import CurrentLimits
 from everstep.client.fair_dispatch import FairDispatch
+from everstep.client.outages import TRANSIENT_CODES
 from everstep.client.reconciler import Reconciler
 from everstep.client.schedule_entry import ScheduleEntry
 from everstep.client.schedules import Schedules
@@ -153,9 +154,9 @@ async def choose_search_attributes(settings: Settings, temporal: TemporalClient)
     try:
         has_all = not await search_attributes.find_missing(temporal, SEARCH_ATTRIBUTES)
     except RPCError as error:
-        # Executions start without them: only lists in Temporal are less useful.
-        log.warning("executions get no search attributes, as Temporal does not list them: %s", error)
-        has_all = False
+        # A start without them is possible: only lists in Temporal are less useful.
+        log.warning("Temporal does not list its search attributes: %s", error)
+        has_all = error.status in TRANSIENT_CODES
     return settings.model_copy(update={"search_attributes": has_all})
 
 

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import pytest_asyncio
 from temporalio.client import Client as TemporalClient
+from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.testing import MockTool, calls
 from everstep.client.client import Execution
@@ -96,3 +98,25 @@ async def test_children_are_found_too(temporal: TemporalClient) -> None:
         child = await child_of(office, execution)
         await until_visible(office, f"EverstepSession = '{session}'", execution, child)
         await until_visible(office, "EverstepAgent = 'hand' AND EverstepStatus = 'completed'", child)
+
+
+async def test_search_attributes_that_the_server_has_forgotten_for_a_moment_are_set(
+    temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """15.6.6: one that starts while its database is away knows them when they are listed."""
+    start_workflow, refusals = TemporalClient.start_workflow, 1
+
+    async def refuse_once(client: TemporalClient, *args: Any, **given: Any) -> Any:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            text = "no mapping defined for search attribute EverstepAgent"
+            raise RPCError(text, RPCStatusCode.INVALID_ARGUMENT, b"")
+        return await start_workflow(client, *args, **given)
+
+    monkeypatch.setattr(TemporalClient, "start_workflow", refuse_once)
+    async with at_work(temporal, an_agent("Done")) as office:
+        office.search_attributes = True
+        execution, _ = await office.run()
+        assert refusals == 0
+        assert (await attributes_of(execution))["EverstepAgent"] == "agent"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 from asyncio.subprocess import PIPE
@@ -14,6 +15,7 @@ import httpx2
 import pytest
 
 from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.cli import command
 from everstep.runtime.embedded import find_running
 from everstep.runtime.embedded.process_table import command_lines
 from tests.acceptance.harness import ROOT, Nursery, Process, environment, until
@@ -251,3 +253,22 @@ async def test_a_background_installation_handles_signals_like_one_in_the_foregro
             code = await up.wait()
         assert code == 0
         assert await remains_of(data, addresses["temporal_address"], addresses["ui_url"]) == []
+
+
+async def test_a_signal_ends_a_process_whose_output_is_read_by_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """18.5.11: the program that collected its log has ended."""
+
+    def refuse(text: str, **_given: object) -> None:
+        raise BrokenPipeError(text)
+
+    monkeypatch.setattr(command, "echo", refuse)
+    stop = command.stop_on_signals()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(5):
+            await stop.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().remove_signal_handler(number)

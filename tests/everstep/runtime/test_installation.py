@@ -72,9 +72,7 @@ class TestSearchAttributes:
         with caplog.at_level(logging.WARNING):
             chosen = await choose_search_attributes(Settings(), MISSING)
         assert chosen.search_attributes is False
-        assert (
-            "executions get no search attributes, as Temporal does not list them: not allowed" in caplog.text
-        )
+        assert "Temporal does not list its search attributes: not allowed" in caplog.text
 
 
 class TestPublicUrl:
