@@ -55,7 +55,7 @@ def build_api(installation: Installation, feeds: Feeds | None = None, page: Metr
         channel_signer(settings),
         feeds and feeds.open,
         partial(gateway_url, settings),
-        Readiness(settings, installation.temporal),
+        Readiness(installation.store.engine, installation.temporal, settings.task_queue),
         settings.allowed_origins,
         allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP"),
         metrics,

@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import TypeVar
 
+from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from everstep.http_api.dependencies import Check
-from everstep.runtime.settings import Settings
 from everstep.store.errors import SchemaTooNew
+from everstep.store.measured_pool import is_exhausted
 from everstep.store.migrate import pending
 from everstep.telemetry.bus_state import bus_state
 
@@ -30,9 +31,10 @@ FRESH = 1.0
 class Readiness:
     """Checks the database with its tables, Temporal, and a worker."""
 
-    def __init__(self, settings: Settings, temporal: Client) -> None:
-        self.settings = settings
+    def __init__(self, engine: AsyncEngine, temporal: Client, task_queue: str) -> None:
+        self.engine = engine
         self.temporal = temporal
+        self.task_queue = task_queue
         self._lock = asyncio.Lock()
         self._known: Sequence[Check] = ()
         self._asked_at = float("-inf")
@@ -57,10 +59,19 @@ class Readiness:
 
     async def _pending(self) -> Sequence[str]:
         try:
-            return await pending(self.settings.require("database_url", "set DATABASE_URL"))
+            return await pending(self._database_or_url())
         except SchemaTooNew:
             # A newer release is being rolled out, and this one still works with its tables.
             return ()
+
+    def _database_or_url(self) -> AsyncEngine | str:
+        """Return the pool, which can work although the server accepts no further connection.
+
+        A process whose connections are all in use is busy and not unready: the check opens one of its own.
+        """
+        if is_exhausted(self.engine):
+            return self.engine.url.render_as_string(hide_password=False)
+        return self.engine
 
     async def _temporal(self) -> Sequence[Check]:
         polled = await _within(self._is_polled)
@@ -72,7 +83,7 @@ class Readiness:
     async def _is_polled(self) -> bool:
         request = DescribeTaskQueueRequest(
             namespace=self.temporal.namespace,
-            task_queue=TaskQueue(name=self.settings.task_queue),
+            task_queue=TaskQueue(name=self.task_queue),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
         response = await self.temporal.workflow_service.describe_task_queue(request)

@@ -42,8 +42,10 @@ async def open_worker_port(installation: Installation, port: Port | None) -> Asy
         yield None
         return
     settings = installation.settings
-    page = MetricsPage(PostgresBacklog(installation.store.engine), settings.metrics_tenants)
-    app: ASGIApp = HostMiddleware(_WorkerApp(page, Readiness(settings, installation.temporal)), port.hosts)
+    engine = installation.store.engine
+    page = MetricsPage(PostgresBacklog(engine), settings.metrics_tenants)
+    readiness = Readiness(engine, installation.temporal, settings.task_queue)
+    app: ASGIApp = HostMiddleware(_WorkerApp(page, readiness), port.hosts)
     async with (
         page.open_sources(),
         serve_app(RequestMiddleware(app, Metrics()), settings.metrics_host, listener=port.listener) as url,

@@ -5,6 +5,7 @@ from time import perf_counter
 from typing import Any
 from weakref import WeakSet
 
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry
 
 from everstep.telemetry import metrics
@@ -20,14 +21,24 @@ class MeasuredPool(AsyncAdaptedQueuePool):
         super().__init__(*args, **options)
         _pools.add(self)
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether a checkout has to wait for a connection to be returned."""
+        return not self.checkedin() and self.overflow() >= self._max_overflow
+
     def _do_get(self) -> ConnectionPoolEntry:
-        if self.checkedin() or self.overflow() < self._max_overflow:
+        if not self.is_exhausted:
             return super()._do_get()
         began = perf_counter()
         try:
             return super()._do_get()
         finally:
             metrics.POOL_WAITS.observe(perf_counter() - began)
+
+
+def is_exhausted(engine: AsyncEngine) -> bool:
+    """Return whether all connections of an engine's pool are in use."""
+    return isinstance(engine.pool, MeasuredPool) and engine.pool.is_exhausted
 
 
 _pools = WeakSet[MeasuredPool]()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, text
 from sqlalchemy.engine.interfaces import IsolationLevel
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.store.columns import IS_SEARCHED, PENDING_KB, SEARCH_INDEX, SEARCH_VECTOR
 from everstep.store.deadline_connection import ServerConnection
@@ -82,9 +83,17 @@ async def upgrade(url: str, *, may_be_pooled: bool = False) -> None:
     await _run_on(url, _build_search_index, isolation_level="AUTOCOMMIT")
 
 
-async def pending(url: str) -> list[str]:
-    """Return the revisions that the database does not have yet, in order of application."""
-    return await _run_on(url, _pending, STATEMENT_SECONDS)
+async def pending(database: str | AsyncEngine) -> list[str]:
+    """Return the revisions that the database does not have yet, in order of application.
+
+    Args:
+        database: Its URL, for a connection of its own, or the engine whose pool has one.
+    """
+    if isinstance(database, str):
+        return await _run_on(database, _pending, STATEMENT_SECONDS)
+    with error_translation(database.url):
+        async with database.connect() as connection:
+            return await connection.run_sync(_pending)
 
 
 async def _run_on(
