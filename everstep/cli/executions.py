@@ -15,7 +15,7 @@ from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.values import frozen_map, json_text, parse_json
 from everstep.cli.command import attach_option, command, print_line
-from everstep.cli.id_arguments import newest_executions, parse_id
+from everstep.cli.id_arguments import execution_of_id, newest_executions, parse_id
 from everstep.cli.printing import echo
 from everstep.client.errors import Refused
 from everstep.client.execution import Execution, now
@@ -221,4 +221,4 @@ async def with_execution(
     # An id needs no servers to be refused.
     parsed = await parse_id(execution_id, "an execution", "everstep executions", newest)
     async with open_installation(settings) as installation:
-        await act(installation, installation.client.execution(parsed))
+        await act(installation, await execution_of_id(parsed, installation))

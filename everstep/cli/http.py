@@ -99,20 +99,22 @@ async def show(settings: Settings, tenant: str, as_json: bool) -> None:
 
 @keys.command("revoke")
 @click.argument("key_id")
-@_tenant
+@click.option("--tenant", help="Refuse a key of another tenant; default: that of the key.")
 @click.pass_obj
 @command
-async def revoke(settings: Settings, key_id: str, tenant: str) -> None:
+async def revoke(settings: Settings, key_id: str, tenant: str | None) -> None:
     """Revoke a key."""
 
     async def of_tenant() -> list[UUID]:
         async with open_installation(settings) as installation:
-            return [key.id for key in await installation.keys.keys(tenant)]
+            return [key.id for key in await installation.keys.keys(tenant or DEFAULT_TENANT)]
 
     parsed = await parse_id(key_id, "a key", "everstep keys list", of_tenant)
     async with open_installation(settings) as installation:
-        if not await installation.keys.revoke_key(tenant, parsed):
-            raise InvalidInput(f"the tenant '{tenant}' has no key {parsed}; `everstep keys list` lists them")
+        found = tenant or await installation.id_owners.tenant_of_key(parsed)
+        if found is None or not await installation.keys.revoke_key(found, parsed):
+            where = "there is" if tenant is None else f"the tenant '{tenant}' has"
+            raise InvalidInput(f"{where} no key {parsed}; `everstep keys list` lists them")
     echo("the key is revoked")
 
 

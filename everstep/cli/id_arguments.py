@@ -1,7 +1,12 @@
-"""Ids in arguments: what is no id is refused, with the one that begins like it."""
+"""Ids in arguments: what is no id is refused, with the one that begins like it.
+
+These commands are the operator's, who has the database: an id finds its tenant. With the HTTP API, the token
+names the tenant.
+"""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -9,6 +14,8 @@ from everstep.agent_domain.errors import EverstepError, InvalidInput
 from everstep.agent_domain.nearest import did_you_mean
 from everstep.agent_domain.values import truncate
 from everstep.client.client import Client
+from everstep.client.execution import Execution
+from everstep.runtime.installation import Installation
 
 LOOKED_THROUGH: Final = 200
 """How many of the newest rows may be meant by the beginning of an id."""
@@ -50,10 +57,19 @@ async def newest_executions(client: Client) -> list[UUID]:
     return [row.ref.execution_id for row in page.rows]
 
 
-async def parse_execution_id(text: str, client: Client) -> UUID:
-    """Parse the id of an execution.
+async def find_execution(text: str, installation: Installation) -> Execution:
+    """Return the handle of the execution of an id, whichever tenant has it.
 
     Raises:
         InvalidInput: The text is not an id; the message has the known id that begins like it.
     """
-    return await parse_id(text, "an execution", "everstep executions", lambda: newest_executions(client))
+    client = installation.client
+    parsed = await parse_id(text, "an execution", "everstep executions", lambda: newest_executions(client))
+    return await execution_of_id(parsed, installation)
+
+
+async def execution_of_id(execution_id: UUID, installation: Installation) -> Execution:
+    """Return the handle of an execution of any tenant; that of an unknown one has the default tenant."""
+    client = installation.client
+    tenant = await installation.id_owners.tenant_of_execution(execution_id)
+    return replace(client, tenant_id=tenant or client.tenant_id).execution(execution_id)

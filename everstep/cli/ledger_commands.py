@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef, Scope
 from everstep.agent_domain.storage.audit import AuditReport, Break
 from everstep.agent_domain.storage.ledger import canonical_json
 from everstep.agent_domain.values import frozen_map, json_text, parse_json
 from everstep.cli.command import command, print_line
-from everstep.cli.id_arguments import parse_execution_id
+from everstep.cli.id_arguments import find_execution
 from everstep.cli.printing import echo
 from everstep.cli.times import Since
 from everstep.client.ledgers import audit_execution, audit_lines, each_entry, each_entry_of_period
@@ -21,6 +21,10 @@ from everstep.runtime.installation import Installation, open_installation
 from everstep.runtime.settings import Settings
 
 PAGE = 200
+
+_tenant = click.option(
+    "--tenant", help=f"Without ID: the tenant of the executions; default: {DEFAULT_TENANT}."
+)
 
 
 @click.command()
@@ -31,33 +35,38 @@ PAGE = 200
 @click.option(
     "--until", type=Since(), metavar="TIME", help="Without ID: entries before an age or a time in UTC."
 )
+@_tenant
 @click.pass_obj
 @command
 async def ledger(
-    settings: Settings, *, execution_id: str, since: datetime | None, until: datetime | None
+    settings: Settings,
+    *,
+    execution_id: str,
+    since: datetime | None,
+    until: datetime | None,
+    tenant: str | None,
 ) -> None:
     """Print the ledgers of executions, for audits, as lines of JSON.
 
     Each line is an entry with its hash: a fact or a decision. Pass the ID of an execution, or a period for
-    all executions.
+    all executions of a tenant.
     """
-    if execution_id and (since or until):
-        raise click.UsageError("--since and --until are for all executions: omit ID or the times")
+    if execution_id and (since or until or tenant):
+        raise click.UsageError("--since, --until and --tenant are for all executions: omit them or ID")
     async with open_installation(settings, "everstep ledger") as installation:
-        client = installation.client
         if execution_id:
-            ref = ExecutionRef(await parse_execution_id(execution_id, client), client.tenant_id)
-            entries = each_entry(client.store, ref)
+            execution = await find_execution(execution_id, installation)
+            entries = each_entry(installation.store, execution.ref)
         else:
-            scope = Scope(client.tenant_id)
-            entries = each_entry_of_period(client.store, scope, since, until)
+            scope = Scope(tenant or DEFAULT_TENANT)
+            entries = each_entry_of_period(installation.store, scope, since, until)
         async for entry in entries:
             echo(canonical_json(entry.to_dict()))
 
 
 @click.command()
 @click.argument("execution_id", metavar="[ID]", default="")
-@click.option("--all", "every", is_flag=True, help="Audit all executions.")
+@click.option("--all", "every", is_flag=True, help="Audit all executions of the tenant.")
 @click.option(
     "--since",
     type=Since(),
@@ -70,6 +79,7 @@ async def ledger(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Check the entries of the execution in an exported file instead, also if it was pruned.",
 )
+@_tenant
 @click.option("--json", "as_json", is_flag=True, help="Print each report as a line of JSON.")
 @click.pass_obj
 @command
@@ -80,6 +90,7 @@ async def audit(
     every: bool,
     since: datetime | None,
     file: Path | None,
+    tenant: str | None,
     as_json: bool,
 ) -> None:
     """Check that the record of an execution was not changed.
@@ -87,14 +98,14 @@ async def audit(
     Verifies the chain of hashes of its ledger, and compares the stored messages, arguments, results and
     decisions with the digests in it. Exits with 1 if anything differs.
     """
-    if bool(execution_id) == bool(every or since):
-        raise click.UsageError("name one execution, or pass --all or --since")
+    if bool(execution_id) == bool(every or since or tenant):
+        raise click.UsageError("name one execution, or pass --all, --since or --tenant")
     if file and not execution_id:
         raise click.UsageError("--ledger needs the ID of an execution")
     lines = None if file is None else _read_lines(file)
     whole, total = 0, 0
     async with open_installation(settings, "everstep audit") as installation:
-        async for ref in _each_ref(installation, execution_id, since):
+        async for ref in _each_ref(installation, execution_id, since, tenant):
             store = installation.client.store
             if lines is not None:
                 mine = [line for line in lines if line.get("execution_id") == str(ref.execution_id)]
@@ -128,16 +139,15 @@ def _read_lines(file: Path) -> list[Mapping[str, Any]]:
 
 
 async def _each_ref(
-    installation: Installation, execution_id: str, since: datetime | None
+    installation: Installation, execution_id: str, since: datetime | None, tenant: str | None
 ) -> AsyncGenerator[ExecutionRef]:
-    """Yield the execution of an id, or without one all that were accepted since then, the newest first."""
+    """Yield the execution of an id, or those of a tenant that were accepted since then, newest first."""
     if execution_id:
-        client = installation.client
-        yield ExecutionRef(await parse_execution_id(execution_id, client), client.tenant_id)
+        yield (await find_execution(execution_id, installation)).ref
         return
     cursor: str | None = None
     while True:
-        page = await installation.client.list(cursor=cursor, limit=PAGE)
+        page = await installation.store.executions(tenant or DEFAULT_TENANT, cursor=cursor, limit=PAGE)
         for row in page.rows:
             if since is not None and row.created_at < since:
                 return

@@ -114,7 +114,7 @@ async def follow_execution(installation: Installation, execution: Execution) -> 
     from everstep.runtime.authorization import local_token  # noqa: PLC0415
 
     settings = installation.settings
-    token = os.environ.get("EVERSTEP_API_TOKEN") or local_token(settings)
+    token = os.environ.get("EVERSTEP_API_TOKEN") or local_token(settings, execution.ref.tenant_id)
     channel = f"agent.execution.{execution.id}"
     try:
         async with (

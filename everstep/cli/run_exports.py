@@ -15,13 +15,13 @@ from typing import Any, Final
 import click
 
 from everstep.agent_domain.errors import EverstepError, InvalidInput
-from everstep.agent_domain.ids import ExecutionRef, Scope
+from everstep.agent_domain.ids import DEFAULT_TENANT, ExecutionRef, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.sessions import ExecutionFilter
 from everstep.cli.command import command, print_line, warn, with_agents
-from everstep.cli.id_arguments import parse_execution_id
+from everstep.cli.id_arguments import find_execution
 from everstep.cli.printing import show_progress
 from everstep.cli.times import Since
 from everstep.client.exported_runs import DATASET, ExportedRun, ExportForm, export_run
@@ -45,10 +45,13 @@ class _Wanted:
     since: datetime | None
     status: ExecutionStatus | None
     limit: int | None
+    tenant: str | None
 
     @property
     def has_filter(self) -> bool:
-        return any(each is not None for each in (self.agent, self.since, self.status, self.limit))
+        return any(
+            each is not None for each in (self.agent, self.since, self.status, self.limit, self.tenant)
+        )
 
 
 @click.command()
@@ -89,6 +92,7 @@ class _Wanted:
     help="Instead of ids: executions with this status.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Instead of ids: at most this many, newest first.")
+@click.option("--tenant", help=f"Instead of ids: executions of this tenant; default: {DEFAULT_TENANT}.")
 @with_agents
 @click.pass_obj
 @command
@@ -104,16 +108,19 @@ async def export(  # noqa: PLR0913 -- the options of the command
     since: datetime | None,
     status: str | None,
     limit: int | None,
+    tenant: str | None,
 ) -> None:
     """Turn executions into tests, scripts or training data.
 
     Secrets are replaced by [redacted]; standard error says where. An execution that has not ended is
     exported up to its last recorded step.
     """
-    wanted = _Wanted(execution_ids, agent, since, ExecutionStatus(status) if status else None, limit)
+    wanted = _Wanted(execution_ids, agent, since, ExecutionStatus(status) if status else None, limit, tenant)
     as_form = ExportForm(form)
     if bool(wanted.ids) == wanted.has_filter:
-        raise click.UsageError("name executions, or choose some with --agent, --since, --status or --limit")
+        raise click.UsageError(
+            "name executions, or choose some with --agent, --since, --status, --limit or --tenant"
+        )
     _require_empty(output, force=force)
     redaction, counts, count = Redaction(tuple(secrets(settings, os.environ))), Counter[str](), 0
     lines: list[str] = []
@@ -161,14 +168,13 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 async def _chosen(installation: Installation, wanted: _Wanted) -> AsyncGenerator[ExecutionRef]:
     for text in wanted.ids:
-        parsed = await parse_execution_id(text, installation.client)
-        yield installation.client.execution(parsed).ref
+        yield (await find_execution(text, installation)).ref
     if wanted.ids:
         return
     cursor, left = None, wanted.limit
     while True:
         page = await installation.store.executions_of(
-            Scope(installation.client.tenant_id),
+            Scope(wanted.tenant or DEFAULT_TENANT),
             ExecutionFilter(status=wanted.status),
             cursor=cursor,
             limit=PAGE,

@@ -47,11 +47,11 @@ async def list_sign_ins(settings: Settings, user: str | None, tenant: str, as_js
 @click.argument("sign_in_id", required=False)
 @click.option("--user", help="End all sessions of this user.")
 @click.option("--everyone", is_flag=True, help="End all sessions of the tenant.")
-@_tenant
+@click.option("--tenant", help=f"The tenant; default: that of the session, of users '{DEFAULT_TENANT}'.")
 @click.pass_obj
 @command
 async def end(
-    settings: Settings, sign_in_id: str | None, user: str | None, everyone: bool, tenant: str
+    settings: Settings, sign_in_id: str | None, user: str | None, everyone: bool, tenant: str | None
 ) -> None:
     """End one session, or all sessions of a user or of everyone.
 
@@ -63,18 +63,18 @@ async def end(
     async with open_installation(settings) as installation:
         store = installation.sign_ins
         if sign_in_id is None:
-            count = len(await store.end_sessions(tenant, user))
+            count = len(await store.end_sessions(tenant or DEFAULT_TENANT, user))
             echo(f"{count} {'session' if count == 1 else 'sessions'} ended")
             return
 
         async def of_tenant() -> list[UUID]:
-            return [each.id for each in await store.sessions(tenant)]
+            return [each.id for each in await store.sessions(tenant or DEFAULT_TENANT)]
 
         parsed = await parse_id(sign_in_id, "a sign-in", "everstep sign-ins list", of_tenant)
-        if not await store.end_session(tenant, None, parsed):
-            raise InvalidInput(
-                f"the tenant '{tenant}' has no sign-in {parsed}; `everstep sign-ins list` lists them"
-            )
+        found = tenant or await installation.id_owners.tenant_of_sign_in(parsed)
+        if found is None or not await store.end_session(found, None, parsed):
+            where = "there is" if tenant is None else f"the tenant '{tenant}' has"
+            raise InvalidInput(f"{where} no sign-in {parsed}; `everstep sign-ins list` lists them")
         echo("1 session ended")
 
 

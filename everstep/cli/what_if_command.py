@@ -9,13 +9,13 @@ from datetime import datetime
 import click
 
 from everstep.agent_domain.agents.budget_arguments import parse_budgets
-from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.recorded_executions import RecordFilter
 from everstep.agent_domain.what_if.policy_change import PolicyChange, parse_criterion, parse_price
 from everstep.agent_domain.what_if.repeating import ChangedEnd
 from everstep.cli.command import command, warn, with_agents
-from everstep.cli.id_arguments import parse_execution_id
+from everstep.cli.id_arguments import find_execution
 from everstep.cli.times import since_option, until_option
 from everstep.cli.what_if_output import CsvOutput, JsonOutput, Output, ProgressLine, TableOutput
 from everstep.client.what_if import WhatIf
@@ -27,8 +27,9 @@ _SECONDS = click.FloatRange(0, min_open=True)
 
 
 @click.command("what-if")
-@click.option("--execution", metavar="ID", help="Only this execution.")
+@click.option("--execution", "execution_id", metavar="ID", help="Only this execution.")
 @click.option("--agent", help="Only executions of this agent.")
+@click.option("--tenant", help=f"Only executions of this tenant; default: {DEFAULT_TENANT}.")
 @since_option
 @until_option
 @click.option("--status", type=click.Choice([status.value for status in ExecutionStatus]))
@@ -79,8 +80,9 @@ _SECONDS = click.FloatRange(0, min_open=True)
 async def what_if(  # noqa: PLR0913 -- one argument for each option
     settings: Settings,
     *,
-    execution: str | None,
+    execution_id: str | None,
     agent: str | None,
+    tenant: str | None,
     since: datetime | None,
     until: datetime | None,
     status: str | None,
@@ -111,6 +113,8 @@ async def what_if(  # noqa: PLR0913 -- one argument for each option
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
+    if execution_id is not None and tenant is not None:
+        raise click.UsageError("--execution and --tenant exclude each other: the id finds its tenant")
     amounts = {"usd": budget_usd, "tokens": budget_tokens, "steps": budget_steps}
     has_budget = any(amount is not None for amount in amounts.values())
     change = PolicyChange(
@@ -131,10 +135,12 @@ async def what_if(  # noqa: PLR0913 -- one argument for each option
     async with open_installation(settings, "everstep what-if") as installation:
         # Loading the agents registers their criteria.
         _ = installation.book
-        if execution is not None:
-            only = await parse_execution_id(execution, installation.client)
-            wanted = replace(wanted, execution_id=only)
-        examination = WhatIf(installation.store, Scope(), change, wanted, limit, cursor)
+        if execution_id is not None:
+            ref = (await find_execution(execution_id, installation)).ref
+            wanted, tenant = replace(wanted, execution_id=ref.execution_id), ref.tenant_id
+        examination = WhatIf(
+            installation.store, Scope(tenant or DEFAULT_TENANT), change, wanted, limit, cursor
+        )
         await _examine(examination, printer, with_undetermined=with_undetermined)
 
 

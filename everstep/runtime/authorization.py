@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.agent_domain.capabilities.rights import OWN_SCOPES
 from everstep.agent_domain.errors import InvalidInput, StoreUnavailable
-from everstep.agent_domain.ids import Scope
+from everstep.agent_domain.ids import DEFAULT_TENANT, Scope
 from everstep.agent_domain.storage.keys import KeyStore
 from everstep.agent_domain.stream.channels import Channel, StreamStore
 from everstep.broadcast_gateway.ports import Guest, NotAdmitted
@@ -31,13 +31,14 @@ from everstep.store.streams import PostgresStreams
 logger = logging.getLogger(__name__)
 
 
-def local_token(settings: Settings) -> str | None:
+def local_token(settings: Settings, tenant_id: str = DEFAULT_TENANT) -> str | None:
     """Return a token for the user of this machine."""
     if settings.auth_secret is None:
         return None
     return sign_token(
         settings.auth_secret,
         LOCAL_USER,
+        tenant_id,
         scope=" ".join(OWN_SCOPES),
         issuer=settings.auth_issuer,
         audience=settings.auth_audience,

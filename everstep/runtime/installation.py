@@ -66,6 +66,7 @@ from everstep.store import migrate
 from everstep.store.engine import create_engine
 from everstep.store.epochs import renew_epoch
 from everstep.store.errors import SchemaTooNew
+from everstep.store.id_owners import PostgresIdOwners
 from everstep.store.keys import PostgresKeys
 from everstep.store.overview import PostgresOverview
 from everstep.store.schedules import PostgresSchedules
@@ -281,6 +282,11 @@ class Installation:
     def sign_ins(self) -> PostgresSignIns:
         """The store of sessions of people in browsers."""
         return PostgresSignIns(self.store.engine)
+
+    @property
+    def id_owners(self) -> PostgresIdOwners:
+        """The tenants of ids, over all tenants: for the operator's own commands."""
+        return PostgresIdOwners(self.store.engine)
 
     @property
     def overview(self) -> OverviewReader:

@@ -177,7 +177,7 @@ async def test_a_ledger_is_printed_and_audited(desk: CommandLine) -> None:
     assert (report["whole"], [each["kind"] for each in report["breaks"]]) == (False, ["called"])
     assert str(execution.id) in all_of_them.output
     usage = await desk.run_command("audit")
-    assert "name one execution, or pass --all or --since" in usage.output
+    assert "name one execution, or pass --all, --since or --tenant" in usage.output
     assert await desk.error_of("audit", UNKNOWN) == f"There is no execution {UNKNOWN}"
     assert await desk.error_of("ledger", UNKNOWN) == f"There is no execution {UNKNOWN}"
 

@@ -26,7 +26,7 @@ async def test_a_key_is_created_listed_and_revoked(desk: CommandLine) -> None:
     assert secret not in listed
     assert await desk.output_of("keys", "list") == ""
 
-    assert "no key" in await desk.error_of("keys", "revoke", key_id)
+    assert "no key" in await desk.error_of("keys", "revoke", key_id, "--tenant", "default")
     assert await desk.output_of("keys", "revoke", key_id, "--tenant", "acme") == "the key is revoked\n"
     assert "  revoked 20" in await desk.output_of("keys", "list", "--tenant", "acme")
 
