@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,6 +11,7 @@ from functools import cache
 import click
 
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.redaction import Redaction
 from everstep.cli.command import command, print_line, server_command, stop_on_signals, warn, with_agents
 from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo, show_progress
@@ -29,6 +31,7 @@ from everstep.runtime.installation import (
 from everstep.runtime.local_model.provision import open_local_model
 from everstep.runtime.models import presets_of
 from everstep.runtime.retention import TableRetention, open_retention
+from everstep.runtime.secrets import secrets
 from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import open_telemetry
 from everstep.runtime.temporal_threads import export_sdk_metrics
@@ -174,7 +177,8 @@ async def _run_processes(settings: Settings, processes: int) -> None:
     """Run the processes of a worker; each reads the environment and everstep.toml itself."""
     from everstep.cli.worker_program import PROGRAM  # noqa: PLC0415
 
-    configure_logs(settings.log_format, settings.log_level)
+    redaction = Redaction(tuple(secrets(settings, os.environ)))
+    configure_logs(settings.log_format, settings.log_level, redaction)
     data, agents = settings.data_dir, settings.agents or None
     same = {"data_dir": str(data) if data else None, "agents": agents}
     given = [same | own for own in process_settings(settings, processes)]

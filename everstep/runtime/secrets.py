@@ -30,17 +30,22 @@ def secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
     for name, value in environ.items():
         if SECRET_NAMES.search(name) or name in named:
             yield value.strip()
-        elif password := _password(value):
-            yield password
-    if password := _password(settings.database_url or ""):
-        yield password
+        else:
+            yield from _passwords(value)
+    for addresses in (settings.database_url, settings.nats_url):
+        yield from _passwords(addresses or "")
 
 
-def _password(address: str) -> str | None:
-    if "://" not in address or "@" not in address:
-        return None
-    try:
-        password = make_url(address).password
-    except (ArgumentError, ValueError):
-        return None
-    return str(password) if password else None
+def _passwords(addresses: str) -> Iterator[str]:
+    """Yield the passwords in addresses, of which some settings hold several with commas between them."""
+    for address in addresses.split(","):
+        if "://" not in address or "@" not in address:
+            continue
+        try:
+            url = make_url(address.strip())
+        except (ArgumentError, ValueError):
+            continue
+        # NATS has tokens in the place of a name and a password.
+        token = url.username if url.drivername in {"nats", "tls"} and not url.password else None
+        if password := url.password or token:
+            yield str(password)

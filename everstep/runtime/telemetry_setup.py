@@ -37,7 +37,8 @@ def open_telemetry(
         environ: The standard variables of OpenTelemetry.
         logs_requests: Whether to log lines about what went well: requests, and ends of executions.
     """
-    configure_logs(settings.log_format, settings.log_level, is_quiet=not logs_requests)
+    redaction = Redaction(tuple(secrets(settings, environ)))
+    configure_logs(settings.log_format, settings.log_level, redaction, is_quiet=not logs_requests)
     with ExitStack() as stack:
         if exporter := _create_exporter(settings, role, environ):
             stack.callback(exporter.close)

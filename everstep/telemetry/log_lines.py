@@ -1,7 +1,8 @@
 """Lines of the log: text, or one JSON object each, with the ids of the execution and of the trace.
 
 Code that works for an execution needs not name it: its ids are on each line that it logs. Exceptions are
-logged with their stack traces; texts of conversations are not logged.
+logged with their stack traces; texts of conversations are not logged. Secrets are removed from all of it: an
+exception of a tool or of a library may quote any.
 """
 
 import json
@@ -10,6 +11,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.values import truncate
 from everstep.telemetry.scope import current_execution
 from everstep.telemetry.tracing import exporter
@@ -29,16 +31,19 @@ _TEMPORAL: Final = ("temporal_activity", "temporal_workflow")
 """What Temporal's loggers add: workflow ids contain the ids of executions, which are on the line anyway."""
 
 
-def configure_logs(form: LogFormat, level: LogLevel, *, is_quiet: bool = False) -> None:
+def configure_logs(
+    form: LogFormat, level: LogLevel, redaction: Redaction | None = None, *, is_quiet: bool = False
+) -> None:
     """Write the log of this process to standard error.
 
     Args:
         form: The format of lines.
         level: The lowest level of Everstep's own lines; others are logged from `warning` on.
+        redaction: Removes the secrets of this process from each line.
         is_quiet: Whether to leave out what went well, but for ends of executions.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    handler.setFormatter((JsonLines if form == "json" else TextLines)(redaction))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     lowest = logging.getLevelNamesMapping()[level.upper()]
     own = logging.getLogger("everstep")
@@ -61,11 +66,19 @@ def context_fields() -> dict[str, str]:
 
 
 class _Lines(logging.Formatter):
-    """Lines of a limited length, as the texts of tools and of providers have any."""
+    """Lines of a limited length and without secrets, as the texts of tools and of providers have any."""
+
+    def __init__(self, redaction: Redaction | None = None, fmt: str | None = None) -> None:
+        super().__init__(fmt)
+        self._redaction = redaction or Redaction()
+
+    def shorten(self, text: str) -> str:
+        """Return a text without secrets, up to the longest length."""
+        return truncate(self._redaction(text), LONGEST_TEXT)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 -- logging's name
         """Return the stack trace."""
-        return truncate(super().formatException(ei), LONGEST_TEXT)
+        return self.shorten(super().formatException(ei))
 
 
 class JsonLines(_Lines):
@@ -77,20 +90,23 @@ class JsonLines(_Lines):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": truncate(record.getMessage(), LONGEST_TEXT),
+            "message": self.shorten(record.getMessage()),
             **context_fields(),
-            **_extra_fields(record),
+            **{name: self._extra(value) for name, value in _extra_fields(record).items()},
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps({name: value for name, value in line.items() if value is not None}, default=str)
 
+    def _extra(self, value: object) -> object:
+        return self.shorten(value) if isinstance(value, str) else value
+
 
 class TextLines(_Lines):
     """A line for people, with the ids at its end."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    def __init__(self, redaction: Redaction | None = None) -> None:
+        super().__init__(redaction, "%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
         """Return the line without its stack trace; it stays one line."""
@@ -100,7 +116,7 @@ class TextLines(_Lines):
             for name, value in (context_fields() or named).items()
             if value and not (name == "execution_id" and value in record.message)
         ]
-        return " ".join([truncate(super().formatMessage(record), LONGEST_TEXT), *ids]).replace("\n", "\\n")
+        return " ".join([self.shorten(super().formatMessage(record)), *ids]).replace("\n", "\\n")
 
 
 def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from uuid import uuid4
 import pytest
 
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.redaction import Redaction
+from everstep.runtime.secrets import secrets
+from everstep.runtime.settings import Settings
 from everstep.telemetry.execution_ends import EndedExecution, record_end
 from everstep.telemetry.log_lines import JsonLines, TextLines
 from everstep.telemetry.scope import working_for
@@ -88,3 +91,32 @@ def test_a_line_has_a_limited_length(lines: logging.Formatter) -> None:
     record = a_record("%s", "m" * 1_000_000)
     record.exc_info = (RuntimeError, RuntimeError("e" * 1_000_000), None)
     assert 40_000 < len(lines.format(record)) < 41_000
+
+
+@pytest.mark.parametrize("lines", [JsonLines, TextLines])
+def test_lines_have_no_secrets(lines: type[JsonLines | TextLines]) -> None:
+    """18.3.10: neither in messages, nor in stack traces, nor in the other fields."""
+    record = a_record("no access to %s", "postgresql://ann:pass-of-ann@db", path="?token=pass-of-ann")
+    error = RuntimeError("pass-of-ann, sesame-open, and https://bob:pass-of-bob@host")
+    record.exc_info = (RuntimeError, error, None)
+
+    line = lines(Redaction(("sesame-open", "pass-of-ann"))).format(record)
+
+    assert not any(secret in line for secret in ("pass-of-ann", "sesame-open", "pass-of-bob"))
+    assert "RuntimeError: [redacted], [redacted], and https://bob:[redacted]@host" in line
+
+
+def test_addresses_of_settings_have_secrets() -> None:
+    """18.3.10: also several in one setting, and the token of a NATS server."""
+    environ = {
+        "EVERSTEP_NATS_URL": "nats://user:pass-of-nats@a:4222,nats://b:4222",
+        "OTHER": "nats://a-token@host",
+        "PAGE": "https://ann@host/page",
+        "LIST": "mail me@home, https://x:pass-in-list@host",
+    }
+    assert set(secrets(Settings(database_url="postgresql://u:pass-of-db@db/x"), environ)) == {
+        "pass-of-nats",
+        "a-token",
+        "pass-in-list",
+        "pass-of-db",
+    }
