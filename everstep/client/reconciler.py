@@ -44,6 +44,8 @@ NAME: Final = "the reconciler"
 
 GRACE_SECONDS: Final = 30.0
 """Seconds for which an unfinished operation is left to the process that started it."""
+MAX_LOGGED: Final = 10_000
+"""Workflows that the log is remembered to have named."""
 INTERVAL: Final = 15.0
 DELIVERIES_AT_ONCE: Final = 20
 ENDS_AT_ONCE: Final = 500
@@ -110,6 +112,8 @@ class Reconciler:
     total: Repairs = field(default_factory=Repairs)
     """All repairs of this process."""
     last_pass_at: datetime | None = None
+    logged: set[UUID] = field(default_factory=set[UUID])
+    """The workflows without an execution that the log has named."""
 
     @property
     def task_queue(self) -> str:
@@ -300,6 +304,8 @@ class Reconciler:
                 ended.clear()
         for ref in await self._still_open(ended):
             yield ref
+        if len(self.logged) > MAX_LOGGED:
+            self.logged.clear()
         self.last_pass_at = now
 
     async def _still_open(
@@ -309,13 +315,14 @@ class Reconciler:
         if not ended:
             return ()
         stored = await self.sessions.store.stored_statuses(tuple(ended))
-        for execution_id in ended.keys() - stored.keys():
-            log.warning(
-                "the workflow %s%s ended as %s and belongs to no execution",
-                ID_PREFIX,
-                execution_id,
-                ended[execution_id],
+        # Usually the execution was deleted.
+        for execution_id in ended.keys() - stored.keys() - self.logged:
+            status = ended[execution_id]
+            name = status.name.lower() if status else "unknown"
+            log.info(
+                "the workflow %s%s is %s, and there is no execution of it", ID_PREFIX, execution_id, name
             )
+            self.logged.add(execution_id)
         return [ref for ref, status in stored.values() if not status.is_terminal]
 
     async def _close_orphan(self, ref: ExecutionRef, repairs: Repairs) -> None:

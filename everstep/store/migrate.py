@@ -10,6 +10,7 @@ Alembic is imported where it is used: most commands never do, and it imports a l
 syntax highlighting.
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +27,8 @@ from everstep.store.errors import SchemaTooNew, StoreError, error_translation
 if TYPE_CHECKING:
     from alembic.config import Config
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 OPTIONS: dict[str, Any] = {
@@ -37,7 +40,8 @@ OPTIONS: dict[str, Any] = {
 _LOCK = text("SELECT pg_advisory_xact_lock(7204190518261311)")
 
 _SEARCH_LOCK = text("SELECT pg_try_advisory_lock(7204190518261312)")
-"""Of the session, which ends with the connection."""
+_SEARCH_UNLOCK = text("SELECT pg_advisory_unlock(7204190518261312)")
+"""A pooler keeps the session, and with it the lock."""
 
 _SEARCH_INDEX_STATE = text(f"""
     SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{SEARCH_INDEX}')
@@ -77,8 +81,7 @@ async def upgrade(url: str, *, may_be_pooled: bool = False) -> None:
     Raises:
         PooledConnection: A pooler is in between.
     """
-    if not may_be_pooled:
-        await _run_on(url, _require_session)
+    await _run_on(url, _advise_session if may_be_pooled else _require_session)
     await _run_on(url, _upgrade)
     await _run_on(url, _build_search_index, isolation_level="AUTOCOMMIT")
 
@@ -117,6 +120,15 @@ def _require_session(connection: Connection) -> None:
         raise PooledConnection
 
 
+def _advise_session(connection: Connection) -> None:
+    driver: ServerConnection | None = connection.connection.driver_connection
+    if driver and driver.is_pooled:
+        log.warning(
+            "DATABASE_DIRECT_URL leads to a connection pooler; it has to keep a session for each client, or "
+            "name the server itself"
+        )
+
+
 def _upgrade(connection: Connection) -> None:
     from alembic import command  # noqa: PLC0415 -- see above
 
@@ -131,12 +143,17 @@ def _build_search_index(connection: Connection) -> None:
     """Build the index if it is missing or unfinished, unless another process does so now."""
     # Without waiting: a build waits for all transactions, also for those that wait for a lock.
     if not connection.execute(_SEARCH_LOCK).scalar():
+        if not connection.execute(_SEARCH_INDEX_STATE).scalar():
+            log.warning("another process builds the index for the search; until then it is slow")
         return
-    is_valid = connection.execute(_SEARCH_INDEX_STATE).scalar()
-    if is_valid is False:
-        connection.execute(text(f"DROP INDEX CONCURRENTLY {SEARCH_INDEX}"))
-    if not is_valid:
-        connection.execute(_CREATE_SEARCH_INDEX)
+    try:
+        is_valid = connection.execute(_SEARCH_INDEX_STATE).scalar()
+        if is_valid is False:
+            connection.execute(text(f"DROP INDEX CONCURRENTLY {SEARCH_INDEX}"))
+        if not is_valid:
+            connection.execute(_CREATE_SEARCH_INDEX)
+    finally:
+        connection.execute(_SEARCH_UNLOCK)
 
 
 def _pending(connection: Connection) -> list[str]:

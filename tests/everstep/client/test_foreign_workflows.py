@@ -141,9 +141,12 @@ async def test_ended_foreign_workflows_are_not_reconciled(
     ]
     session_id = await parlour.session()
     sent = await parlour.post(session_id)
+    deleted = f"{ID_PREFIX}{uuid4()}"
+    handles.append(await start_foreign(parlour, ["hello"], deleted))
     for handle in [*handles, parlour.execution(sent).workflow]:
         await handle.terminate()
     reconciler = parlour.reconciler
+    caplog.set_level(logging.INFO, "everstep.client.reconciler")
 
     async def is_closed() -> bool:
         await reconciler.once()
@@ -151,7 +154,9 @@ async def test_ended_foreign_workflows_are_not_reconciled(
 
     await eventually(is_closed)
     assert (await parlour.execution(sent).get()).status is ExecutionStatus.FAILED
-    assert "belongs to no execution" not in caplog.text
+    await reconciler.once()
+    named = [line for line in caplog.messages if line.endswith("and there is no execution of it")]
+    assert named == [f"the workflow {deleted} is terminated, and there is no execution of it"]
 
 
 async def test_an_execution_that_cannot_be_repaired_does_not_block_the_others(

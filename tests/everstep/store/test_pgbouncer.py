@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
+import psycopg
 import pytest
 import pytest_asyncio
 from sqlalchemy import make_url, text
@@ -166,9 +167,20 @@ async def test_the_store_survives_a_restart_of_pgbouncer(database: str, pgbounce
     await engine.dispose()
 
 
-async def test_upgrades_need_the_server_itself(database: str, databases: Databases) -> None:
+async def test_upgrades_need_the_server_itself(
+    database: str, databases: Databases, caplog: pytest.LogCaptureFixture
+) -> None:
     """Follows rule 1.3.6: a lock of a session would belong to another client's session."""
     assert await migrate.pending(database) == []
     with pytest.raises(migrate.PooledConnection, match="DATABASE_DIRECT_URL"):
         await migrate.upgrade(database)
-    await migrate.upgrade(databases.url_of(str(make_url(database).database)))
+    await migrate.upgrade(database, may_be_pooled=True)
+    assert caplog.messages[-1].startswith("DATABASE_DIRECT_URL leads to a connection pooler")
+    held = (
+        "SELECT count(*) FROM pg_locks JOIN pg_database ON oid = database "
+        "WHERE locktype = 'advisory' AND datname = current_database()"
+    )
+    direct = databases.url_of(str(make_url(database).database))
+    async with await psycopg.AsyncConnection.connect(direct.replace("+psycopg", "")) as connection:
+        assert await (await connection.execute(held)).fetchone() == (0,)
+    await migrate.upgrade(direct)
