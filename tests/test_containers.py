@@ -82,10 +82,10 @@ def test_secrets_are_in_files() -> None:
 
 @pytest.mark.parametrize("file", [COMPOSE, PROJECT], ids=["repository", "project"])
 def test_the_secrets_are_drawn_as_the_file_says(file: str, tmp_path: Path) -> None:
-    """13.5.2: others cannot enter the folder, and the users of containers can read its files."""
+    """13.5.2: others cannot enter the folder, and containers' users read its files, under any umask."""
     comments = re.findall(r"^#     (.*)$", file, re.MULTILINE)
     drawing = [line for line in comments if not line.startswith("docker ")]
-    subprocess.run(["sh", "-euc", "\n".join(["umask 022", *drawing])], cwd=tmp_path, check=True)  # noqa: S603, S607
+    subprocess.run(["sh", "-euc", "\n".join(["umask 077", *drawing])], cwd=tmp_path, check=True)  # noqa: S603, S607
     password = (tmp_path / "secrets" / "postgres-password").read_text().strip()
     assert len(password) == 48
     url = (tmp_path / "secrets" / "database-url").read_text().strip()
@@ -93,6 +93,7 @@ def test_the_secrets_are_drawn_as_the_file_says(file: str, tmp_path: Path) -> No
     assert len((tmp_path / "secrets" / "broadcast-secret").read_text().strip()) == 64
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "secrets" / "database-url").stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "secrets" / "everstep").stat().st_mode & 0o777 == 0o755
 
 
 def test_each_variable_is_a_setting() -> None:
@@ -143,11 +144,57 @@ def test_the_processes_accept_the_names_under_which_they_are_reached() -> None:
 
 
 def test_temporal_dispatches_fairly() -> None:
-    """18.2.1"""
+    """18.2.1: and as the guide to clusters says."""
     [mounted] = services()["temporal"]["configs"]
     assert environment("temporal")["DYNAMIC_CONFIG_FILE_PATH"] == mounted["target"]
     content = yaml.safe_load(COMPOSE)["configs"][mounted["source"]]["content"]
-    assert yaml.safe_load(content) == {"matching.enableFairness": [{"value": True}]}
+    values = yaml.safe_load(content)
+    assert values["matching.enableFairness"] == [{"value": True}]
+    [recommended] = re.findall(
+        r"```yaml\n(matching.*?)```", (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert values == yaml.safe_load(recommended)
+
+
+def test_postgresql_accepts_the_connections_of_all_processes() -> None:
+    """13.5.4: each may open all of its pool, and commands need some as well."""
+    [option] = [each for each in services()["postgres"]["command"] if each.startswith("max_connections")]
+    accepted = int(option.removeprefix("max_connections=${POSTGRES_MAX_CONNECTIONS:-").removesuffix("}"))
+    processes = sum(services()[name]["deploy"]["replicas"] for name in ("worker", "api", "gateway"))
+    of_each = environment("worker").get("EVERSTEP_DATABASE_CONNECTIONS") or Settings().database_connections
+    roles = ("frontend", "history", "matching", "worker")
+    temporal = environment("temporal")
+    of_temporal = len(roles) * (int(temporal["SQL_MAX_CONNS"]) + int(temporal["SQL_VIS_MAX_CONNS"]))
+    reserved_for_superusers = 3
+    of_a_command = Settings().database_connections
+    needed = processes * int(of_each) + of_temporal + of_a_command + reserved_for_superusers
+    assert needed <= accepted
+
+
+def test_settings_that_the_file_sets_can_be_changed() -> None:
+    """13.5.5: what it sets wins over everstep.env, so it passes on all but its services' wiring."""
+    wiring = {
+        "DATABASE_URL_FILE", "TEMPORAL_ADDRESS", "EVERSTEP_BROADCAST_SECRET_FILE", "EVERSTEP_GATEWAY_HOST",
+        "EVERSTEP_METRICS_HOST", "EVERSTEP_METRICS_PORT", "EVERSTEP_HTTP_HOST", "FORWARDED_ALLOW_IPS",
+    }  # fmt: skip
+    for name in OF_THE_IMAGE:
+        for variable, value in environment(name).items():
+            assert variable in wiring or value.startswith(f"${{{variable}"), (name, variable)
+        folder = "${EVERSTEP_SECRETS:-./secrets}/everstep:/run/secrets/everstep:ro"
+        assert folder in services()[name]["volumes"], name
+    # Empty, it counts as not set, and EVERSTEP_NATS_URL_FILE can be.
+    assert environment("worker")["EVERSTEP_NATS_URL"] == "${EVERSTEP_NATS_URL-nats://nats:4222}"
+
+
+def test_metrics_are_not_public() -> None:
+    """13.5.6: they name tenants. Prometheus reads them from the containers themselves."""
+    proxy = yaml.safe_load(COMPOSE)["configs"]["proxy"]["content"]
+    for site in re.split(r"^(?=:\d+ )", proxy, flags=re.MULTILINE)[1:]:
+        assert "respond /metrics 404" in site
+    guide = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    caddy, nginx = re.findall(r"With (?:Caddy|nginx).*?```\n(.*?)```", guide, re.DOTALL)
+    assert caddy.count("respond /metrics 404") == caddy.count("reverse_proxy")
+    assert nginx.count("location = /metrics { return 404; }") == nginx.count("proxy_pass")
 
 
 def test_every_lasting_service_is_watched_and_restarted_and_its_processes_are_two() -> None:
