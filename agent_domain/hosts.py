@@ -51,6 +51,11 @@ class Host:
         """Whether it is the loopback address or `localhost`, which mean this machine on every machine."""
         return self.name == "localhost" or (self.address is not None and self.address.is_loopback)
 
+    @property
+    def is_public(self) -> bool:
+        """Whether it is a name by which other machines are found."""
+        return self.address is None and not self.is_loopback
+
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
@@ -60,14 +65,17 @@ class AllowedHosts:
     parents: tuple[str, ...] = ()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     is_any: bool = False
+    public: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> "AllowedHosts":
+    def of(cls, names: Iterable[str], public: Iterable[str] = ()) -> "AllowedHosts":
         """Parse a list of accepted hosts.
 
         Args:
             names: Names (`api.example.com`), with a port to accept only that port; `*.example.com` for all
                 subdomains; addresses, and ranges of them (`10.0.0.0/8`); `*` for any host.
+            public: The names under which everyone reaches the server, with ports or without. Addresses and
+                names of this machine do not count.
 
         Raises:
             InvalidInput: An entry is not a host; the message shows the accepted forms.
@@ -83,7 +91,9 @@ class AllowedHosts:
                 parents.append(f".{_host(text.lstrip('*').lstrip('.')).name}")
             else:
                 hosts.add(_host(f"[{text}]" if text.count(":") > 1 and "[" not in text else text))
-        return cls(frozenset(hosts), tuple(parents), tuple(networks), is_any)
+        parsed = (Host.parse(name) for name in public)
+        shared = frozenset(host.name for host in parsed if host and host.is_public)
+        return cls(frozenset(hosts), tuple(parents), tuple(networks), is_any, shared)
 
     def admits(self, host: Host) -> bool:
         """Whether the server accepts this host."""
@@ -96,6 +106,11 @@ class AllowedHosts:
             or host.name.endswith(self.parents)
             or (address is not None and any(address in network for network in self.networks))
         )
+
+    def hides_metrics(self, headers: Sequence[str]) -> bool:
+        """Whether a request with these `Host` headers comes from outside, where metrics are not shown."""
+        hosts = [Host.parse(each) for each in headers]
+        return any(host is not None and host.name in self.public for host in hosts)
 
     def refusal(self, headers: Sequence[str]) -> str | None:
         """The reason to refuse a request with these `Host` headers, or None to accept it."""

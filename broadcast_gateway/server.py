@@ -164,6 +164,9 @@ class GatewayServer:
     def _host_refusal(self, request: Request) -> str | None:
         return self._hosts and self._hosts.refusal(request.headers.get_all("Host"))
 
+    def _hides_metrics(self, request: Request) -> bool:
+        return self._hosts is not None and self._hosts.hides_metrics(request.headers.get_all("Host"))
+
     def page(self, path: str, request: Request) -> tuple[str, bytes] | None:
         """Return the page for a probe or for Prometheus; under a wrong host name only probes are answered."""
         match path:
@@ -173,7 +176,7 @@ class GatewayServer:
                 bus = bus_state()
                 checks = [] if bus is None else [{"name": "bus", "ok": True, "detail": bus}]
                 return "application/json", json_text({"status": "ready", "checks": checks}).encode()
-            case "/metrics" if not self._host_refusal(request):
+            case "/metrics" if not (self._host_refusal(request) or self._hides_metrics(request)):
                 self.house.metrics.streams.set(len(self.house.hub.stream_ids))
                 return "text/plain; version=0.0.4; charset=utf-8", self.house.metrics.render()
             case _:

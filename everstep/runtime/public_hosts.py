@@ -23,12 +23,14 @@ def allowed_hosts(settings: Settings, listens_on: str, what: str) -> AllowedHost
     Raises:
         InvalidInput: A name is not valid, or none is set and one is needed.
     """
+    urls = (settings.public_url or "", settings.gateway_url or "")
+    public = [url.partition("://")[2].partition("/")[0] for url in urls]
     if listens_on not in EVERYWHERE:
-        return AllowedHosts.of([*settings.allowed_hosts, listens_on])
+        return AllowedHosts.of([*settings.allowed_hosts, listens_on], public)
     if not settings.allowed_hosts:
         raise InvalidInput(
             f"{what}_HOST is {listens_on}, so other machines reach this process, under names that it does "
             f"not know: set {SETTING}, such as {SETTING}=api.example.com (* accepts any name, "
             "including names that web pages choose)"
         )
-    return AllowedHosts.of(settings.allowed_hosts)
+    return AllowedHosts.of(settings.allowed_hosts, public)

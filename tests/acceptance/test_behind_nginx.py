@@ -133,6 +133,15 @@ async def test_events_arrive_while_the_stream_is_open(site: Site) -> None:
         await viewer.close()
 
 
+async def test_metrics_are_not_public(site: Site) -> None:
+    """18.5.10: under no spelling, of no process."""
+    async with site.client() as http:
+        for name in (API_NAME, GATEWAY_NAME):
+            for path in ("/metrics", "/%6Detrics"):
+                refused = await http.get(path, headers={"Host": name})
+                assert (refused.status_code, "everstep_" in refused.text) == (404, False), (name, path)
+
+
 async def test_attachments_of_the_largest_size_pass(site: Site) -> None:
     """18.5.10: what is larger is refused by Everstep, in its words, and by the proxy far above."""
     async with site.client() as http:

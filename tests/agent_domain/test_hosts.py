@@ -101,6 +101,16 @@ def test_a_request_names_one_host(hosts: AllowedHosts) -> None:
     )
 
 
+def test_metrics_are_hidden_under_public_names() -> None:
+    """13.3.6: those that other machines resolve; Prometheus reads a process by its address."""
+    hosts = AllowedHosts.of(["*"], ["api.example.com", "localhost", "10.1.2.3", ""])
+    for header in ("api.example.com", "API.example.com.:8443"):
+        assert hosts.hides_metrics([header])
+    for header in ("localhost:8000", "10.1.2.3", "10.1.2.4:8080", "api", "%"):
+        assert not hosts.hides_metrics([header])
+    assert not hosts.hides_metrics([])
+
+
 def test_any_name_may_be_allowed() -> None:
     """13.3.1"""
     any_name = AllowedHosts.of(["*"])

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin, Subprotocol
 
 from everstep.agent_domain.errors import StoreUnavailable
+from everstep.agent_domain.hosts import AllowedHosts
 from everstep.agent_domain.stream import link
 from everstep.agent_domain.stream.channels import Channel, channel_signature
 from everstep.agent_domain.stream.envelopes import Envelope
@@ -142,13 +143,14 @@ async def open_gateway(
     keys: Keys | None = None,
     origins: Collection[str] = (),
     nats: NatsServers | None = None,
+    hosts: AllowedHosts | None = None,
 ) -> AsyncGenerator[RunningGateway]:
     table, keys, metrics = table or Table(), keys or Keys(), GatewayMetrics()
     hub = Hub(table, metrics, limits=limits, timings=pace)
     bounds = bounds or GatewayLimits(drain_seconds=0.05, closing_seconds=1.0)
     house = GatewayContext(hub, keys, metrics, bounds, {KEY: SECRET})
     bus = NatsSubscriber(hub, nats, SECRET) if nats else WriterLinks(hub, metrics, SECRET)
-    gateway = GatewayServer(house, origins)
+    gateway = GatewayServer(house, origins, hosts)
     with listener() as front, listener() as back:
         ports = front.getsockname()[1], back.getsockname()[1]
         async with AsyncExitStack() as parts:

@@ -13,6 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.server import ServerProtocol
 
+from everstep.agent_domain.hosts import AllowedHosts
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.stream import envelopes
 from everstep.agent_domain.stream.channels import channel_data
@@ -453,12 +454,18 @@ class TestAdmission:
             assert refused.value.response.status_code == 403
 
     async def test_other_paths_name_the_right_one(self) -> None:
-        async with open_gateway() as gateway, httpx2.AsyncClient() as http, open_viewer(gateway):
+        """Follows rule 13.3.6."""
+        hosts = AllowedHosts.of(["*"], ["watch.example"])
+        async with open_gateway(hosts=hosts) as gateway, httpx2.AsyncClient() as http, open_viewer(gateway):
             base = f"http://127.0.0.1:{gateway.port}"
             assert (await http.get(f"{base}/healthz")).json() == {"status": "ok"}
             metrics = (await http.get(f"{base}/metrics")).text
             # Including the connection of this request.
             assert "everstep_gateway_connections 2.0" in metrics
+            # Under the name by which other machines reach the gateway, they are not shown.
+            names = ("watch.example", "gateway")
+            shown = [await http.get(f"{base}/metrics", headers={"Host": name}) for name in names]
+            assert [page.status_code for page in shown] == [404, 200]
             missing = await http.get(f"{base}/nowhere")
             assert (missing.status_code, "/v1" in missing.text) == (404, True)
             assert (await http.get(f"{base}/v1")).status_code == 426

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +20,8 @@ from everstep.http_api.pages import PUBLIC_ROUTES
 from everstep.http_api.schemas.execution_responses import ExecutionResponse, Request
 from everstep.http_api.schemas.responses import MessageAccepted, MessageResponse, Session
 from everstep.http_api.schemas.text import ResponseModel
+from everstep.runtime.public_hosts import allowed_hosts
+from everstep.runtime.settings import Settings
 from tests.everstep.http_api.house import (
     ORIGIN,
     WIRES,
@@ -238,6 +241,16 @@ async def test_requests_are_counted(ann: ApiCaller) -> None:
     assert "everstep_http_request_seconds_bucket" in counted
     assert ann.api_setup.tenant not in counted
     assert session not in counted
+
+
+async def test_metrics_are_not_public(api_setup: ApiSetup) -> None:
+    """13.3.6: their labels name tenants, and proxies pass on the name under which people reach the API."""
+    settings = Settings(allowed_hosts=("*",), public_url="https://agents.example")
+    api = replace(api_setup.api, allowed_hosts=allowed_hosts(settings, settings.http_host, "EVERSTEP_HTTP"))
+    async with http_client(create_app(api)) as caller:
+        for path in ("/metrics", "/%6Detrics"):
+            assert_problem(await caller.get(path, headers={"Host": "agents.example"}), 404)
+        assert "everstep_http_requests_total" in (await caller.get("/metrics", headers={"Host": "api"})).text
 
 
 async def test_the_pages_load_nothing_from_other_origins(ann: ApiCaller) -> None:
