@@ -1,7 +1,7 @@
 """Schedules: messages that are sent to an agent at times, and the port that stores them."""
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -57,7 +57,13 @@ _FIELDS: Final = (
     ("day of the week", 0, 7),
 )
 _LONGEST_MONTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_SHORTHANDS: Final = ("@yearly", "@monthly", "@weekly", "@daily", "@hourly")
+_SHORTHANDS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 _ITEM: Final = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/(\d{1,4}))?", re.ASCII)
 
 
@@ -81,16 +87,33 @@ def require_cron(text: str) -> str:
     return " ".join(fields)
 
 
+@dataclass(frozen=True, slots=True)
+class CronFields:
+    """The values that the fields of a cron expression match."""
+
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    """0 is Sunday."""
+
+
+def cron_fields(cron: str) -> CronFields:
+    """The values that a valid expression matches."""
+    fields = _SHORTHANDS.get(cron, cron).split()
+    minutes, hours, days, months, weekdays = (
+        frozenset(value for item in field.split(",") for value in _item_values(item, name, least, most))
+        for (name, least, most), field in zip(_FIELDS, fields, strict=True)
+    )
+    return CronFields(minutes, hours, days, months, frozenset(day % 7 for day in weekdays))
+
+
 def _require_days(cron: str) -> None:
     """Check that a month of a valid expression has a day of it."""
-    if cron in _SHORTHANDS:
-        return
-    values = {
-        name: [value for item in field.split(",") for value in _item_values(item, name, least, most)]
-        for (name, least, most), field in zip(_FIELDS, cron.split(), strict=True)
-    }
-    day = min(values["day of the month"])
-    if all(day > _LONGEST_MONTHS[month - 1] for month in values["month"]):
+    fields = cron_fields(cron)
+    day = min(fields.days)
+    if all(day > _LONGEST_MONTHS[month - 1] for month in fields.months):
         raise InvalidInput(f"cron: no month of '{cron.split()[3]}' has the day {day}, so it would never run")
 
 
@@ -247,6 +270,10 @@ class ScheduleStore(Protocol):
 
     async def forget_schedule(self, schedule_id: UUID) -> None:
         """Remove the row of a deleted schedule."""
+        ...
+
+    async def existing_executions(self, tenant_id: str, ids: Sequence[UUID]) -> Collection[UUID]:
+        """Those of the executions that exist."""
         ...
 
     async def note_outcome(self, schedule_id: UUID, error: str | None) -> None:

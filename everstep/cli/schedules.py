@@ -149,7 +149,7 @@ async def change(
         _print(await remote.patch(ScheduleDetails, f"{PATH}/{schedule_id}", given), as_json=as_json)
 
 
-def _acting(name: str, text: str, kind: type[ScheduleResponse] = ScheduleDetails) -> None:
+def _acting(name: str, text: str) -> None:
     """Add a command that only names what to do with a schedule."""
 
     @schedules.command(name, help=text)
@@ -162,7 +162,7 @@ def _acting(name: str, text: str, kind: type[ScheduleResponse] = ScheduleDetails
         settings: Settings, *, schedule_id: UUID, as_json: bool, url: str | None, token: str | None
     ) -> None:
         async with open_remote(settings, url, token) as remote:
-            done = await remote.post(kind, f"{PATH}/{schedule_id}/{name}", {})
+            done = await remote.post(ScheduleDetails, f"{PATH}/{schedule_id}/{name}", {})
         _print(done, as_json=as_json)
 
     del act
@@ -170,7 +170,7 @@ def _acting(name: str, text: str, kind: type[ScheduleResponse] = ScheduleDetails
 
 _acting("pause", "Pause a schedule; a run that has begun continues.")
 _acting("resume", "Resume a paused schedule.")
-_acting("trigger", "Run a schedule now, also if it is paused.", ScheduleResponse)
+_acting("trigger", "Run a schedule now, also if it is paused.")
 
 
 @schedules.command("backfill")
@@ -198,7 +198,7 @@ async def backfill(
     if as_json:
         print_json(done)
     else:
-        print_line(f"{done.runs} run{'' if done.runs == 1 else 's'} in this period")
+        print_line(f"{done.runs} run{'' if done.runs == 1 else 's'} to make up for")
 
 
 @schedules.command("remove")
@@ -217,7 +217,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _print(schedule: ScheduleResponse, *, as_json: bool) -> None:
+def _print(schedule: ScheduleDetails, *, as_json: bool) -> None:
     if as_json:
         print_json(schedule)
         return
@@ -226,12 +226,11 @@ def _print(schedule: ScheduleResponse, *, as_json: bool) -> None:
         print_line(f"  the last run did not begin: {schedule.last_error}")
     if not schedule.is_applied:
         print_line("  Temporal does not have the last change yet")
-    if not isinstance(schedule, ScheduleDetails):
-        return
     for at in () if schedule.paused else schedule.next_runs[:5]:
         print_line(f"  next   {format_moment(at, 0)}")
     for run in schedule.recent_runs[:5]:
-        print_line(f"  ran    {format_moment(run.scheduled_at, 0)}  execution {run.execution_id}")
+        outcome = f"execution {run.execution_id}" if run.execution_id else "no execution"
+        print_line(f"  ran    {format_moment(run.scheduled_at, 0)}  {outcome}")
 
 
 def _times(schedule: ScheduleResponse) -> str:

@@ -45,6 +45,14 @@ class ScheduleEntry:
         if row is None:
             await self._remove_leftover(schedule_id)
             return SentMessage()
+        sent = await self._try_to_send(row)
+        try:
+            await self.schedules.renew(row.id)
+        except RPCError as error:
+            activity.logger.warning("the times of the schedule %s are renewed later: %s", row.id, error)
+        return sent
+
+    async def _try_to_send(self, row: ScheduleRow) -> SentMessage:
         try:
             sent = await self._send(row, activity.info().workflow_id or "")
         except StoreUnavailable:

@@ -10,23 +10,21 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from temporalio.client import (
     Client as TemporalClient,
     Schedule,
     ScheduleActionExecutionStartWorkflow,
+    ScheduleActionResult,
     ScheduleActionStartWorkflow,
     ScheduleAlreadyRunningError,
     ScheduleBackfill,
-    ScheduleDescription,
     ScheduleHandle,
-    ScheduleIntervalSpec,
     ScheduleOverlapPolicy,
     SchedulePolicy,
-    ScheduleSpec,
     ScheduleState,
     ScheduleUpdate,
     ScheduleUpdateInput,
@@ -53,6 +51,7 @@ from everstep.client.client import Client
 from everstep.client.errors import SettingRefused
 from everstep.client.message_ids import message_id
 from everstep.client.outages import ErrorMeaning, concerns_one_workflow, meaning_of
+from everstep.client.schedule_specs import YEARS_BEFORE, require_timezone, schedule_spec, time_without_jitter
 from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE, ScheduledRun
 
 log = logging.getLogger(__name__)
@@ -96,8 +95,8 @@ class RecentRun:
 
     scheduled_at: datetime
     started_at: datetime
-    execution_id: UUID
-    """The execution, if the message could be sent."""
+    execution_id: UUID | None
+    """The execution; None if the message was not sent, or if the execution was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ class Schedules:
             raise NotFound("schedule", schedule_id)
         await self._try_to_apply(row)
 
-    async def trigger(self, scope: Scope, schedule_id: UUID, trigger_id: UUID) -> ScheduleRow:
+    async def trigger(self, scope: Scope, schedule_id: UUID, trigger_id: UUID) -> ScheduleView:
         """Run a schedule now, also if it is paused; return it.
 
         Args:
@@ -217,12 +216,12 @@ class Schedules:
                 request_id=str(trigger_id),
             )
         )
-        return row
+        return await self._view(row)
 
     async def backfill(self, scope: Scope, schedule_id: UUID, begin: datetime, end: datetime) -> int:
-        """Run a schedule for each of its times in a period, one after the other; return how many there are.
+        """Run a schedule for each of its times in a period, one after the other; return how many runs begin.
 
-        A time at which it ran already is not run again.
+        A time at which it ran already is not run again, and not counted.
 
         Raises:
             NotFound: There is none.
@@ -231,7 +230,10 @@ class Schedules:
         """
         if not begin < end <= datetime.now(UTC):
             raise InvalidInput("a backfill needs a period that begins before it ends, in the past")
+        if begin.year < (earliest := datetime.now(UTC).year - YEARS_BEFORE):
+            raise InvalidInput(f"a backfill makes up for times since {earliest}; choose a later start_at")
         row = await self._require(scope, schedule_id)
+        await self.renew(row.id)
         # Temporal leaves out a time that is the begin of the period.
         begin -= timedelta(microseconds=1)
         times = await self._matching_times(row, begin, end)
@@ -239,10 +241,12 @@ class Schedules:
             raise InvalidInput(
                 f"the period has more than {MAX_BACKFILL} times; choose a shorter one, several times"
             )
-        if times:
+        executions = {_execution_at(row, at) for at in times}
+        missing = executions - {*await self.store.existing_executions(row.tenant_id, [*executions])}
+        if missing:
             period = ScheduleBackfill(begin, end, ScheduleOverlapPolicy.BUFFER_ALL)
             await self._handle_of(row).backfill(period)
-        return len(times)
+        return len(missing)
 
     async def apply(self, row: ScheduleRow) -> None:
         """Make Temporal's schedule like the stored one; repeating it changes nothing.
@@ -269,6 +273,18 @@ class Schedules:
 
             await handle.update(replace_schedule)
         await self.store.acknowledge_revision(row.id, row.revision)
+
+    async def renew(self, schedule_id: UUID) -> None:
+        """Apply a schedule again if its times were computed by an earlier release, or in another year.
+
+        If Temporal does not accept that, the schedule stays as it is.
+        """
+        row = await self.store.schedule_to_run(schedule_id)
+        # It may be changed at the same moment, so that the change has to be applied again.
+        while row is not None and row.settings.cadence.cron and row.is_applied:
+            if await self._is_current(row) or await self._apply_row(row) is not None:
+                return
+            row = await self.store.schedule_to_run(schedule_id)
 
     async def reconcile(self, *, thorough: bool = False) -> int:
         """Apply the changes that lost processes left behind; return how many there were.
@@ -351,7 +367,14 @@ class Schedules:
         except RPCError as error:
             log.warning("the runs of the schedule %s are not known: %s", row.id, error)
             return ScheduleView(row)
-        return ScheduleView(row, *_runs_of(row, description))
+        info = description.info
+        runs = _runs_of(row, info.recent_actions)
+        existing = await self.store.existing_executions(row.tenant_id, [*runs])
+        recent = tuple(
+            run if execution_id in existing else replace(run, execution_id=None)
+            for execution_id, run in runs.items()
+        )
+        return ScheduleView(row, tuple(info.next_action_times), recent)
 
     async def _matching_times(self, row: ScheduleRow, begin: datetime, end: datetime) -> Sequence[datetime]:
         from temporalio.api.workflowservice.v1 import (  # noqa: PLC0415 -- only a backfill needs it
@@ -378,7 +401,6 @@ class Schedules:
 
     def _schedule(self, row: ScheduleRow) -> Schedule:
         settings, cadence = row.settings, row.settings.cadence
-        every = cadence.interval_seconds
         name = schedule_name(row.id)
         return Schedule(
             ScheduleActionStartWorkflow(
@@ -389,36 +411,19 @@ class Schedules:
                 static_summary=settings.agent,
                 priority=Priority(fairness_key=fairness_key(row.tenant_id, row.user_id)),
             ),
-            ScheduleSpec(
-                intervals=[] if every is None else [ScheduleIntervalSpec(timedelta(seconds=every))],
-                cron_expressions=[] if cadence.cron is None else [cadence.cron],
-                time_zone_name=cadence.timezone,
-                jitter=timedelta(seconds=cadence.jitter_seconds) if cadence.jitter_seconds else None,
-                start_at=cadence.start_at,
-                end_at=cadence.end_at,
-            ),
+            schedule_spec(cadence, datetime.now(UTC).year),
             SchedulePolicy(overlap=_POLICIES[settings.overlap], catchup_window=CATCH_UP),
             ScheduleState(note=_revision_note(row), paused=settings.is_paused),
         )
 
 
 def _revision_note(row: ScheduleRow) -> str:
-    """The note on Temporal's schedule, by which an older one is recognised."""
-    return f"revision {row.revision}"
+    """The note on Temporal's schedule, by which an older one is recognised.
 
-
-def require_timezone(name: str) -> None:
-    """Check that there is a time zone with this name.
-
-    Raises:
-        InvalidInput: There is none.
+    Also one whose times were computed by an earlier release, in another year or by other tables of zones.
     """
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise InvalidInput(
-            f"timezone '{name[:100]}' is unknown; send a name such as UTC or Europe/Berlin"
-        ) from None
+    times = str(schedule_spec(row.settings.cadence, datetime.now(UTC).year))
+    return f"revision {row.revision}, times {sha256(times.encode()).hexdigest()[:16]}"
 
 
 def changed_settings(settings: ScheduleSettings, changes: dict[str, Any]) -> ScheduleSettings:
@@ -435,17 +440,18 @@ def changed_settings(settings: ScheduleSettings, changes: dict[str, Any]) -> Sch
     return replace(settings, cadence=replace(settings.cadence, **timing), **others)
 
 
-def _runs_of(
-    row: ScheduleRow, description: ScheduleDescription
-) -> tuple[tuple[datetime, ...], tuple[RecentRun, ...]]:
-    actions = [(each, each.action) for each in reversed(description.info.recent_actions)]
-    recent = tuple(
-        RecentRun(
-            each.scheduled_at,
-            each.started_at,
-            run_execution_id(row.tenant_id, row.user_id, action.workflow_id),
-        )
-        for each, action in actions
-        if isinstance(action, ScheduleActionExecutionStartWorkflow)
-    )
-    return tuple(description.info.next_action_times), recent
+def _execution_at(row: ScheduleRow, at: datetime) -> UUID:
+    """The id of the execution of a time, which Temporal adds, without the jitter, to the workflow's id."""
+    time = time_without_jitter(row.settings.cadence, at)
+    workflow_id = f"{schedule_name(row.id)}-{time:%Y-%m-%dT%H:%M:%SZ}"
+    return run_execution_id(row.tenant_id, row.user_id, workflow_id)
+
+
+def _runs_of(row: ScheduleRow, actions: Sequence[ScheduleActionResult]) -> dict[UUID, RecentRun]:
+    """The runs by their executions, newest first. A time that was run again, by a backfill, is one run."""
+    runs: dict[UUID, RecentRun] = {}
+    for each in actions:
+        if isinstance(each.action, ScheduleActionExecutionStartWorkflow):
+            execution_id = run_execution_id(row.tenant_id, row.user_id, each.action.workflow_id)
+            runs.setdefault(execution_id, RecentRun(each.scheduled_at, each.started_at, execution_id))
+    return dict(reversed(runs.items()))

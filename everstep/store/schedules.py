@@ -1,6 +1,6 @@
 """Schedules in PostgreSQL."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ from everstep.agent_domain.storage.schedules import (
 from everstep.store.cursors import Cursor, page_size
 from everstep.store.errors import error_translation
 from everstep.store.schedule_tables import schedules
+from everstep.store.tables import executions
 
 UNAPPLIED_AT_ONCE = 100
 APPLIED_AT_ONCE = 500
@@ -113,6 +114,13 @@ class PostgresSchedules:
         """Remove the row of a deleted schedule."""
         gone = (schedules.c.id == schedule_id, schedules.c.is_deleted)
         await self._all(delete(schedules).where(*gone).returning(schedules.c.id))
+
+    async def existing_executions(self, tenant_id: str, ids: Sequence[UUID]) -> Collection[UUID]:
+        """Those of the executions that exist."""
+        if not ids:
+            return ()
+        mine = (executions.c.tenant_id == tenant_id, executions.c.id.in_(ids))
+        return {row.id for row in await self._all(select(executions.c.id).where(*mine))}
 
     async def note_outcome(self, schedule_id: UUID, error: str | None) -> None:
         """Record whether the last run could begin."""

@@ -96,10 +96,10 @@ async def resume_schedule(
 @routes.post("/agent/schedules/{schedule_id}/trigger")
 async def trigger_schedule(
     schedule_id: ScheduleId, api: ApiDep, caller: CallerDep, key: KeyDep
-) -> ScheduleResponse:
+) -> ScheduleDetails:
     """Run a schedule now, also if it is paused; `overlap` applies."""
-    row = await _schedules(api, caller).trigger(caller.scope, schedule_id, key.id("trigger"))
-    return ScheduleResponse.of(row)
+    triggered = await _schedules(api, caller).trigger(caller.scope, schedule_id, key.id("trigger"))
+    return ScheduleDetails.viewed(triggered)
 
 
 @routes.post("/agent/schedules/{schedule_id}/backfill")

@@ -129,9 +129,9 @@ class BackfillSent(RequestModel):
 
 
 class BackfillResponse(ResponseModel):
-    """How many runs a backfill has."""
+    """How many runs a backfill begins."""
 
-    runs: int
+    runs: int = Field(description="The times of the period that have no execution yet.")
 
 
 class ScheduleRunResponse(ResponseModel):
@@ -139,7 +139,9 @@ class ScheduleRunResponse(ResponseModel):
 
     scheduled_at: Moment
     started_at: Moment
-    execution_id: UUID = Field(description="The execution; it does not exist if the message was refused.")
+    execution_id: UUID | None = Field(
+        description="The execution; null if the message was not sent, or if the execution was deleted."
+    )
 
     @classmethod
     def of(cls, run: RecentRun) -> Self:
