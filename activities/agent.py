@@ -38,6 +38,7 @@ from everstep.activities.processors import ProcessorRunner
 from everstep.activities.status_writer import StatusWriter
 from everstep.activities.tool_runner import ToolRunner
 from everstep.activities.worker_places import WorkerPlaces, equal_places
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.step_facts import StepFacts
 from everstep.agent_domain.messages.disclosure import Disclosure
 from everstep.agent_domain.storage.execution_store import ExecutionStore
@@ -132,8 +133,13 @@ class AgentActivities:
 
     @activity.defn(name=REQUEST_CANCEL)
     @redact_errors
-    async def request_cancel(self) -> None:
-        """Request Temporal's cancel of the workflow that runs this activity; repeating it changes nothing."""
+    async def request_cancel(self, ref: ExecutionRef) -> None:
+        """Request Temporal's cancel of the workflow that runs this activity; repeating it changes nothing.
+
+        Args:
+            ref: Its execution, which names the span and the lines of the log.
+        """
+        del ref
         info = activity.info()
         workflow = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
         await workflow.cancel(reason="the execution was cancelled")

@@ -84,7 +84,10 @@ class ClosingExecution(ExecutionBase):
         try:
             if not _is_cancel_requested():
                 await workflow.execute_local_activity_method(
-                    AgentActivities.request_cancel, summary="cancel in Temporal", **CANCEL_REQUEST
+                    AgentActivities.request_cancel,
+                    self.start.ref,
+                    summary="cancel in Temporal",
+                    **CANCEL_REQUEST,
                 )
             await workflow.wait_condition(
                 _is_cancel_requested,

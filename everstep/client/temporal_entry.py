@@ -35,6 +35,7 @@ from everstep.agent_domain.storage.sessions import Scope
 from everstep.agent_domain.stream.broadcast_config import BroadcastConfig
 from everstep.client.client import Client
 from everstep.client.execution import Execution, now
+from everstep.telemetry.tracing import name_execution
 
 
 class _Contract(StrictModel):
@@ -156,6 +157,7 @@ class ExecutionReport(BaseModel):
     async def of(cls, execution: Execution) -> "ExecutionReport":
         """Read the status of an execution."""
         row = await execution.get()
+        name_execution(row.ref)
         waits = row.status is ExecutionStatus.PAUSED
         requests = await execution.requests() if waits else ()
         return cls(

@@ -10,6 +10,7 @@ from everstep.client.execution import Execution, now
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.dependencies import Api
 from everstep.http_api.problems import not_found
+from everstep.telemetry.tracing import name_execution
 
 
 async def load_for_decision(
@@ -24,6 +25,7 @@ async def load_for_decision(
     request = await execution.client.store.request(execution.ref, request_id)
     if request is None or request.kind is not kind or not caller.sees_request(request):
         raise not_found("question" if kind is CallNeed.INPUT else "approval", request_id)
+    name_execution(request.ref)
     return Execution(execution.client, request.ref)
 
 
@@ -38,6 +40,7 @@ async def load_for_answer(api: Api, caller: Caller, execution_id: UUID) -> Execu
     row = await execution.client.store.execution(execution.ref)
     if row is None or not (caller.scope.covers(row.user_id) or caller.request_access.kinds):
         raise not_found("execution", execution_id)
+    name_execution(row.ref)
     command_decider(caller.actor, ANSWER, row.user_id, now())
     return Execution(execution.client, row.ref)
 
@@ -54,5 +57,6 @@ async def load_for_command(
     row = await execution.client.store.execution(execution.ref)
     if row is None or not (caller.scope.covers(row.user_id) or right in caller.grants):
         raise not_found("execution", execution_id)
+    name_execution(row.ref)
     sent_by = command_decider(caller.actor, right, row.user_id, now())
     return row, Execution(execution.client, row.ref), sent_by

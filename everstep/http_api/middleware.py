@@ -19,11 +19,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from everstep.agent_domain.values import json_text
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.http_api import problems
 from everstep.http_api.metrics import Metrics
 from everstep.http_api.multipart_forms import FORM_OVERHEAD, is_form
 from everstep.telemetry import tracing
+from everstep.telemetry.log_lines import execution_fields
+from everstep.telemetry.scope import request_scope
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +65,9 @@ Closing with unread bytes resets the connection, and the response would be lost.
 
 MAX_LINGER_BYTES = 1024 * 1024
 """The limit of bytes that are read and discarded in that time."""
+
+CLIENT_IS_GONE = 499
+"""The status in logs and metrics of a request whose client closed the connection; nginx uses it, too."""
 
 REQUEST_ID = "x-request-id"
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -159,15 +164,15 @@ class RequestMiddleware:
         body = _Body(receive, headers, self._limits_of(scope, headers))
         passing, began = _ResponseSender(send, request_id, body), perf_counter()
         self.metrics.in_progress.inc()
-        try:
-            with _request_span(scope, headers, passing):
+        with request_scope() as named, _request_span(scope, headers, passing):
+            try:
                 await self._handle(scope, body, passing)
-        except ClientDisconnect:
-            passing.status = 499
-        finally:
-            self.metrics.in_progress.dec()
-            body.release()
-            self._log_request(scope, passing.status, request_id, perf_counter() - began)
+            except ClientDisconnect:
+                passing.status = CLIENT_IS_GONE
+            finally:
+                self.metrics.in_progress.dec()
+                body.release()
+                self._log_request(scope, passing, named.ref, perf_counter() - began)
         await passing.finish()
 
     async def _handle(self, scope: Scope, body: "_Body", send: "_ResponseSender") -> None:
@@ -188,20 +193,24 @@ class RequestMiddleware:
             refusal = problems.refusal_of(error)
             await problems.problem_response(refusal, send.request_id)(scope, body, send)
 
-    def _log_request(self, scope: Scope, status: int, request_id: str, seconds: float) -> None:
+    def _log_request(
+        self, scope: Scope, passing: "_ResponseSender", named: ExecutionRef | None, seconds: float
+    ) -> None:
         # The route's pattern, not the path: URLs can contain search terms of users.
         route = getattr(scope.get("route"), "path", None) or "unknown"
         method = scope["method"] if scope["method"] in _METHODS else "other"
+        status, milliseconds = passing.status, round(seconds * 1000, 1)
         self.metrics.count_request(method, route, status, seconds)
         line = {
-            "request_id": request_id,
+            "request_id": passing.request_id,
             "method": method,
             "route": route,
             "status": status,
-            "ms": round(seconds * 1000, 1),
-            "tenant": scope["state"].get("tenant_id"),
+            "ms": milliseconds,
+            "tenant_id": scope["state"].get("tenant_id"),
+            **(execution_fields(named) if named else {}),
         }
-        logger.info("request %s", json_text(line), extra=line)
+        logger.info("%s %s: %s, %s ms", method, route, status, milliseconds, extra=line)
 
 
 _UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})

@@ -45,13 +45,19 @@ class _ActivityTelemetry(ActivityInboundInterceptor):
         ref = _execution_of(input.args)
         with (
             working_for(ref),
-            tracing.open_span(f"everstep.{info.activity_type}", lambda: _activity(input)),
+            tracing.open_span(_span_name(info.activity_type), lambda: _activity(input)),
         ):
             return await super().execute_activity(input)
 
 
+def _span_name(activity_type: str) -> str:
+    """Return the name of an activity's span: some types begin with `everstep.` already."""
+    return f"everstep.{activity_type.removeprefix('everstep.')}"
+
+
 def _execution_of(arguments: Sequence[Any]) -> ExecutionRef | None:
-    ref = getattr(arguments[0], "ref", None) if arguments else None
+    given = arguments[0] if arguments else None
+    ref = given if isinstance(given, ExecutionRef) else getattr(given, "ref", None)
     return ref if isinstance(ref, ExecutionRef) else None
 
 

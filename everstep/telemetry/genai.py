@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import InferenceRequest
+from everstep.agent_domain.messages.leak_guard import calls_in
 from everstep.agent_domain.messages.messages import Message
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
@@ -33,7 +34,9 @@ def open_chat(
     target: ModelTarget, request: Callable[[], InferenceRequest]
 ) -> AbstractContextManager[TraceSpan]:
     """Open the span of a request to a model."""
-    return open_span(f"chat {target.model}", lambda: _chat_attributes(target, request()), kind="client")
+    return open_span(
+        f"chat {target.model}".rstrip(), lambda: _chat_attributes(target, request()), kind="client"
+    )
 
 
 def record_first_chunk(span: TraceSpan, target: ModelTarget, seconds: float) -> None:
@@ -81,10 +84,7 @@ def finish_chat(span: TraceSpan, response: InferenceResponse) -> None:
     if to.captures_content:
         parts = [
             *([{"type": "text", "content": response.text}] if response.text else []),
-            *(
-                {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.args}
-                for call in response.tool_calls
-            ),
+            *(_call_part(call) for call in response.tool_calls),
         ]
         said = [{"role": "assistant", "parts": parts, "finish_reason": reason}]
         span.set_attribute("gen_ai.output.messages", to.redact(json_text(said)))
@@ -110,8 +110,9 @@ def _target_attributes(target: ModelTarget) -> dict[str, Value]:
     attributes: dict[str, Value] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": _PROVIDERS.get(target.provider, target.provider),
-        "gen_ai.request.model": target.model,
     }
+    if target.model:
+        attributes["gen_ai.request.model"] = target.model
     if target.server and (host := urlsplit(target.server).hostname):
         attributes["server.address"] = host
     return attributes
@@ -134,10 +135,24 @@ def _chat_attributes(target: ModelTarget, request: InferenceRequest) -> dict[str
 
 
 def _messages_text(to: Exporter, messages: Sequence[Message]) -> str:
-    written: list[dict[str, Any]] = [
-        {"role": str(each.role), "parts": [{"type": "text", "content": each.text}]} for each in messages
-    ]
-    return to.redact(json_text(written))
+    return to.redact(
+        json_text([{"role": str(each.role), "parts": _message_parts(each)} for each in messages])
+    )
+
+
+def _message_parts(message: Message) -> list[dict[str, Any]]:
+    if message.is_tool:
+        named = {"id": message.answers} if message.answers else {}
+        return [{"type": "tool_call_response", **named, "response": message.text}]
+    calls = [_call_part(call) for call in calls_in((message,))]
+    text = [{"type": "text", "content": message.text}] if message.text or not calls else []
+    return [*text, *calls]
+
+
+def _call_part(call: ToolCall) -> dict[str, Any]:
+    # Some models give their calls no id.
+    named = {"id": call.id} if call.id else {}
+    return {"type": "tool_call", **named, "name": call.name, "arguments": call.arguments}
 
 
 def _tool_attributes(call: ToolCall) -> dict[str, Value]:

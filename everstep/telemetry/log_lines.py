@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.values import truncate
 from everstep.telemetry.scope import current_execution
@@ -25,6 +26,8 @@ _OWN_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {
     "taskName",
     "color_message",
 }
+_IDS: Final = ("request_id", "execution_id", "session_id", "tenant_id")
+"""Fields of a line that its text form ends with."""
 LONGEST_TEXT: Final = 20_000
 """The most characters of a message, and of a stack trace."""
 _TEMPORAL: Final = ("temporal_activity", "temporal_workflow")
@@ -53,16 +56,18 @@ def configure_logs(
 
 def context_fields() -> dict[str, str]:
     """Return the ids of the execution that the current task works for, and of its trace."""
-    fields: dict[str, str] = {}
-    if ref := current_execution():
-        fields["execution_id"] = str(ref.execution_id)
-        if ref.session_id:
-            fields["session_id"] = str(ref.session_id)
-        fields["tenant_id"] = ref.tenant_id
+    ref = current_execution()
+    fields = execution_fields(ref) if ref else {}
     to = exporter()
     if to and (traceparent := to.traceparent()):
         _, fields["trace_id"], fields["span_id"], _ = traceparent.split("-")
     return fields
+
+
+def execution_fields(ref: ExecutionRef) -> dict[str, str]:
+    """Return the fields of a line that name an execution."""
+    session = {"session_id": str(ref.session_id)} if ref.session_id else {}
+    return {"execution_id": str(ref.execution_id), **session, "tenant_id": ref.tenant_id}
 
 
 class _Lines(logging.Formatter):
@@ -110,10 +115,10 @@ class TextLines(_Lines):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
         """Return the line without its stack trace; it stays one line."""
-        named = {name: getattr(record, name, None) for name in ("session_id", "tenant_id")}
+        named = {name: getattr(record, name, None) for name in _IDS}
         ids = [
             f"{name}={value}"
-            for name, value in (context_fields() or named).items()
+            for name, value in (named | context_fields()).items()
             if value and not (name == "execution_id" and value in record.message)
         ]
         return " ".join([self.shorten(super().formatMessage(record)), *ids]).replace("\n", "\\n")

@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final
 
 from everstep.agent_domain.ids import ExecutionRef
@@ -23,6 +24,40 @@ def working_for(ref: ExecutionRef | None) -> Generator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+@dataclass(slots=True)
+class NamedExecution:
+    """The execution that a request turned out to be about."""
+
+    ref: ExecutionRef | None = None
+
+
+_named: Final[ContextVar[NamedExecution | None]] = ContextVar("named_execution", default=None)
+
+
+@contextmanager
+def request_scope() -> Generator[NamedExecution]:
+    """Handle a request within the block; the value has the first execution that code names in it."""
+    named = NamedExecution()
+    token = _named.set(named)
+    try:
+        yield named
+    finally:
+        _named.reset(token)
+
+
+def is_named_first(ref: ExecutionRef) -> bool:
+    """Name the execution of the current request; return False if another one was named before.
+
+    A request may start others, such as those that waited for a place.
+    """
+    named = _named.get()
+    if named is None:
+        return True
+    if named.ref is None:
+        named.ref = ref
+    return named.ref.execution_id == ref.execution_id
 
 
 def conversation_id(ref: ExecutionRef) -> str:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.telemetry.scope import conversation_id, current_execution
+from everstep.telemetry.scope import conversation_id, current_execution, is_named_first
 
 TRACEPARENT: Final = "traceparent"
 """The key of the trace with which an execution was accepted, in its stored plan."""
@@ -141,9 +141,9 @@ def current_attributes() -> dict[str, Value]:
 
 
 def name_execution(ref: ExecutionRef) -> None:
-    """Let the current span, such as that of a request, name an execution."""
+    """Let the current request, or its span, name the execution that it is about; the first one counts."""
     to = exporter()
-    if to is not None:
+    if is_named_first(ref) and to is not None:
         span = to.current_span()
         for key, value in execution_attributes(ref).items():
             span.set_attribute(key, value)

@@ -116,14 +116,14 @@ class WatchedTown:
     collector: Collector
 
     async def spans(self, execution: str, count: int = 1) -> Sequence[Span]:
-        """The spans of an execution, once its own ended."""
+        """The spans of an execution, once its own ended, without those of requests that act on it."""
 
         def has_ended() -> bool:
             names = [each.name for each in self.collector.of(execution)]
             return sum(name.startswith("invoke_agent") for name in names) >= count
 
         await until("its span is exported", has_ended)
-        return self.collector.of(execution)
+        return [each for each in self.collector.of(execution) if "/agent/executions/" not in each.name]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -242,6 +242,26 @@ async def test_an_execution_that_a_command_starts_belongs_to_its_trace(watched_t
     request, agent = by_name["POST /agent/messages"], by_name["invoke_agent citizen"]
     assert {each.trace_id for each in spans} == {request.trace_id}
     assert agent.parent_span_id == request.span_id
+
+
+async def test_each_span_of_a_cancelled_execution_names_it(watched_town: WatchedTown) -> None:
+    """18.3.6: also those of requests about it, and of activities without a step."""
+    town, collector = watched_town.town, watched_town.collector
+    cancelled = await town.begin([("nap", {})])
+    await town.status(cancelled, "running")
+    path = f"/agent/executions/{cancelled['execution_id']}"
+    await town.post(f"{path}/cancel")
+    await town.wait_for_end(cancelled)
+    await town.get(f"{path}/because")
+
+    def names() -> set[str]:
+        return {each.name for each in collector.of(cancelled["execution_id"])}
+
+    route = "/agent/executions/{execution_id}"
+    wanted = {"everstep.request_cancel", f"POST {route}/cancel", f"GET {route}", f"GET {route}/because"}
+    await until("they are exported", lambda: wanted <= names())
+    of_executions = [each for each in collector.spans if not each.name.startswith(("GET", "POST"))]
+    assert all("gen_ai.conversation.id" in attributes(each) for each in of_executions)
 
 
 async def test_a_failure_is_an_error_without_its_message(watched_town: WatchedTown) -> None:

@@ -15,6 +15,7 @@ from everstep.http_api.routes.router import ApiDep, ExecutionId, router
 from everstep.http_api.schemas.budget_responses import Budgets, OperatorBudgetResponse
 from everstep.http_api.schemas.execution_responses import BudgetResponse
 from everstep.http_api.schemas.request_bodies import NewTotalSent
+from everstep.telemetry.tracing import name_execution
 
 routes = router("executions")
 
@@ -55,4 +56,5 @@ async def _load_for_raise(api: Api, caller: Caller, execution_id: UUID) -> Execu
     row = await execution.client.store.execution(execution.ref)
     if row is None or not (caller.scope.covers(row.user_id) or Grant.APPROVE in caller.grants):
         raise not_found("execution", execution_id)
+    name_execution(row.ref)
     return Execution(execution.client, row.ref)

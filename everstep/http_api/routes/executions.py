@@ -46,6 +46,7 @@ from everstep.http_api.schemas.request_bodies import (
 from everstep.http_api.schemas.responses import PageResponse, page_response
 from everstep.http_api.schemas.step_responses import BecauseResponse, Decision, Step
 from everstep.http_api.schemas.text import Cursor, Instant, Limit, SearchWords, Text
+from everstep.telemetry.tracing import name_execution
 
 routes = router("executions")
 
@@ -139,6 +140,8 @@ async def list_requests(
     may_see = row is not None and (caller.scope.covers(row.user_id) or bool(access.kinds or page.rows))
     if not may_see:
         raise not_found("execution", execution_id)
+    if row is not None:
+        name_execution(row.ref)
     return page_response(page, partial(Request.of, actor=caller.actor))
 
 

@@ -16,6 +16,7 @@ from everstep.http_api.callers import Caller
 from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import ApiRoute
 from everstep.http_api.problems import not_found
+from everstep.telemetry.tracing import name_execution
 
 
 def router(tag: str) -> APIRouter:
@@ -64,4 +65,5 @@ async def load_execution(api: Api, caller: Caller, execution_id: UUID) -> tuple[
     row = await client.store.execution(ExecutionRef(execution_id, caller.tenant_id))
     if row is None or not caller.scope.covers(row.user_id):
         raise not_found("execution", execution_id)
+    name_execution(row.ref)
     return row, Execution(client, row.ref)

@@ -34,6 +34,7 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.plan import ExecutionPlan
 from everstep.agent_domain.agents.spawning import split_agent_name
 from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.budget import Budget, ExhaustedBudget
 from everstep.agent_domain.loop.run_context import RunContext
 from everstep.agent_domain.loop.step_facts import StepFacts
@@ -125,8 +126,9 @@ class _Activities(AgentActivities):
 
     @activity.defn(name=REQUEST_CANCEL)
     @redact_errors
-    async def request_cancel(self) -> None:
+    async def request_cancel(self, ref: ExecutionRef) -> None:
         """Request the cancel of the workflow that runs this activity."""
+        del ref
         self.cancel_workflow(activity.info().workflow_id or "")
 
 

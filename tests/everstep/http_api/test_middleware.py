@@ -22,6 +22,7 @@ from everstep.http_api.schemas.responses import MessageAccepted, MessageResponse
 from everstep.http_api.schemas.text import ResponseModel
 from everstep.runtime.public_hosts import allowed_hosts
 from everstep.runtime.settings import Settings
+from everstep.telemetry.log_lines import JsonLines
 from tests.everstep.http_api.house import (
     ORIGIN,
     WIRES,
@@ -97,16 +98,42 @@ async def test_a_request_is_one_log_line(ann: ApiCaller, caplog: pytest.LogCaptu
 
     # The line of a request may follow its response, so that of the first one may be among them.
     records = [record for record in caplog.records if record.name == "everstep.http_api.middleware"]
-    lines = [json.loads(record.getMessage().removeprefix("request ")) for record in records]
+    lines = [json.loads(JsonLines().format(record)) for record in records]
     (line,) = [line for line in lines if line["request_id"] == "r-1"]
-    assert line.pop("ms") >= 0
+    milliseconds = line.pop("ms")
+    assert milliseconds >= 0
+    assert line.pop("time")
     assert line == {
+        "level": "info",
+        "logger": "everstep.http_api.middleware",
+        "message": f"GET /agent/sessions/{{session_id}}: 200, {milliseconds} ms",
         "request_id": "r-1",
         "method": "GET",
         "route": "/agent/sessions/{session_id}",
         "status": 200,
-        "tenant": ann.api_setup.tenant,
+        "tenant_id": ann.api_setup.tenant,
     }
+
+
+async def test_the_line_of_a_request_about_an_execution_names_it(
+    ann: ApiCaller, caplog: pytest.LogCaptureFixture
+) -> None:
+    """18.3.10"""
+    with caplog.at_level(logging.INFO, "everstep.http_api"):
+        accepted = await ann.post("/agent/messages", {"content": "Hello"})
+        path = f"/agent/executions/{accepted['execution_id']}"
+        for request in (
+            ann.http.post(f"{path}/cancel"),
+            ann.http.get(f"{path}/requests"),
+            ann.http.get(path),
+        ):
+            assert (await request).is_success
+
+    # The last line may follow its response.
+    lines = [vars(each) for each in caplog.records if each.name == "everstep.http_api.middleware"][:3]
+    assert [line["status"] for line in lines] == [201, 200, 200]
+    assert {line["execution_id"] for line in lines} == {accepted["execution_id"]}
+    assert {line["session_id"] for line in lines} == {accepted["session_id"]}
 
 
 # Errors.

@@ -4,6 +4,7 @@ import ast
 import json
 import logging
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,13 +14,15 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Status, StatusCode
+from temporalio.testing import ActivityEnvironment
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
 from everstep.agent_domain.agents.drivers import OnText, ignore_text
 from everstep.agent_domain.errors import RateLimited
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.usage import Usage
 from everstep.agent_domain.messages.cached_context import CachedContext, InferenceRequest
-from everstep.agent_domain.messages.messages import user
+from everstep.agent_domain.messages.messages import assistant, call_entry, tool_message, user
 from everstep.agent_domain.redaction import Redaction
 from everstep.agent_domain.state.steps import InferenceResponse
 from everstep.agent_domain.tools.tools import ToolCall
@@ -30,10 +33,11 @@ from everstep.broadcast_gateway.subscriptions import Viewer
 from everstep.broadcast_gateway.wires.websocket import NATIVE
 from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import open_telemetry
+from everstep.runtime.worker_telemetry import ActivityTelemetry
 from everstep.telemetry import genai, tracing
 from everstep.telemetry.model_requests import ModelTarget, observe_request
 from everstep.telemetry.otel import OpenTelemetryExporter, RareLines, WithoutTexts
-from everstep.telemetry.scope import working_for
+from everstep.telemetry.scope import request_scope, working_for
 from tests.broadcast_gateway.gateways import Table
 from tests.broadcast_gateway.writers import SESSION
 
@@ -124,6 +128,55 @@ def measured(reader: InMemoryMetricReader) -> set[str]:
 
 
 @pytest.mark.usefixtures("exporter")
+async def test_a_model_without_a_name_is_not_named(spans: InMemorySpanExporter) -> None:
+    """18.3.13: such as a script."""
+    await observe_request(ModelTarget("scripted", ""), REQUEST, ignore_text, answer)
+
+    (span,) = spans.get_finished_spans()
+    assert span.name == "chat"
+    assert "gen_ai.request.model" not in (span.attributes or {})
+
+
+@pytest.mark.usefixtures("exporter")
+def test_a_request_is_about_the_first_execution_that_it_names(spans: InMemorySpanExporter) -> None:
+    """18.3.6: it may start others that waited."""
+    own, other = ExecutionRef(uuid4(), "acme", uuid4()), ExecutionRef(uuid4(), "acme")
+    with request_scope() as named, tracing.open_span("POST", dict):
+        for each in (own, other, own):
+            tracing.name_execution(each)
+
+    (span,) = spans.get_finished_spans()
+    assert named.ref == own
+    assert (span.attributes or {})["everstep.execution.id"] == str(own.execution_id)
+
+
+class _Activity(ActivityInboundInterceptor):
+    def __init__(self) -> None:
+        """It has no next one."""
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> None:  # noqa: A002 -- the SDK's name
+        del input
+
+
+@pytest.mark.usefixtures("exporter")
+async def test_an_activity_of_a_schedule_names_the_execution_that_it_checks(
+    spans: InMemorySpanExporter,
+) -> None:
+    """18.3.6"""
+    environment, checked = ActivityEnvironment(), ExecutionRef(uuid4(), "acme", uuid4())
+    environment.info = replace(environment.info, activity_type="everstep.has_ended")
+    telemetry = ActivityTelemetry().intercept_activity(_Activity())
+
+    await environment.run(
+        telemetry.execute_activity, ExecuteActivityInput(telemetry.execute_activity, (checked,), None, {})
+    )
+
+    (span,) = spans.get_finished_spans()
+    assert span.name == "everstep.has_ended"
+    assert (span.attributes or {})["gen_ai.conversation.id"] == str(checked.session_id)
+
+
+@pytest.mark.usefixtures("exporter")
 async def test_a_failed_request_says_the_kind_of_its_error_only(spans: InMemorySpanExporter) -> None:
     """18.3.8"""
 
@@ -144,16 +197,30 @@ async def test_a_failed_request_says_the_kind_of_its_error_only(spans: InMemoryS
 async def test_texts_are_exported_where_they_are_asked_for_without_secrets(
     spans: InMemorySpanExporter,
 ) -> None:
-    """18.3.8"""
-    await observe_request(TARGET, REQUEST, ignore_text, answer)
-    with genai.open_tool(ToolCall("c1", "look", frozen_map({"for": "hunter22"}))) as span:
+    """18.3.8, 18.3.13: calls and results with their ids, by the conventions."""
+    called = ToolCall("c1", "look", frozen_map({"for": "hunter22"}))
+    asked_before = assistant("", tool_calls=[call_entry(called.id, called.name, called.arguments)])
+    conversation = (user("my key is hunter22"), asked_before, tool_message("found it", "c1", "look"))
+
+    async def call_again(_request: InferenceRequest, _on_text: OnText) -> InferenceResponse:
+        return InferenceResponse("One moment", (replace(called, id=""),))
+
+    await observe_request(
+        TARGET, InferenceRequest.compile(conversation, CachedContext()), ignore_text, call_again
+    )
+    with genai.open_tool(called) as span:
         genai.finish_tool(span, None, lambda: "found hunter22")
 
     chat, tool = (dict(each.attributes or {}) for each in spans.get_finished_spans())
-    (asked,) = json.loads(str(chat["gen_ai.input.messages"]))
-    assert asked == {"role": "user", "parts": [{"type": "text", "content": "my key is [redacted]"}]}
+    call = {"type": "tool_call", "name": "look", "arguments": {"for": "[redacted]"}}
+    assert json.loads(str(chat["gen_ai.input.messages"])) == [
+        {"role": "user", "parts": [{"type": "text", "content": "my key is [redacted]"}]},
+        {"role": "assistant", "parts": [call | {"id": "c1"}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "found it"}]},
+    ]
     (said,) = json.loads(str(chat["gen_ai.output.messages"]))
-    assert said["parts"] == [{"type": "text", "content": "Hello"}]
+    # The model has given its call no id.
+    assert said["parts"] == [{"type": "text", "content": "One moment"}, call]
     assert json.loads(str(tool["gen_ai.tool.call.arguments"])) == {"for": "[redacted]"}
     assert tool["gen_ai.tool.call.result"] == "found [redacted]"
 
