@@ -19,6 +19,7 @@ import yaml
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "deploy" / "helm" / "everstep"
 COMPLETE: Final = Path(__file__).parent / "complete_values.yaml"
+FAULTY: Final = Path(__file__).parent / "faulty_values.yaml"
 
 MINIMAL: Final = (
     "image.repository=registry.example.com/agents",

@@ -17,6 +17,7 @@ from everstep.runtime.settings import Settings
 from tests.deployment.chart import (
     CHART,
     COMPLETE,
+    FAULTY,
     MINIMAL,
     OF_OPERATORS,
     ROOT,
@@ -124,12 +125,46 @@ def test_each_missing_value_gets_one_sentence(left_out: str, sentence: str) -> N
         ("worker.replica=3", "worker: Additional property replica is not allowed"),
         ("worker.replicas=many", "worker.replicas: Invalid type"),
         ("temporal.address=temporal", "temporal.address: Does not match pattern"),
+        ("worker.metricsPort=99999", "worker.metricsPort: Must be less than or equal to 65535"),
         ("worker.env.everstep-build=3", "worker.env"),
     ],
 )
 def test_values_that_cannot_work_get_a_sentence(values: str, sentence: str) -> None:
     """18.5.4"""
     assert sentence in refusal(*MINIMAL, values)
+
+
+def test_values_that_a_cluster_would_refuse_get_a_sentence_each() -> None:
+    """18.5.4: of a file, in which numbers are not what they are on the command line; all faults at once."""
+    rendered = helm("template", "prod", CHART, f"--values={FAULTY}")
+    assert rendered.returncode == 1
+    said = [line for line in rendered.stderr.splitlines() if line.endswith(".") and line[:1].islower()]
+    for sentence in (
+        "image.tag is a number, of which YAML drops digits, as of 1.10",
+        "worker.buildId is a number, of which",
+        "worker.previousBuilds[0].tag is a number, of which",
+        "env sets EVERSTEP_DATABASE_URL, which is in a Secret as well",
+        "worker.env sets DATABASE_URL_FILE, which is in a Secret as well",
+        "api.env sets EVERSTEP_TEMPORAL_ADDRESS, which the chart sets from another value",
+        "gateway.env sets EVERSTEP_LARGE to a number of which YAML drops digits",
+        "temporal.address is a URL: name the host and the port only",
+        "the objects would be named UPPER...: set fullnameOverride to lower-case letters",
+        "secrets.name is 'My_Secret', which Kubernetes refuses as a name",
+        "worker.autoscaling.minReplicas is 5 and maxReplicas 2",
+        "api.autoscaling.minReplicas is 11 and maxReplicas 10",
+        "retention.schedule is 'daily', which is no schedule of cron",
+    ):
+        [line] = [line for line in said if line.startswith(sentence)]
+        said.remove(line)
+    assert said == []
+
+
+def test_numbers_of_a_file_are_not_rounded() -> None:
+    """18.5.3: Helm has them as floats."""
+    given = variables(pods(variant("complete"))["prod-everstep-api"])
+    assert given["EVERSTEP_ATTACHMENT_MAX_BYTES"] == "25000000"
+    for pod in pods(variant("complete")).values():
+        assert pod["securityContext"]["fsGroup"] == 1000660000
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -366,10 +401,14 @@ def test_pods_talk_only_to_what_they_need() -> None:
     assert link["ports"] == [{"port": "link", "protocol": "TCP"}]
     [worker] = policies["prod-everstep-worker"]["spec"]["ingress"]
     assert worker["ports"] == [{"port": "metrics", "protocol": "TCP"}]
-    signed = render("env.EVERSTEP_AUTH_JWKS_URL=https://id.example/keys")
-    assert of_kind(signed, "NetworkPolicy")["prod-everstep-gateway"]["spec"]["policyTypes"] == [
-        "Ingress", "Egress"
-    ]  # fmt: skip
+    for keys in (
+        "env.EVERSTEP_AUTH_JWKS_URL=https://id.example",
+        "config=auth_jwks_url = 'https://id.example'",
+    ):
+        signed = render(keys, "networkPolicies.providers.ports={443,8443}")
+        gateway = of_kind(signed, "NetworkPolicy")["prod-everstep-gateway"]["spec"]
+        assert gateway["policyTypes"] == ["Ingress", "Egress"]
+        assert [port["port"] for port in gateway["egress"][0]["ports"]] == [443, 8443]
 
 
 def test_alerts_and_dashboards_are_those_of_the_repository() -> None:

@@ -61,34 +61,87 @@
 {{- if and (eq $v.worker.autoscaling.kind "keda") (not $v.worker.autoscaling.prometheusAddress) -}}
 {{- $faults = append $faults "worker.autoscaling.prometheusAddress is not set: KEDA reads the queue's depth there, such as http://prometheus.monitoring:9090." -}}
 {{- end -}}
+{{- /* Numbers of files are floats: 1.10 is 1.1, and of 17 digits the last ones change. */ -}}
+{{- $versions := dict "image.tag" $v.image.tag "worker.buildId" $v.worker.buildId -}}
+{{- range $index, $build := $v.worker.previousBuilds -}}
+{{- range $key := list "buildId" "tag" -}}
+{{- $_ := set $versions (printf "worker.previousBuilds[%d].%s" $index $key) (get $build $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $version := $versions -}}
+{{- if kindIs "float64" $version -}}
+{{- $faults = append $faults (printf "%s is a number, of which YAML drops digits, as of 1.10: put it into quotes, or use --set-string." $name) -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.worker.previousBuilds (not $v.worker.buildId) -}}
 {{- $faults = append $faults "worker.previousBuilds is set without worker.buildId: name the build of image.tag as well." -}}
 {{- end -}}
-{{- $ids := list ($v.worker.buildId | toString) -}}
+{{- $ids := list (include "everstep.text" $v.worker.buildId) -}}
 {{- range $v.worker.previousBuilds -}}
-{{- if has (.buildId | toString) $ids -}}
-{{- $faults = append $faults (printf "the build %s is named twice in worker.buildId and worker.previousBuilds: name each build once." (.buildId | toString)) -}}
+{{- if has (include "everstep.text" .buildId) $ids -}}
+{{- $faults = append $faults (printf "the build %s is named twice in worker.buildId and worker.previousBuilds: name each build once." (include "everstep.text" .buildId)) -}}
 {{- end -}}
-{{- $ids = append $ids (.buildId | toString) -}}
+{{- $ids = append $ids (include "everstep.text" .buildId) -}}
 {{- if not (or .tag .digest) -}}
-{{- $faults = append $faults (printf "the build %s of worker.previousBuilds has neither a tag nor a digest: name the image that it ran." (.buildId | toString)) -}}
+{{- $faults = append $faults (printf "the build %s of worker.previousBuilds has neither a tag nor a digest: name the image that it ran." (include "everstep.text" .buildId)) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.worker.buildId (lt (int $v.worker.replicas) 1) (eq $v.worker.autoscaling.kind "none") -}}
 {{- $faults = append $faults "worker.replicas is 0 and worker.buildId is set: Temporal makes a build current only if a worker of it runs." -}}
 {{- end -}}
-{{- $own := list "TEMPORAL_ADDRESS" "TEMPORAL_NAMESPACE" "EVERSTEP_TASK_QUEUE" "EVERSTEP_TEMPORAL_TLS" "EVERSTEP_AGENTS" "EVERSTEP_ALLOWED_HOSTS" "EVERSTEP_ALLOWED_ORIGINS" "EVERSTEP_PUBLIC_URL" "EVERSTEP_GATEWAY_URL" "EVERSTEP_HTTP_HOST" "EVERSTEP_HTTP_PORT" "EVERSTEP_GATEWAY_HOST" "EVERSTEP_GATEWAY_PORT" "EVERSTEP_GATEWAY_LINK_HOST" "EVERSTEP_GATEWAY_LINK_PORT" "EVERSTEP_GATEWAY_DRAIN_SECONDS" "EVERSTEP_BUILD_ID" "EVERSTEP_GRACEFUL_SHUTDOWN_SECONDS" "EVERSTEP_METRICS_HOST" "EVERSTEP_METRICS_PORT" "EVERSTEP_BUS" "EVERSTEP_NATS_URL" "EVERSTEP_NATS_CREDENTIALS" "FORWARDED_ALLOW_IPS" -}}
+{{- /* A variable may have the prefix or not, and its value may be in a file. */ -}}
+{{- $own := list "TEMPORAL_ADDRESS" "TEMPORAL_NAMESPACE" "TASK_QUEUE" "TEMPORAL_TLS" "AGENTS" "ALLOWED_HOSTS" "ALLOWED_ORIGINS" "PUBLIC_URL" "GATEWAY_URL" "HTTP_HOST" "HTTP_PORT" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_LINK_HOST" "GATEWAY_LINK_PORT" "GATEWAY_DRAIN_SECONDS" "BUILD_ID" "GRACEFUL_SHUTDOWN_SECONDS" "METRICS_HOST" "METRICS_PORT" "BUS" "NATS_URL" "NATS_CREDENTIALS" "FORWARDED_ALLOW_IPS" "POD_IP" -}}
+{{- $secret := list -}}
+{{- range concat $v.secrets.variables $v.workerSecrets.variables -}}{{ $secret = append $secret (trimPrefix "EVERSTEP_" .) }}{{- end -}}
 {{- range $place, $env := dict "env" $v.env "worker.env" $v.worker.env "api.env" $v.api.env "gateway.env" $v.gateway.env -}}
-{{- range $name, $_ := $env -}}
-{{- if has $name $own -}}
+{{- range $name, $value := $env -}}
+{{- $setting := $name | trimPrefix "EVERSTEP_" | trimSuffix "_FILE" -}}
+{{- if has $setting $own -}}
 {{- $faults = append $faults (printf "%s sets %s, which the chart sets from another value: see values.yaml." $place $name) -}}
 {{- end -}}
-{{- if has $name (concat $v.secrets.variables $v.workerSecrets.variables) -}}
+{{- if has $setting $secret -}}
 {{- $faults = append $faults (printf "%s sets %s, which is in a Secret as well: set one of them." $place $name) -}}
 {{- end -}}
+{{- if and (kindIs "float64" $value) (gt $value 9007199254740991.0) -}}
+{{- $faults = append $faults (printf "%s sets %s to a number of which YAML drops digits: put it into quotes." $place $name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if contains "://" $v.temporal.address -}}
+{{- $faults = append $faults "temporal.address is a URL: name the host and the port only, such as temporal-frontend.temporal:7233; temporal.tls switches TLS on." -}}
+{{- end -}}
+{{- $fullname := include "everstep.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $fullname) -}}
+{{- $faults = append $faults (printf "the objects would be named %s...: set fullnameOverride to lower-case letters, digits and hyphens, beginning with a letter." $fullname) -}}
+{{- end -}}
+{{- if not (regexMatch "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$" (include "everstep.name" .)) -}}
+{{- $faults = append $faults "nameOverride is no label of Kubernetes: use letters, digits, hyphens, dots and underscores." -}}
+{{- end -}}
+{{- $names := dict "secrets.name" $v.secrets.name "workerSecrets.name" $v.workerSecrets.name "ingress.apiTlsSecret" $v.ingress.apiTlsSecret "ingress.gatewayTlsSecret" $v.ingress.gatewayTlsSecret "ingress.className" $v.ingress.className "serviceAccount.name" $v.serviceAccount.name "worker.workspace.claim" $v.worker.workspace.claim "image.pullSecrets" (join "." $v.image.pullSecrets) -}}
+{{- range $place, $name := $names -}}
+{{- if and $name (not (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$" $name)) -}}
+{{- $faults = append $faults (printf "%s is '%s', which Kubernetes refuses as a name: use lower-case letters, digits, hyphens and dots." $place $name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $place, $scaling := dict "worker.autoscaling" $v.worker.autoscaling "api.autoscaling" $v.api.autoscaling "gateway.autoscaling" $v.gateway.autoscaling -}}
+{{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}
+{{- $faults = append $faults (printf "%s.minReplicas is %d and maxReplicas %d: the first may not be larger." $place (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.retention.enabled (not (regexMatch (include "everstep.cronPattern" .) $v.retention.schedule)) -}}
+{{- $faults = append $faults (printf "retention.schedule is '%s', which is no schedule of cron: write minute, hour, day, month and weekday, such as 17 3 * * *, or @daily." $v.retention.schedule) -}}
 {{- end -}}
 {{- if $faults -}}
 {{- fail (printf "\n\n%s\n" (join "\n" $faults)) -}}
 {{- end -}}
+{{- end -}}
+{{- /* Of the five fields of a schedule, or of its short forms. */ -}}
+{{- define "everstep.cronPattern" -}}
+{{- $fields := list "[0-5]?[0-9]" "([01]?[0-9]|2[0-3])" "(0?[1-9]|[12][0-9]|3[01])" "(0?[1-9]|1[0-2]|(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec))" "([0-6]|(?i:sun|mon|tue|wed|thu|fri|sat))" -}}
+{{- $patterns := list -}}
+{{- range $fields -}}
+{{- $item := printf "([*?]|%s(-%s)?)(/[1-9][0-9]*)?" . . -}}
+{{- $patterns = append $patterns (printf "%s(,%s)*" $item $item) -}}
+{{- end -}}
+^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every [0-9hms.]+|{{ join " +" $patterns }})$
 {{- end -}}

@@ -35,13 +35,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* A value as text. Whole numbers of a file are floats in Helm, which `toString` writes as 2.5e+07. */}}
+{{- define "everstep.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ printf "%.0f" . }}{{- else -}}{{ toString . }}{{- end -}}
+{{- end -}}
+
 {{/* The image of a build: (dict "root" $ "build" build), where a build has a tag or a digest. */}}
 {{- define "everstep.image" -}}
 {{- $image := .root.Values.image -}}
 {{- if .build.digest -}}
 {{- printf "%s@%s" $image.repository .build.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $image.repository (.build.tag | toString) -}}
+{{- printf "%s:%s" $image.repository (include "everstep.text" .build.tag) -}}
 {{- end -}}
 {{- end -}}
 
@@ -50,7 +55,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $name := printf "%s-worker" (include "everstep.fullname" .root) -}}
 {{- if .build.buildId -}}
 {{- /* Two ids may have one form as a name, such as 1.0 and 1-0: the hash differs. Labels have 63 characters. */ -}}
-{{- $id := .build.buildId | toString -}}
+{{- $id := include "everstep.text" .build.buildId -}}
 {{- $slug := regexReplaceAll "[^a-z0-9]+" (lower $id) "-" | trunc (int (sub 55 (len $name))) | trimAll "-" -}}
 {{- printf "%s-%s-%s" $name $slug (sha256sum $id | trunc 6) -}}
 {{- else -}}
@@ -136,7 +141,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range .maps }}{{ $all = mergeOverwrite $all (deepCopy .) }}{{ end -}}
 {{- range $name, $value := $all }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ include "everstep.text" $value | quote }}
 {{- end }}
 {{- end -}}
 
