@@ -11,8 +11,9 @@ import sys
 from dataclasses import asdict
 from typing import Final, NoReturn
 
+from everstep.cli.command import print_error
 from everstep.cli.error_messages import error_message
-from everstep.cli.printing import echo, visible, visible_stream
+from everstep.cli.printing import visible_stream
 from everstep.runtime.agent_process import AgentOrder, AgentReport, serve_agents
 from everstep.runtime.signals import restore_for_children
 
@@ -47,7 +48,7 @@ async def _run() -> int:
         await serve_agents(order, on_ready)
     except Exception as error:  # noqa: BLE001 -- as in `everstep.cli.command`: it is shown in one sentence
         if is_ready:
-            echo(f"Error: {visible(error_message(error))}", err=True)
+            print_error(error)
         else:
             send({"error": error_message(error)})
         return 1

@@ -1,6 +1,7 @@
 """The parts that commands share: the wrapper around a command's coroutine, options, output and signals."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -13,8 +14,11 @@ import click
 from everstep.cli.error_messages import error_message
 from everstep.cli.options import AGENTS_HELP, SOURCE
 from everstep.cli.printing import echo, visible
+from everstep.telemetry.log_lines import NOTICES, writes_json
 
 P = ParamSpec("P")
+
+notices = logging.getLogger(NOTICES)
 
 
 def command(
@@ -38,7 +42,11 @@ def command(
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except Exception as error:
-            if click.get_current_context().find_root().params["traceback"]:
+            shows_traceback = click.get_current_context().find_root().params["traceback"]
+            if writes_json():
+                log_error(error, shows_traceback=shows_traceback)
+                raise click.exceptions.Exit(1) from error
+            if shows_traceback:
                 raise
             raise click.ClickException(visible(error_message(error))) from error
 
@@ -89,9 +97,41 @@ def print_line(text: object) -> None:
     echo(text)
 
 
+def announce(text: str) -> None:
+    """Print to standard output what a serving process does; a line of the log where that is JSON."""
+    if writes_json():
+        notices.info("%s", text)
+    else:
+        echo(text)
+
+
+def note(text: str) -> None:
+    """Print to standard error what a serving process does; a line of the log where that is JSON."""
+    if writes_json():
+        notices.info("%s", text)
+    else:
+        echo(text, err=True)
+
+
 def warn(text: str) -> None:
-    """Print a line for the operator to standard error."""
-    echo(text, err=True)
+    """Print a line for the operator to standard error; a line of the log where that is JSON."""
+    if writes_json():
+        notices.warning("%s", text)
+    else:
+        echo(text, err=True)
+
+
+def log_error(error: Exception, *, shows_traceback: bool = False) -> None:
+    """Log in one sentence why a serving process ends."""
+    notices.error("%s", error_message(error), exc_info=error if shows_traceback else None)
+
+
+def print_error(error: Exception) -> None:
+    """Print in one sentence why a serving process ends; a line of the log where that is JSON."""
+    if writes_json():
+        log_error(error)
+    else:
+        echo(f"Error: {visible(error_message(error))}", err=True)
 
 
 def stop_on_signals(closing: str = "running model calls may finish") -> asyncio.Event:
@@ -107,7 +147,7 @@ def stop_on_signals(closing: str = "running model calls may finish") -> asyncio.
         stop.set()
         # Nothing may read it any more: a closed terminal, or a program for logs that has ended.
         with suppress(OSError):
-            echo(f"stopping; {closing}", err=True)
+            note(f"stopping; {closing}")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)

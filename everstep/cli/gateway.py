@@ -4,8 +4,7 @@ import gc
 
 import click
 
-from everstep.cli.command import server_command, stop_on_signals, warn
-from everstep.cli.printing import echo
+from everstep.cli.command import announce, server_command, stop_on_signals, warn
 from everstep.runtime.gateway import gateway_port, open_gateway_process
 from everstep.runtime.installation import locate_services
 from everstep.runtime.settings import Settings
@@ -32,7 +31,7 @@ async def gateway(settings: Settings, port: int | None) -> None:
     if not await wait_for_servers(settings, lambda: stop, warn, listening, needs_temporal=False):
         return
     async with open_gateway_process(settings, listening.listener) as url:
-        echo(f"viewers watch at {url}; Ctrl-C stops")
+        announce(f"viewers watch at {url}; Ctrl-C stops")
         # All objects so far stay, and later ones form no cycles: each collection would waste 50 ms.
         gc.collect()
         gc.freeze()

@@ -10,7 +10,7 @@ from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.storage.keys import ApiKey
 from everstep.agent_domain.values import format_moment
-from everstep.cli.command import command, print_line, stop_on_signals, warn, with_agents
+from everstep.cli.command import announce, command, print_line, stop_on_signals, warn, with_agents
 from everstep.cli.id_arguments import parse_id
 from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo
@@ -50,7 +50,7 @@ async def api(settings: Settings, http_port: int | None) -> None:
         open_installation(settings, "everstep api", is_linked=True) as installation,
         open_api(installation, listener=port.listener) as url,
     ):
-        echo(f"answering at {url}, documented at {url}/docs; Ctrl-C stops")
+        announce(f"answering at {url}, documented at {url}/docs; Ctrl-C stops")
         await installation.maintain(stop)
 
 

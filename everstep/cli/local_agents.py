@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.cli.agent_process import PROGRAM
-from everstep.cli.command import warn
+from everstep.cli.command import note
 from everstep.runtime.agent_process import AgentProcess, AgentReport
 from everstep.runtime.api import LocalApi, bind_local_api, open_api
 from everstep.runtime.file_changes import Snapshot, file_changes, watched_files
@@ -80,7 +80,7 @@ async def open_reloaded_agents(
         def look() -> Snapshot:
             return watched_files(project, reloader.current.report.sources)
 
-        reloader = Reloader(await launch(), launch, file_changes(look), warn)
+        reloader = Reloader(await launch(), launch, file_changes(look), note)
         try:
             yield LocalAgents(api, reloader.current.report, reloader.run)
         finally:

@@ -96,6 +96,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 """The sections of the help: the place of each command below `everstep.cli`, and its line in the help."""
 
+SERVING: Final = frozenset({"up", "worker", "api", "gateway"})
+"""Commands that run until they are stopped, and log."""
+
 PLACES: Final = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
 
@@ -184,8 +187,18 @@ def commands(
         context.obj = Settings.read(data_dir=data, agents=agents or None)
     except EverstepError as error:
         raise click.ClickException(visible(str(error))) from error
-    for warning in misspelled_variables(os.environ):
-        echo(warning, err=True)
+    misspelled = misspelled_variables(os.environ)
+    if context.invoked_subcommand not in SERVING:
+        for warning in misspelled:
+            echo(warning, err=True)
+        return
+    from everstep.cli.command import warn  # noqa: PLC0415 -- likewise
+    from everstep.telemetry.log_lines import configure_logs  # noqa: PLC0415 -- likewise
+
+    # All that a serving process says has the form of its log, from here on.
+    configure_logs(context.obj.log_format, context.obj.log_level)
+    for warning in misspelled:
+        warn(warning)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -12,7 +12,16 @@ import click
 
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.redaction import Redaction
-from everstep.cli.command import command, print_line, server_command, stop_on_signals, warn, with_agents
+from everstep.cli.command import (
+    announce,
+    command,
+    note,
+    print_line,
+    server_command,
+    stop_on_signals,
+    warn,
+    with_agents,
+)
 from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo, show_progress
 from everstep.cli.times import Since
@@ -36,7 +45,7 @@ from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import open_telemetry
 from everstep.runtime.temporal_threads import export_sdk_metrics
 from everstep.runtime.worker_processes import MAX_PROCESSES, process_settings, run_processes
-from everstep.telemetry.log_lines import configure_logs
+from everstep.telemetry.log_lines import configure_logs, writes_json
 
 
 @click.command()
@@ -96,7 +105,7 @@ async def up(
         warn(remark)
     named = click.get_current_context().find_root().params["agents"]
     async with (
-        open_local_model(settings, warn) as settings,
+        open_local_model(settings, note) as settings,
         open_local_installation(settings, temporal_port=temporal_port, ui_port=ui_port) as (
             installation,
             services,
@@ -118,7 +127,7 @@ async def up(
                 installation, installation.settings.public_url or agents.api.url
             ),
         }
-        _print_addresses(installation.settings, agents.report, urls, as_json)
+        _print_addresses(installation.settings, agents.report, urls, as_json or writes_json())
         service_exit = asyncio.ensure_future(services.death)
         service_exit.add_done_callback(lambda _done: stop.set())
         await agents.run(stop)
@@ -168,7 +177,7 @@ async def worker(settings: Settings, processes: int) -> None:
     from everstep.runtime.worker_run import run_worker  # noqa: PLC0415
 
     if processes == 1:
-        await run_worker(settings, cache(stop_on_signals), warn, echo)
+        await run_worker(settings, cache(stop_on_signals), warn, announce)
     else:
         await _run_processes(settings, processes)
 
@@ -183,7 +192,7 @@ async def _run_processes(settings: Settings, processes: int) -> None:
     same = {"data_dir": str(data) if data else None, "agents": agents}
     given = [same | own for own in process_settings(settings, processes)]
     patience = settings.graceful_shutdown_seconds
-    await run_processes(PROGRAM, given, stop_on_signals(), echo, patience=patience)
+    await run_processes(PROGRAM, given, stop_on_signals(), announce, patience=patience)
 
 
 @click.group()

@@ -12,12 +12,12 @@ import sys
 from functools import cache
 from typing import Final, NoReturn
 
-from everstep.cli.command import server_loop, warn
-from everstep.cli.error_messages import error_message
-from everstep.cli.printing import echo, visible, visible_stream
+from everstep.cli.command import print_error, server_loop, warn
+from everstep.cli.printing import visible_stream
 from everstep.runtime.settings import Settings
 from everstep.runtime.signals import restore_for_children
 from everstep.runtime.worker_run import run_worker
+from everstep.telemetry.log_lines import configure_logs
 
 # -P: a module of the project cannot hide an installed one, as in the command itself.
 PROGRAM: Final = (sys.executable, "-P", "-m", "everstep.cli.worker_program")
@@ -54,9 +54,11 @@ async def _run() -> int:
         lines.flush()
 
     try:
-        await run_worker(Settings.read(**order["settings"]), stop, warn, say)
+        settings = Settings.read(**order["settings"])
+        configure_logs(settings.log_format, settings.log_level)
+        await run_worker(settings, stop, warn, say)
     except Exception as error:  # noqa: BLE001 -- as in `everstep.cli.command`: it is shown in one sentence
-        echo(f"Error: {visible(error_message(error))}", err=True)
+        print_error(error)
         return 1
     finally:
         lines.close()

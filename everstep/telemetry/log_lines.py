@@ -17,6 +17,9 @@ from everstep.agent_domain.values import truncate
 from everstep.telemetry.scope import current_execution
 from everstep.telemetry.tracing import exporter
 
+NOTICES: Final = "everstep.notices"
+"""The logger of what a serving process says to its operator, such as its address."""
+
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -51,7 +54,15 @@ def configure_logs(
     lowest = logging.getLevelNamesMapping()[level.upper()]
     own = logging.getLogger("everstep")
     own.setLevel(max(lowest, logging.WARNING) if is_quiet else lowest)
-    logging.getLogger("everstep.telemetry.execution_ends").setLevel(lowest)
+    for name in (NOTICES, "everstep.telemetry.execution_ends"):
+        logging.getLogger(name).setLevel(lowest)
+    # Those of Python and of libraries would be plain text.
+    logging.captureWarnings(form == "json")
+
+
+def writes_json() -> bool:
+    """Return whether the log of this process is lines of JSON: then it writes nothing else."""
+    return any(isinstance(each.formatter, JsonLines) for each in logging.getLogger().handlers)
 
 
 def context_fields() -> dict[str, str]:

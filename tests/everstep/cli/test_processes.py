@@ -74,15 +74,22 @@ async def test_an_execution_without_a_worker_is_reported(
     await desk.client.execution(back[1]).workflow.terminate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "form"), [(signal.SIGTERM, "json"), (signal.SIGINT, "text")])
 async def test_a_worker_stops_on_a_signal(
-    desk: CommandLine, nursery: Nursery, tmp_path: Path, number: signal.Signals
+    desk: CommandLine, nursery: Nursery, tmp_path: Path, number: signal.Signals, form: str
 ) -> None:
-    """18.3.5: with a port, it serves metrics and probes under its own names."""
-    given = {**desk.environment, "EVERSTEP_TASK_QUEUE": "stops", "EVERSTEP_METRICS_PORT": "0"}
+    """18.3.5, 18.3.14: with a port, it serves metrics and probes under its own names."""
+    given = {
+        **desk.environment,
+        "EVERSTEP_TASK_QUEUE": "stops",
+        "EVERSTEP_METRICS_PORT": "0",
+        "EVERSTEP_LOG_FORMAT": form,
+        # The warning about it is a line as well.
+        "EVERSTEP_METRICS_PROT": "1",
+    }
     worker = await start_without_buffer(nursery, "worker", log=tmp_path / "log", environment=given)
     await until("it works", lambda: "working on 'stops' for the agents" in worker.log.read_text())
-    (url,) = re.findall(r"^metrics at (\S+)/metrics$", worker.log.read_text(), re.MULTILINE)
+    (url,) = re.findall(r"metrics at (http://[\w.:]+)/metrics", worker.log.read_text())
     async with httpx2.AsyncClient(base_url=url) as prometheus:
         page = (await prometheus.get("/metrics")).text
         assert 'everstep_activity_slots{state="free"}' in page
@@ -94,9 +101,11 @@ async def test_a_worker_stops_on_a_signal(
     worker.signal(number)
 
     assert await worker.wait() == 0, worker.log.read_text()
-    said = worker.log.read_text()
-    assert "stopping; running model calls may finish" in said.splitlines()
-    assert "Traceback" not in said
+    lines = worker.log.read_text().splitlines()
+    said = [json.loads(line)["message"] for line in lines] if form == "json" else lines
+    assert "stopping; running model calls may finish" in said
+    assert "EVERSTEP_METRICS_PROT" in said[0]
+    assert not any("Traceback" in line for line in lines)
 
 
 async def is_ready(client: httpx2.AsyncClient) -> bool:
@@ -106,16 +115,17 @@ async def is_ready(client: httpx2.AsyncClient) -> bool:
 async def test_a_worker_that_cannot_start_says_why(
     desk: CommandLine, nursery: Nursery, tmp_path: Path
 ) -> None:
-    given = {**desk.environment, "TEMPORAL_NAMESPACE": "elsewhere"}
+    given = {**desk.environment, "TEMPORAL_NAMESPACE": "elsewhere", "EVERSTEP_LOG_FORMAT": "json"}
     worker = await start_without_buffer(nursery, "worker", log=tmp_path / "log", environment=given)
 
     assert await worker.wait() == 1
-    said = worker.log.read_text()
+    lines = [json.loads(line) for line in worker.log.read_text().splitlines()]
     # Temporal's core may have logged a warning before.
-    assert said.splitlines()[-1] == (
-        "Error: the Temporal namespace does not exist or is not visible; check TEMPORAL_NAMESPACE"
+    assert lines[-1]["level"] == "error"
+    assert lines[-1]["message"] == (
+        "the Temporal namespace does not exist or is not visible; check TEMPORAL_NAMESPACE"
     )
-    assert "Traceback" not in said
+    assert "exception" not in lines[-1]
 
 
 async def test_a_worker_whose_resource_cannot_be_started_names_it(
@@ -147,8 +157,10 @@ async def remains_of(data: Path, *addresses: str) -> list[object]:
 
 
 async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_path: Path) -> None:
+    """18.3.14: with a log of JSON, its addresses are a line of JSON, too."""
     with data_directory() as folder:
         data, nothing = folder / "fresh", environment()
+        logs = {**nothing, "EVERSTEP_LOG_FORMAT": "json"}
         (tmp_path / "talk.yaml").write_text("turns: [{text: I follow a script}]")
         given = (
             "--data",
@@ -164,9 +176,8 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
             "0",
             "--gateway-port",
             "0",
-            "--json",
         )
-        up = await start_without_buffer(nursery, *given, log=tmp_path / "up", environment=nothing)
+        up = await start_without_buffer(nursery, *given, log=tmp_path / "up", environment=logs)
         await until("it is up", lambda: up.ended.done() or "\n" in up.log.read_text())
         assert up.code is None, up.log.read_text()
         addresses = json.loads(up.log.read_text())
@@ -194,7 +205,8 @@ async def test_a_local_installation_leaves_nothing_behind(nursery: Nursery, tmp_
 
         up.signal(signal.SIGINT)
         assert await up.wait() == 0, up.log.read_text()
-        assert "stopping; running model calls may finish" in up.log.read_text().splitlines()
+        lines = [json.loads(line) for line in up.log.read_text().splitlines()]
+        assert "stopping; running model calls may finish" in [each.get("message") for each in lines]
         assert await remains_of(data, *ports) == []
 
 
