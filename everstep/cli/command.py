@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 
 import click
 
-from everstep.cli.error_messages import error_message
+from everstep.cli.error_messages import error_message, with_parameters
 from everstep.cli.options import AGENTS_HELP, SOURCE
 from everstep.cli.printing import echo, visible
 from everstep.telemetry.log_lines import NOTICES, writes_json
@@ -42,13 +42,15 @@ def command(
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except Exception as error:
-            shows_traceback = click.get_current_context().find_root().params["traceback"]
+            context = click.get_current_context()
+            shows_traceback = context.find_root().params["traceback"]
             if writes_json():
                 log_error(error, shows_traceback=shows_traceback)
                 raise click.exceptions.Exit(1) from error
             if shows_traceback:
                 raise
-            raise click.ClickException(visible(error_message(error))) from error
+            text = with_parameters(error_message(error), context.command.params)
+            raise click.ClickException(visible(text)) from error
 
     return run
 

@@ -1,5 +1,10 @@
 """Error messages of the commands: one line that says what went wrong and what to do."""
 
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import click
 from temporalio.service import RPCError
 
 from everstep.agent_domain.errors import EverstepError
@@ -7,6 +12,12 @@ from everstep.agent_domain.values import truncate
 from everstep.client.outages import ErrorMeaning, meaning_of
 
 MAX_LENGTH = 500
+
+_FIELDS: Final = {"receiver": "url"}
+"""The fields of request bodies for parameters of another name."""
+_OF_THE_API: Final = frozenset({"url", "token"})
+"""Parameters that are no field of a body."""
+_NAME: Final = re.compile(r"\b(body\.)?([a-z]+(?:_[a-z]+)*)\b")
 
 
 def error_message(error: Exception) -> str:
@@ -25,6 +36,28 @@ def error_message(error: Exception) -> str:
             name = type(error).__name__
             text = f"unexpected error ({name}): {error}; run again with --traceback to see where"
     return truncate(" ".join(text.split()), MAX_LENGTH)
+
+
+def with_parameters(text: str, parameters: Iterable[click.Parameter]) -> str:
+    """Replace the fields of the API in a message by the options and arguments that set them."""
+    labels = {
+        _FIELDS.get(each.name or "", each.name): _label(each)
+        for each in parameters
+        if each.name not in _OF_THE_API
+    }
+
+    def label(found: re.Match[str]) -> str:
+        prefix, name = found.groups()
+        # Without the prefix, a word such as "agent" is one of the sentence.
+        return labels.get(name, found[0]) if prefix or "_" in name else found[0]
+
+    return _NAME.sub(label, text)
+
+
+def _label(parameter: click.Parameter) -> str:
+    return (
+        max(parameter.opts, key=len) if isinstance(parameter, click.Option) else parameter.human_readable_name
+    )
 
 
 def _temporal_message(error: RPCError) -> str:

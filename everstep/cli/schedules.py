@@ -7,13 +7,13 @@ from uuid import UUID
 
 import click
 
-from everstep.agent_domain.storage.schedules import Overlap
+from everstep.agent_domain.storage.schedules import MAX_INTERVAL, Overlap
 from everstep.agent_domain.values import format_moment, valid_text
 from everstep.cli.command import command, print_line, warn
 from everstep.cli.json_output import json_option, print_json, print_json_lines
 from everstep.cli.remote import api_options, open_remote
 from everstep.cli.table_output import Column, print_rows
-from everstep.cli.times import Seconds
+from everstep.cli.times import Seconds, Time
 from everstep.http_api.schemas.responses import PageResponse
 from everstep.http_api.schemas.schedule_schemas import BackfillResponse, ScheduleDetails, ScheduleResponse
 from everstep.runtime.settings import Settings
@@ -39,13 +39,20 @@ def _timing(function: F) -> F:
     choices = click.Choice([overlap.value for overlap in Overlap])
     for option in (
         click.option("--overlap", type=choices, help="If the previous run has not ended; default: skip."),
-        click.option("--end-at", help="Do not run after this time, such as 2026-12-31T00:00:00Z."),
-        click.option("--start-at", help="Do not run before this time."),
-        click.option("--jitter", "jitter_seconds", type=Seconds(), help="Delay runs by up to this time."),
+        click.option(
+            "--end-at", type=Time(), help="Do not run after this time, such as 2026-12-31T00:00:00Z."
+        ),
+        click.option("--start-at", type=Time(), help="Do not run before this time."),
+        click.option(
+            "--jitter", "jitter_seconds", type=Seconds(0, MAX_INTERVAL), help="Delay runs by up to this time."
+        ),
         click.option("--timezone", help="Of the cron expression, such as Europe/Berlin; default: UTC."),
         click.option("--cron", help="At these times, such as '0 9 * * mon-fri'."),
         click.option(
-            "--every", "interval_seconds", type=Seconds(), help="At this interval, such as 5m or 2h."
+            "--every",
+            "interval_seconds",
+            type=Seconds(1, MAX_INTERVAL),
+            help="At this interval, such as 5m or 2h.",
         ),
     ):
         function = option(function)
@@ -77,7 +84,7 @@ async def list_schedules(
 
 @schedules.command("add")
 @click.argument("agent")
-@click.argument("message")
+@click.argument("content", metavar="MESSAGE")
 @_timing
 @click.option("--session", "session_id", type=click.UUID, help="Send the messages to this session.")
 @click.option("--paused", is_flag=True, help="Do not run until it is resumed.")
@@ -89,7 +96,7 @@ async def add(
     settings: Settings,
     *,
     agent: str,
-    message: str,
+    content: str,
     session_id: UUID | None,
     paused: bool,
     as_json: bool,
@@ -98,9 +105,10 @@ async def add(
     **timing: Any,
 ) -> None:
     """Create a schedule that sends MESSAGE to AGENT."""
+    _require_one_timing(timing, least=1)
     body = {
         "agent": valid_text(agent, "the agent"),
-        "content": valid_text(message, "the message"),
+        "content": valid_text(content, "the message"),
         "paused": paused,
         **({"session_id": str(session_id)} if session_id else {}),
         **_given(timing),
@@ -145,6 +153,7 @@ async def change(
     given = _given(changes)
     if not given:
         raise click.UsageError("name what to change, such as --every 1h")
+    _require_one_timing(changes, least=0)
     async with open_remote(settings, url, token) as remote:
         _print(await remote.patch(ScheduleDetails, f"{PATH}/{schedule_id}", given), as_json=as_json)
 
@@ -175,8 +184,10 @@ _acting("trigger", "Run a schedule now, also if it is paused.")
 
 @schedules.command("backfill")
 @_schedule_id
-@click.option("--start-at", required=True, help="The begin of the period, such as 2026-01-12T00:00:00Z.")
-@click.option("--end-at", required=True, help="Its end.")
+@click.option(
+    "--start-at", type=Time(), required=True, help="The begin of the period, such as 2026-01-12T00:00:00Z."
+)
+@click.option("--end-at", type=Time(), required=True, help="Its end.")
 @json_option
 @api_options
 @click.pass_obj
@@ -185,14 +196,14 @@ async def backfill(
     settings: Settings,
     *,
     schedule_id: UUID,
-    start_at: str,
-    end_at: str,
+    start_at: datetime,
+    end_at: datetime,
     as_json: bool,
     url: str | None,
     token: str | None,
 ) -> None:
     """Make up for the runs of a period in the past, one after the other."""
-    body = {"start_at": start_at, "end_at": end_at}
+    body = _given({"start_at": start_at, "end_at": end_at})
     async with open_remote(settings, url, token) as remote:
         done = await remote.post(BackfillResponse, f"{PATH}/{schedule_id}/backfill", body)
     if as_json:
@@ -214,7 +225,17 @@ async def remove(settings: Settings, *, schedule_id: UUID, url: str | None, toke
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()
+    }
+
+
+def _require_one_timing(options: dict[str, Any], least: int) -> None:
+    if not least <= len({"interval_seconds", "cron"} & _given(options).keys()) <= 1:
+        raise click.UsageError(
+            "name either an interval, such as --every 1h, or times, such as --cron '0 9 * * mon-fri'"
+        )
 
 
 def _print(schedule: ScheduleDetails, *, as_json: bool) -> None:

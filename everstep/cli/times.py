@@ -13,10 +13,11 @@ TENTHS_BELOW: Final = 9.95
 _AGO = re.compile(r"(\d{1,5})([smhdw])")
 
 
-class Since(click.ParamType[datetime]):
-    """A time: how long ago (`2h`), a day or a time in UTC."""
+class Time(click.ParamType[datetime]):
+    """A day or a time in UTC."""
 
-    name = "since"
+    name = "time"
+    how = "write one in UTC"
 
     def convert(
         self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
@@ -24,18 +25,27 @@ class Since(click.ParamType[datetime]):
         """Read the argument."""
         if isinstance(value, datetime):
             return value
-        if ago := _AGO.fullmatch(value.strip()):
-            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         try:
             at = datetime.fromisoformat(value.strip())
-        except ValueError:
-            self.fail(
-                f"{value!r} is not a time; write how long ago, such as 30m, 2h or 7d, or a time in UTC, "
-                "such as 2026-01-16 or 2026-01-16T10:05:00Z",
-                param,
-                ctx,
-            )
-        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+            return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        except (ValueError, OverflowError):
+            examples = "such as 2026-01-16 or 2026-01-16T10:05:00Z"
+            self.fail(f"{value!r} is not a time; {self.how}, {examples}", param, ctx)
+
+
+class Since(Time):
+    """A time: how long ago (`2h`), a day or a time in UTC."""
+
+    name = "since"
+    how = "write how long ago, such as 30m, 2h or 7d, or a time in UTC"
+
+    def convert(
+        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read the argument."""
+        if isinstance(value, str) and (ago := _AGO.fullmatch(value.strip())):
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        return super().convert(value, param, ctx)
 
 
 class Seconds(click.ParamType[int]):
@@ -43,16 +53,25 @@ class Seconds(click.ParamType[int]):
 
     name = "duration"
 
+    def __init__(self, least: int, most: int) -> None:
+        self.least, self.most = least, most
+
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read the argument."""
         if isinstance(value, int):
             return value
         if found := _AGO.fullmatch(value.strip()):
-            return round(timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds())
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a duration; write seconds, or such as 90s, 5m, 2h or 1d", param, ctx)
+            seconds = round(timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds())
+        else:
+            try:
+                seconds = int(value)
+            except ValueError:
+                how = "write seconds, or such as 90s, 5m, 2h or 1d"
+                self.fail(f"{value!r} is not a duration; {how}", param, ctx)
+        if not self.least <= seconds <= self.most:
+            allowed = f"{self.least}s to {self.most // 86400}d"
+            self.fail(f"{value!r} is out of range; write {allowed}, such as 90s, 5m or 2h", param, ctx)
+        return seconds
 
 
 since_option = click.option(

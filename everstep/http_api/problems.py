@@ -7,7 +7,7 @@ a line of code, are logged and never sent.
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -329,6 +329,17 @@ def refusal_from_validation(error: RequestValidationError) -> Refusal:
     return invalid_request(f"Correct these parts of the request: {first}", faults[:20])
 
 
+_NO_TIME: Final = "it is not a time; send one such as 2026-01-16T10:05:00Z"
+_FAULTS: Final = {
+    "model_attributes_type": "send an object",
+    "timezone_aware": "the time has no time zone; send one such as 2026-01-16T10:05:00Z",
+    "datetime_type": _NO_TIME,
+    "datetime_parsing": _NO_TIME,
+    "datetime_from_date_parsing": _NO_TIME,
+}
+"""What to send instead, by Pydantic's types of faults whose own message does not say that."""
+
+
 def _fault_place(fault: Mapping[str, Any]) -> str:
     # For text that is not JSON, `loc` ends with the position of the fault, which is no part of the request.
     is_json = fault["type"] != "json_invalid"
@@ -344,12 +355,10 @@ def _fault_message(fault: Mapping[str, Any]) -> str:
             return f"it has {length} characters; send at most {limit}"
         case {"type": "model_attributes_type", "loc": ("body",), "input": bytes()}:
             return "it is not sent as JSON; add the header Content-Type: application/json"
-        case {"type": "model_attributes_type"}:
-            return "send an object"
         case {"type": "value_error", "ctx": {"error": error}}:
             return str(error)
         case _:
-            return str(fault["msg"])
+            return _FAULTS.get(str(fault["type"]), str(fault["msg"]))
 
 
 def refusal_from_http(error: HTTPException) -> Refusal:

@@ -1,10 +1,11 @@
 """Messages for errors that are not bugs."""
 
+import click
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.cli.error_messages import error_message
+from everstep.cli.error_messages import error_message, with_parameters
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,19 @@ from everstep.cli.error_messages import error_message
 def test_a_message_is_one_line_that_says_what_to_do(error: Exception, said: str) -> None:
     assert said in error_message(error)
     assert "\n" not in error_message(error)
+
+
+def test_a_message_names_options_and_arguments_instead_of_the_fields_of_a_body() -> None:
+    """15.5.12"""
+    parameters: list[click.Parameter] = [
+        click.Option(["--every", "interval_seconds"]),
+        click.Option(["-m", "--max-running"]),
+        click.Option(["--url"]),
+        click.Argument(["receiver"]),
+    ]
+    text = "body.url, body.name: no url; interval_seconds is 0; max_running is -1"
+    named = "RECEIVER, body.name: no url; --every is 0; --max-running is -1"
+    assert with_parameters(text, parameters) == named
 
 
 def test_a_message_is_limited_in_length() -> None:

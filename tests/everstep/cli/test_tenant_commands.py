@@ -26,7 +26,7 @@ async def test_limits_are_set_shown_listed_and_removed(desk: CommandLine) -> Non
     assert {"tenant": "globex", "user": None, "max_running": 2}.items() <= listed[0].items()
     for arguments, message in (
         (("show", "globx"), "there is no tenant 'globx': it has no limits and no executions; did you mean"),
-        (("set", "globex", "--max-running", "-1"), "max_running is -1; use a number from 0"),
+        (("set", "globex", "--max-running", "-1"), "--max-running is -1; use a number from 0"),
         (("set", " ", "--max-running", "1"), "are not blank"),
         (("set", "x" * 201, "--max-running", "1"), "at most 200 characters"),
         (("set", "globex", "--user", "x" * 201, "--max-running", "1"), "at most 200 characters"),

@@ -53,14 +53,21 @@ async def test_schedules_are_added_changed_and_removed(run: Run) -> None:
 
 
 async def test_the_command_says_in_one_sentence_what_is_wrong(run: Run) -> None:
-    """18.7.8"""
+    """18.7.8, 15.5.12: with the names of its options."""
     for arguments, words in (
         (("--cron", "9"), "five fields"),
-        ((), "either interval_seconds or cron"),
-        (("--every", "0"), "interval_seconds"),
+        (("--every", "1h", "--end-at", "2020-01-01"), "--end-at is in the past"),
     ):
         refused = await run("add", "clerk", "hi", *arguments)
         assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
         assert words in refused.stderr
-    unread = await run("add", "clerk", "hi", "--every", "5 min")
-    assert (unread.exit_code, "write seconds, or such as 90s, 5m" in unread.stderr) == (2, True)
+        assert "_" not in refused.stderr
+    for arguments, words in (
+        ((), "such as --every 1h, or times, such as --cron"),
+        (("--every", "1h", "--cron", "@daily"), "either an interval, such as --every 1h"),
+        (("--every", "0s"), "out of range; write 1s to 366d"),
+        (("--every", "5 min"), "write seconds, or such as 90s, 5m"),
+        (("--every", "1h", "--start-at", "tomorrow"), "such as 2026-01-16 or 2026-01-16T10:05:00Z"),
+    ):
+        unread = await run("add", "clerk", "hi", *arguments)
+        assert (unread.exit_code, words in " ".join(unread.stderr.split())) == (2, True)

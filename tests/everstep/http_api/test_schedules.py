@@ -412,6 +412,14 @@ INVALID: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "no content": ({"content": "  "}, "content is empty"),
     "a negative jitter": ({"jitter_seconds": -1}, "jitter_seconds"),
+    "a start without a time zone": (
+        {"start_at": "2030-01-01T00:00:00"},
+        "body.start_at: the time has no time zone; send one such as 2026-01-16T10:05:00Z",
+    ),
+    "a start that is no time": (
+        {"start_at": "tomorrow"},
+        "body.start_at: it is not a time; send one such as",
+    ),
     "an unknown overlap": ({"overlap": "explode"}, "overlap"),
     "an unknown field": ({"every": 5}, "every"),
 }
