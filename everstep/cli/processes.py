@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 
 import click
@@ -232,6 +232,10 @@ async def db_start_epoch(settings: Settings, as_of: datetime | None) -> None:
     dump over the tables of the same server. Failovers, point-in-time restores and dumps restored on another
     server are detected. Running it without need is harmless.
     """
+    if as_of is not None and as_of > datetime.now(UTC):
+        raise InvalidInput(
+            f"--as-of is {as_of:%Y-%m-%d %H:%M:%S} UTC, which is in the future; name the time of the backup"
+        )
     await mark_restore(settings)
     echo("the journal has a new epoch: viewers that reconnect reload everything")
     if as_of is not None:

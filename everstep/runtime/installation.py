@@ -63,7 +63,7 @@ from everstep.runtime.worker_telemetry import slots_source
 from everstep.steps.attachments import Attachments
 from everstep.steps.resource_lifetimes import open_resources
 from everstep.store import migrate
-from everstep.store.engine import create_engine
+from everstep.store.engine import create_engine, database_url
 from everstep.store.epochs import renew_epoch
 from everstep.store.errors import SchemaTooNew
 from everstep.store.id_owners import PostgresIdOwners
@@ -107,6 +107,7 @@ def database_without_password(settings: Settings) -> str:
 async def upgrade(settings: Settings) -> None:
     """Upgrade the database's tables; safe to repeat, also from several processes at once."""
     if settings.database_direct_url:
+        database_url(settings.database_direct_url, "DATABASE_DIRECT_URL")
         await migrate.upgrade(settings.database_direct_url, may_be_pooled=True)
     else:
         await migrate.upgrade(locate_services(settings).require("database_url", HOW_TO_START))

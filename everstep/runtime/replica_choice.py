@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from everstep.runtime.settings import Settings
-from everstep.store.engine import create_engine
+from everstep.store.engine import create_engine, database_url
 from everstep.store.replica import Replica
 
 HOW = "set DATABASE_URL"
@@ -18,10 +18,15 @@ WAIT_SECONDS = 1.0
 async def open_replica(
     settings: Settings, primary: AsyncEngine, application: str = "everstep"
 ) -> AsyncGenerator[Replica | None]:
-    """Yield the replica, or None without one. It need not answer: then lists are read from the primary."""
+    """Yield the replica, or None without one. It need not answer: then lists are read from the primary.
+
+    Raises:
+        InvalidInput: Its URL is not one of PostgreSQL.
+    """
     if settings.database_replica_url is None:
         yield None
         return
+    database_url(settings.database_replica_url, "DATABASE_REPLICA_URL")
     engine = create_engine(
         settings.database_replica_url,
         application_name=application,

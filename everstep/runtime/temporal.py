@@ -208,6 +208,11 @@ async def connect(settings: Settings) -> Client:
         TemporalUnreachable: No server answered; the message has the address.
     """
     address = settings.require("temporal_address", "set TEMPORAL_ADDRESS, or run `everstep up`")
+    if "://" in address:
+        raise TemporalRefusal(
+            f"TEMPORAL_ADDRESS is '{address}', a URL: name host and port only, such as temporal:7233; "
+            "EVERSTEP_TEMPORAL_TLS=true switches TLS on"
+        )
     try:
         return await Client.connect(
             address,

@@ -55,8 +55,12 @@ _SESSION: Mapping[str, str] = {
 }
 
 
-def database_url(url: str) -> URL:
+def database_url(url: str, name: str = "the database URL") -> URL:
     """Return the URL with the psycopg driver.
+
+    Args:
+        url: The URL.
+        name: What an error calls it, such as its variable.
 
     Raises:
         InvalidInput: The URL cannot be parsed, or is for another database.
@@ -64,11 +68,9 @@ def database_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise InvalidInput(
-            "the database URL cannot be read; use postgresql://user:password@host:5432/name"
-        ) from None
+        raise InvalidInput(f"{name} cannot be read; use postgresql://user:password@host:5432/name") from None
     if parsed.drivername not in _DIALECTS:
-        raise InvalidInput(f"the database URL is for {parsed.drivername}; Everstep needs postgresql://...")
+        raise InvalidInput(f"{name} is for {parsed.drivername}; Everstep needs postgresql://...")
     return parsed.set(drivername="postgresql+psycopg")
 
 

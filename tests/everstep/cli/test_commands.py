@@ -529,6 +529,11 @@ async def test_a_long_message_is_stored_whole(desk: CommandLine) -> None:
         ({"TEMPORAL_ADDRESS": "127.0.0.1:9"}, "no Temporal server answers at 127.0.0.1:9 (the connection is"),
         ({"DATABASE_URL": "postgresql://127.0.0.1:9/x"}, "Check that it runs and that the database URL is"),
         ({"DATABASE_URL": "sqlite://x"}, "the database URL is for sqlite; Everstep needs postgresql://..."),
+        ({"DATABASE_REPLICA_URL": "mysql://x"}, "DATABASE_REPLICA_URL is for mysql; Everstep needs"),
+        (
+            {"TEMPORAL_ADDRESS": "https://t:7233"},
+            "TEMPORAL_ADDRESS is 'https://t:7233', a URL: name host and",
+        ),
         ({"TEMPORAL_NAMESPACE": "elsewhere"}, "check TEMPORAL_NAMESPACE"),
         ({"TEMPORAL_API_KEY": "secret"}, "does not speak TLS, which a TEMPORAL_API_KEY asks for"),
         ({"EVERSTEP_PAYLOAD_KEY": "short"}, "payload_key must be 32 random bytes in base64"),
@@ -539,6 +544,7 @@ async def test_a_long_message_is_stored_whole(desk: CommandLine) -> None:
 async def test_a_missing_object_is_named_with_what_to_do(
     desk: CommandLine, environment: dict[str, str], complaint: str
 ) -> None:
+    """Follows rule 18.5.13."""
     assert complaint in await desk.error_of("run", "hello", "--agent", "clerk", **environment)
 
 

@@ -19,6 +19,9 @@ def current_epoch(desk: CommandLine) -> UUID:
 async def test_an_operator_reports_that_the_database_was_restored(desk: CommandLine) -> None:
     """7.8.4: the epoch changes when stored history may have changed."""
     before = current_epoch(desk)
+    complaint = await desk.error_of("db", "restored", "--as-of", "2100-01-01")
+    assert complaint.startswith("--as-of is 2100-01-01 00:00:00 UTC, which is in the future; name the time")
+    assert current_epoch(desk) == before
 
     said = await desk.output_of("db", "restored")
 
