@@ -288,9 +288,10 @@ async def _check_models(settings: Settings) -> CheckResult:
     for preset in presets.chain(usual):
         if complaint := await _provider_refusal(settings, preset, preset.key(os.environ)):
             return CheckResult(False, f"preset '{preset.name}': {complaint}")
-    return CheckResult(
-        True, f"models: {', '.join(presets.names)}; '{usual.name}' answers, unless an agent names another one"
-    )
+    told = f"models: {', '.join(presets.names)}; '{usual.name}' answers, unless an agent names another one"
+    if usual.driver is Driver.SCRIPTED and settings.preset is None:
+        told += ". This process has no provider's key, and workers may have one: run this where a worker runs"
+    return CheckResult(True, told)
 
 
 async def _provider_refusal(settings: Settings, preset: Preset, key: str | None) -> str | None:

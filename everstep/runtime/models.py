@@ -1,7 +1,7 @@
 """The models of a process: from its environment and `everstep.toml`, wherever agents run."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -18,7 +18,8 @@ from everstep.agent_domain.storage.rate_store import RateStore
 from everstep.agent_domain.tools.inquiry import ModelChoice
 from everstep.inference.context_windows import preset_window
 from everstep.inference.models import Models
-from everstep.inference.presets import Driver, Preset, Presets, table_prices
+from everstep.inference.presets import DEMO, Driver, Preset, Presets, table_prices
+from everstep.runtime import demo_agent
 from everstep.runtime.local_model.model_server import find_endpoint, missing_part
 from everstep.runtime.settings import Settings
 from everstep.steps.paced_calls import FALLBACK_PATIENCE_SECONDS, PATIENCE_SECONDS, PacedCalls
@@ -28,6 +29,20 @@ from everstep.steps.shared_rates import LocalRates
 def presets_of(settings: Settings) -> Presets:
     """Return the presets of an installation; the default one depends on the available keys."""
     return Presets.read(settings.presets, os.environ, settings.preset)
+
+
+def demo_warning(settings: Settings, agents: Mapping[str, AgentDefinition]) -> str | None:
+    """Return a warning if a script answers for agents that name no model, as no provider's key is set."""
+    presets = presets_of(settings)
+    is_chosen = settings.preset is not None or presets.default != DEMO
+    own = {name: agent for name, agent in agents.items() if agent is not demo_agent.DEMO} or agents
+    names = [name for name, agent in own.items() if agent.wants_model and agent.model_choice is None]
+    if is_chosen or not names or presets.resolve().driver is not Driver.SCRIPTED:
+        return None
+    return (
+        "neither OPENAI_API_KEY nor ANTHROPIC_API_KEY is set, so the scripted demo model answers for "
+        f"{', '.join(names)}: set a key, or EVERSTEP_PRESET=demo if this is intended"
+    )
 
 
 def agent_window(presets: Presets, definition: AgentDefinition, model: str | None) -> ContextWindow | None:

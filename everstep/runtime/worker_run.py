@@ -1,15 +1,19 @@
 """One process of a worker, from its start until it is stopped."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from everstep.runtime.installation import locate_services, open_installation
+from everstep.runtime.models import demo_warning
 from everstep.runtime.settings import Settings
 from everstep.runtime.telemetry_setup import open_telemetry
 from everstep.runtime.temporal_threads import export_sdk_metrics
 from everstep.runtime.waiting import wait_for_servers
 from everstep.runtime.worker import build_failpoint
 from everstep.runtime.worker_port import open_worker_port, worker_port
+
+logger = logging.getLogger(__name__)
 
 Say = Callable[[str], object]
 
@@ -31,6 +35,8 @@ async def run_worker(settings: Settings, stop: Callable[[], asyncio.Event], warn
         if not await wait_for_servers(settings, stop, warn, port):
             return
         async with open_installation(settings, "everstep worker", is_linked=True) as installation:
+            if warning := demo_warning(settings, installation.book.agents):
+                logger.warning(warning)
             names, strike = ", ".join(installation.book.names), build_failpoint(settings.failpoint)
             # Install the signal handlers before the line is printed: a reader may then send a signal.
             stopped = stop()

@@ -78,7 +78,10 @@ async def test_an_execution_without_a_worker_is_reported(
 async def test_a_worker_stops_on_a_signal(
     desk: CommandLine, nursery: Nursery, tmp_path: Path, number: signal.Signals, form: str
 ) -> None:
-    """18.3.5, 18.3.14: with a port, it serves metrics and probes under its own names."""
+    """18.3.5, 18.3.14: with a port, it serves metrics and probes under its own names.
+
+    18.5.12: it warns if a script answers for its agents, as for the built-in one.
+    """
     given = {
         **desk.environment,
         "EVERSTEP_TASK_QUEUE": "stops",
@@ -87,6 +90,8 @@ async def test_a_worker_stops_on_a_signal(
         # The warning about it is a line as well.
         "EVERSTEP_METRICS_PROT": "1",
     }
+    if form == "json":
+        given["EVERSTEP_AGENTS"] = ""
     worker = await start_without_buffer(nursery, "worker", log=tmp_path / "log", environment=given)
     await until("it works", lambda: "working on 'stops' for the agents" in worker.log.read_text())
     (url,) = re.findall(r"metrics at (http://[\w.:]+)/metrics", worker.log.read_text())
@@ -105,6 +110,8 @@ async def test_a_worker_stops_on_a_signal(
     said = [json.loads(line)["message"] for line in lines] if form == "json" else lines
     assert "stopping; running model calls may finish" in said
     assert "EVERSTEP_METRICS_PROT" in said[0]
+    warned = [line for line in said if "so the scripted demo model answers for assistant: set a key" in line]
+    assert len(warned) == (form == "json")
     assert not any("Traceback" in line for line in lines)
 
 
