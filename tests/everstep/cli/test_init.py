@@ -130,5 +130,5 @@ def test_containers_get_no_secret_by_default(folder: Path) -> None:
     assert {each["file"].partition("/")[0] for each in compose["secrets"].values()} == {
         "${EVERSTEP_SECRETS:-."
     }
-    assert "secrets/" in (folder / ".gitignore").read_text().splitlines()
+    assert {"secrets/", "everstep.env"} <= {*(folder / ".gitignore").read_text().splitlines()}
     assert compose["services"]["worker"]["build"]["dockerfile_inline"].count("COPY") == 1
