@@ -8,9 +8,8 @@ tenant are served fairly by user. Tenants without limits cost nothing.
 from collections.abc import Callable
 from typing import Final
 
-from everstep.agent_domain.fairness.fairness_keys import fairness_key
 from everstep.agent_domain.fairness.shares import Claimant
-from everstep.agent_domain.fairness.tenant_limits import TokenTerms
+from everstep.agent_domain.fairness.tenant_limits import TokenTerms, tenant_tokens_name, user_tokens_name
 from everstep.agent_domain.storage.rate_store import RateStore
 from everstep.steps.shared_rates import LocalRates, SharedRate
 
@@ -57,8 +56,8 @@ class TokenLimits:
             return self._terms(claimant).tenant
 
         limits = {
-            f"user/{claimant.user}/tokens": limit_of_user,
-            f"tenant/{fairness_key(claimant.tenant, None)}/tokens": limit_of_tenant,
+            user_tokens_name(claimant.user): limit_of_user,
+            tenant_tokens_name(claimant.tenant): limit_of_tenant,
         }
         return [rate for name, limit in limits.items() if (rate := self._rate(name, limit))]
 

@@ -99,6 +99,8 @@ class StepExplainer:
     """Whether the reader may see the texts of errors."""
     has_content: bool = True
     """Whether sentences have what models and tools wrote: arguments of calls, and errors but their kinds."""
+    limit: str | None = None
+    """What its next model call, or its start, waits for because of a limit: see `limit_waits`."""
 
     def explain(self, step: StepRow, follower: StepRow | None = None) -> StepBecause:
         """Explain a step; `follower` is the next one, if it is known."""
@@ -160,7 +162,12 @@ class StepExplainer:
         if pending:
             needs = {call.id: call.need for call in step.facts.calls}
             return calls_sentence(pending, needs, step.started_at, now, has_content=self.has_content)
-        return f"runs: what follows step {step.number} is being decided"
+        # A step is stored as begun once no limit holds it.
+        return (
+            f"waits: {self.limit}"
+            if self.limit
+            else f"runs: what follows step {step.number} is being decided"
+        )
 
 
 def explain_execution(
@@ -196,14 +203,15 @@ def execution_sentence(explainer: StepExplainer, last: StepRow | None) -> str:
     if row.status.is_terminal:
         return ended_sentence(row, last, in_full=explainer.in_full, has_content=explainer.has_content)
     if row.status is ExecutionStatus.PENDING:
-        return pending_sentence(row.ahead, row.created_at, now, row.queue_position)
+        return pending_sentence(row.ahead, row.created_at, now, row.queue_position, explainer.limit)
     if last is not None and last.outcome is None:
         return explainer.sentence(last)
     if explainer.requests:
         return request_sentence(explainer.requests[0], now, has_content=explainer.has_content)
     if row.status is ExecutionStatus.PAUSED:
         return paused_sentence(row.paused_by, now)
-    return f"runs: step {last.number + 1 if last else 1} begins"
+    limit, number = explainer.limit, last.number + 1 if last else 1
+    return f"waits: {limit}" if limit else f"runs: step {number} begins"
 
 
 def recorded_end(row: ExecutionRow, *, in_full: bool = False) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from everstep.agent_domain.capabilities.rights import DEFAULT_POLICY, OWNER, Decider, DecisionPolicy
 from everstep.agent_domain.loop.explanations import budget_text, count_text
@@ -11,6 +11,8 @@ from everstep.agent_domain.storage.calls import CallRow
 from everstep.agent_domain.storage.requests import RequestKind, RequestRow
 from everstep.agent_domain.storage.steps import RetryWait
 from everstep.agent_domain.tools.summaries import args_summary
+
+FOR_A_WORKER: Final = "waiting for a worker"
 
 
 def request_sentence(request: RequestRow, now: datetime, *, has_content: bool = True) -> str:
@@ -65,7 +67,11 @@ def calls_sentence(
 
 
 def pending_sentence(
-    ahead: int | None, since: datetime, now: datetime, queue_position: int | None = None
+    ahead: int | None,
+    since: datetime,
+    now: datetime,
+    queue_position: int | None = None,
+    limit: str | None = None,
 ) -> str:
     """An execution that has not begun.
 
@@ -74,17 +80,18 @@ def pending_sentence(
         since: When it was accepted.
         now: The current time.
         queue_position: Its position in the queue of its tenant, from 1; None if it does not wait there.
+        limit: What it waits for because of a limit, as the end of a sentence: see `limit_waits`.
     """
     if queue_position is not None:
-        return (
-            f"pending: number {queue_position} in the queue of its tenant, which runs as many executions as "
-            f"its limits allow, {since_text(since, now)}"
-        )
+        why = limit or "which runs as many executions as its limits allow"
+        return f"pending: number {queue_position} in the queue of its tenant, {why}, {since_text(since, now)}"
     if ahead:
         return (
             f"pending: queued behind {count_text(ahead, 'execution')} of its session {since_text(since, now)}"
         )
-    return f"pending: waiting for a worker {since_text(since, now)}"
+    if limit:
+        return f"pending: waiting {limit}, {since_text(since, now)}"
+    return f"pending: {FOR_A_WORKER} {since_text(since, now)}"
 
 
 def paused_sentence(paused_by: Decider | None, now: datetime) -> str:

@@ -6,6 +6,7 @@ beyond that makes the level negative, and later calls wait for longer: on averag
 nothing knows in advance how many tokens a call will use.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,6 +97,10 @@ class RateBuckets:
         """Draw from a bucket; one that is not known is full."""
         bucket = self._buckets.setdefault(draw.name, RateBucket(draw.capacity, now))
         return bucket.draw(draw, now)
+
+    def find(self, names: Iterable[str]) -> Mapping[str, RateBucket]:
+        """Those of these buckets that are known."""
+        return {name: self._buckets[name] for name in names if name in self._buckets}
 
     def pause(self, name: str, seconds: float, now: float) -> None:
         """Draw nothing from a bucket for some seconds; a longer pause stays."""

@@ -17,6 +17,16 @@ LARGEST_LIMIT: Final = 2**31 - 1
 LIMITS: Final = ("max_running", "max_model_calls", "requests_per_second", "tokens_per_minute")
 
 
+def tenant_tokens_name(tenant_id: str) -> str:
+    """The name of the rate of a tenant's tokens."""
+    return f"tenant/{fairness_key(tenant_id, None)}/tokens"
+
+
+def user_tokens_name(user_key: str) -> str:
+    """The name of the rate of a user's tokens, by the fairness key of the user."""
+    return f"user/{user_key}/tokens"
+
+
 class TokenTerms(NamedTuple):
     """The tokens per minute of a tenant and of its user; None is no limit."""
 
@@ -78,8 +88,8 @@ class TenantLimits:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing starts."""
-        return self.max_running == 0
+        """Whether nothing starts, or no model call begins."""
+        return 0 in {self.max_running, self.max_model_calls}
 
     @property
     def text(self) -> str:
@@ -89,8 +99,12 @@ class TenantLimits:
             for name in ("weight", *LIMITS)
             if getattr(self, name) is not None
         ]
-        paused = "paused: nothing starts until max_running is raised; " if self.is_paused else ""
-        return paused + (", ".join(words) or "no limits")
+        paused = (
+            "nothing starts until max_running is raised"
+            if self.max_running == 0
+            else ("no model call begins until max_model_calls is raised")
+        )
+        return (f"paused: {paused}; " if self.is_paused else "") + (", ".join(words) or "no limits")
 
     @property
     def owner_text(self) -> str:

@@ -1,10 +1,11 @@
 """What runs now: the executions that have not ended, over all tenants. Only operators read it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, Self
 
+from everstep.agent_domain.fairness.limit_waits import NO_LIMIT, LimitedUser, LimitWaits
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestRow
@@ -36,6 +37,15 @@ class OpenExecution:
     """The tools of the calls that have no result yet."""
     requests: tuple[RequestRow, ...] = ()
     """The open requests to people."""
+    needs_place: bool = False
+    """Whether it waits in the queue of its tenant."""
+    limits: LimitWaits = NO_LIMIT
+    """What it waits for if a limit holds it."""
+
+    @property
+    def user(self) -> LimitedUser:
+        """The user whose limits apply to it."""
+        return self.row.ref.tenant_id, self.row.user_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +66,33 @@ class Overview:
     executions: tuple[OpenExecution, ...]
     """The oldest of these executions; `loads` counts all of them."""
 
+    @property
+    def users(self) -> frozenset[LimitedUser]:
+        """The users of these executions."""
+        return frozenset(each.user for each in self.executions)
+
+    def with_limits(self, waits: Mapping[LimitedUser, LimitWaits]) -> Self:
+        """Return it with what the executions of each user wait for because of limits."""
+        found = (replace(each, limits=waits[each.user]) for each in self.executions)
+        return replace(self, executions=tuple(found))
+
 
 class OverviewReader(Protocol):
     """Reads what runs now."""
 
     async def overview(
-        self, *, tenant_id: str | None = None, agent: str | None = None, limit: int = 100
+        self,
+        *,
+        tenant_id: str | None = None,
+        agent: str | None = None,
+        status: ExecutionStatus | None = None,
+        limit: int = 100,
     ) -> Overview:
         """Read the counts of all tenants, or of one, and the oldest executions."""
+        ...
+
+    async def newest(self, status: ExecutionStatus, limit: int) -> Sequence[ExecutionRow]:
+        """Read the newest executions with a status, of all tenants."""
         ...
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from everstep.agent_domain.fairness.limit_waits import LimitUse
 from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.storage.sessions import ExecutionLaunch
 
@@ -28,6 +29,10 @@ class TenantStore(Protocol):
 
     async def remove_limits(self, tenant_id: str, user_id: str | None = None) -> bool:
         """Remove limits; return whether there were any."""
+        ...
+
+    async def limit_use(self, tenants: Collection[str], rates: Collection[str]) -> LimitUse:
+        """The model calls that are made for these tenants, and what is left of these rates."""
         ...
 
     async def has_executions(self, tenant_id: str) -> bool:

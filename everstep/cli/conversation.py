@@ -37,6 +37,7 @@ from everstep.http_api.schemas.responses import (
     PageResponse,
     Session,
 )
+from everstep.http_api.schemas.step_responses import BecauseResponse
 from everstep.streams.client_events import StreamEvent, Wrote
 
 POLL_SECONDS = 0.3
@@ -227,7 +228,7 @@ class Conversation:
         self.open_request = min(requests, key=lambda request: request.created_at, default=None)
         if self.open_request and self.open_request.id != self._shown_request:
             self._show_request(self.open_request)
-        self._warn_if_pending(rows)
+        await self._warn_if_pending(rows)
         speakers = {row.id for row in rows if row.parent_execution_id is None}
         for each in wrote:
             if each and each.execution_id in speakers:
@@ -302,15 +303,18 @@ class Conversation:
             return []
         return (await self.remote.get(PageResponse[Request], f"/agent/executions/{row.id}/requests")).items
 
-    def _warn_if_pending(self, rows: list[ExecutionResponse]) -> None:
-        """Print a hint if no worker starts an execution."""
-        waiting = {row.status for row in rows if row.id in self.running} == {ExecutionStatus.PENDING}
+    async def _warn_if_pending(self, rows: list[ExecutionResponse]) -> None:
+        """Print why the executions do not begin, after some seconds."""
+        mine = [row for row in rows if row.id in self.running]
+        waiting = {row.status for row in mine} == {ExecutionStatus.PENDING}
         if not waiting:
             self._pending_since = None
         elif self._pending_since is None:
             self._pending_since = monotonic()
         elif 0 < self._pending_since < monotonic() - PENDING_HINT_SECONDS:
-            self.screen.note(f"pending: {output.NO_WORKER}")
+            path = f"/agent/executions/{mine[0].id}/because"
+            explained = await self.remote.get(BecauseResponse, path, limit=1)
+            self.screen.note(output.pending_hint(explained.because))
             self._pending_since = float("inf")
 
     async def _unread_messages(self) -> list[MessageResponse]:

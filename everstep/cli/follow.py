@@ -111,16 +111,18 @@ async def _poll_output(
     for request in requests:
         for piece in output_state.of_request(request):
             yield piece
-    for piece in output_state.of_row(row):
-        yield piece
+    if row.status is ExecutionStatus.PENDING:
+        because = await execution.sentence(row)
+        for piece in output_state.of_pending(because):
+            yield piece
+        yield OutputPiece("", Activity(because.removeprefix("pending: "), None))
+        return
     yield OutputPiece("", _activity(row, last, stored))
 
 
 def _activity(row: ExecutionRow, step: StepRow | None, requests: Sequence[RequestRow]) -> Activity:
-    """What an execution does now, or waits for."""
+    """What an execution that has begun does now, or waits for."""
     waiting = [request for request in requests if request.state is RequestState.OPEN]
-    if row.status is ExecutionStatus.PENDING:
-        return Activity("waiting for a worker", row.created_at)
     if waiting:
         asked = output.request_text(waiting[0])
         return Activity(f"waiting for people: {asked}", waiting[0].created_at)
@@ -152,10 +154,10 @@ class _PrintedOutput:
         self._is_over = False
         """Whether all text of that step was printed."""
 
-    def of_row(self, row: ExecutionRow) -> Iterator[OutputPiece]:
-        """A hint that no worker starts the execution, after some seconds."""
-        if row.status is ExecutionStatus.PENDING and monotonic() - self._began > PENDING_HINT_SECONDS:
-            yield from self.once("pending", [f"pending: {output.NO_WORKER}"])
+    def of_pending(self, because: str) -> Iterator[OutputPiece]:
+        """A hint that the execution does not begin, after some seconds."""
+        if monotonic() - self._began > PENDING_HINT_SECONDS:
+            yield from self.once("pending", [output.pending_hint(because)])
 
     def of_step(self, step: StepRow, requests: Sequence[RequestRow] = ()) -> Iterator[OutputPiece]:
         """The model's text so far, the requests to people, and the calls that have results."""

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 from everstep.agent_domain.agents.definition import AgentDefinition
+from everstep.agent_domain.explanation.waits import FOR_A_WORKER
 from everstep.agent_domain.loop.budget import BudgetUnit
 from everstep.agent_domain.loop.continuation import ContinuationOutcome
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -25,6 +26,11 @@ WIDTH = 200
 MODEL_PREFIX = "  model   "
 UNKNOWN_COST = "unknown: a model has no prices, or its provider counted no tokens"
 NO_WORKER = "no worker has picked it up; `everstep doctor` checks whether one runs"
+
+
+def pending_hint(because: str) -> str:
+    """What to say about an execution that has been pending for a while, from its because."""
+    return f"pending: {NO_WORKER}" if FOR_A_WORKER in because else because
 
 
 def execution_line(row: ExecutionRow) -> str:
@@ -78,7 +84,7 @@ def execution_fields(
     # Most completed executions have the stop reason "completed", too.
     reason = f" ({row.stop_reason})" if row.stop_reason and str(row.stop_reason) != str(row.status) else ""
     yield "status", f"{row.status}{reason}"
-    if row.status is ExecutionStatus.PENDING:
+    if row.status is ExecutionStatus.PENDING and (because is None or FOR_A_WORKER in because):
         yield "", NO_WORKER
     if because:
         yield "because", because

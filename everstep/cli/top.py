@@ -60,7 +60,8 @@ async def top(
     async with open_installation(settings, "everstep top") as installation:
 
         async def read() -> Overview:
-            return await installation.overview.overview(tenant_id=tenant, agent=agent, limit=limit)
+            overview = await installation.overview.overview(tenant_id=tenant, agent=agent, limit=limit)
+            return overview.with_limits(await installation.limits.find_waits(overview.users))
 
         if as_json:
             print_json(overview_document(await read(), datetime.now(UTC)))
@@ -122,7 +123,7 @@ def doing_text(each: OpenExecution, now: datetime) -> str:
     """What an execution does, or waits for."""
     row, step = each.row, each.step
     if row.status is ExecutionStatus.PENDING:
-        return "waits for its session" if each.is_queued else "waits for a worker"
+        return f"waits {_start_text(each)}"
     if each.requests:
         request = each.requests[0]
         more = f" and {len(each.requests) - 1} more" if len(each.requests) > 1 else ""
@@ -132,7 +133,16 @@ def doing_text(each: OpenExecution, now: datetime) -> str:
         return _asking_text(step, now)
     if each.calls:
         return f"runs {', '.join(each.calls)}"
-    return "waits until it is resumed" if row.status is ExecutionStatus.PAUSED else "between two steps"
+    if row.status is ExecutionStatus.PAUSED:
+        return "waits until it is resumed"
+    return f"waits {each.limits.call}" if each.limits.call else "between two steps"
+
+
+def _start_text(each: OpenExecution) -> str:
+    """What a pending execution waits for."""
+    if each.needs_place:
+        return each.limits.start or "in the queue of its tenant"
+    return "for its session" if each.is_queued else each.limits.call or "for a worker"
 
 
 def _asking_text(step: CurrentStep, now: datetime) -> str:

@@ -13,6 +13,7 @@ from everstep.agent_domain.explanation.because import (
     execution_sentence,
 )
 from everstep.agent_domain.ids import ExecutionRef
+from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow
 from everstep.agent_domain.storage.steps import StepRow
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     # `client` imports this module.
     from everstep.client.client import Client
 
+
+_MAY_BE_HELD = frozenset({ExecutionStatus.PENDING, ExecutionStatus.RUNNING})
 
 ExplainedStep: TypeAlias = tuple[StepRow, StepBecause]
 """A step, and why it was followed by another one or by none."""
@@ -144,6 +147,17 @@ class ExecutionReader:
         self, row: ExecutionRow, *, in_full: bool, has_last_step: bool = True
     ) -> StepExplainer:
         requests: Sequence[RequestRow] = ()
+        limit: str | None = None
         if has_last_step and not row.status.is_terminal:
             requests = await self.client.store.open_requests(self.ref)
-        return StepExplainer(row, datetime.now(UTC), tuple(requests), in_full)
+            limit = None if requests else await self._limit_of(row)
+        return StepExplainer(row, datetime.now(UTC), tuple(requests), in_full, limit=limit)
+
+    async def _limit_of(self, row: ExecutionRow) -> str | None:
+        """What an execution waits for because of a limit, unless it waits for something else."""
+        is_held = row.status in _MAY_BE_HELD and not row.ahead
+        if self.client.limits is None or not is_held:
+            return None
+        user = row.ref.tenant_id, row.user_id
+        waits = (await self.client.limits.find_waits([user]))[user]
+        return waits.call if row.queue_position is None else waits.start

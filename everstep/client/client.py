@@ -50,6 +50,7 @@ from everstep.agent_domain.values import EMPTY, FrozenDict, frozen_map, json_tex
 from everstep.agent_domain.what_if.policy_change import PolicyChange
 from everstep.client.command_delivery import PAUSES_AND_RESUMES, CommandDelivery
 from everstep.client.compared_executions import compare_executions
+from everstep.client.current_limits import CurrentLimits
 from everstep.client.errors import Taken
 from everstep.client.execution import Execution
 from everstep.client.fair_dispatch import FairDispatch
@@ -119,6 +120,8 @@ class Client:
     """The URL of the installation for people, to which Temporal's pages link; without a slash at its end."""
     dispatch: FairDispatch = field(default_factory=FairDispatch)
     """Names the tenant and the user of an execution to Temporal, which dispatches tasks fairly."""
+    limits: CurrentLimits | None = None
+    """The limits of tenants, which say what executions wait for; None if they are not known."""
 
     def spec_of(
         self, definition: AgentDefinition, model: str | None, output: ResponseFormat | None = None

@@ -2,9 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from everstep.agent_domain.errors import EverstepError
+from everstep.agent_domain.fairness.limit_waits import (
+    LimitedUser,
+    LimitUse,
+    LimitWaits,
+    has_call_limits,
+    limit_waits,
+    rate_names,
+)
 from everstep.agent_domain.fairness.shares import Claimant, ShareTerms
 from everstep.agent_domain.fairness.tenant_limits import LimitBook, TenantLimits, TokenTerms
 from everstep.agent_domain.storage.tenant_store import TenantStore
@@ -15,12 +23,13 @@ REFRESH_SECONDS = 2.5
 
 
 class CurrentLimits:
-    """The limits of tenants. Without `run`, there are none."""
+    """The limits of tenants. Without `run`, there are none until something reads them."""
 
     def __init__(self, store: TenantStore) -> None:
         self._store = store
         self._stored: Sequence[TenantLimits] = ()
         self._listeners = list[Callable[[], None]]()
+        self._is_running = False
         self.book = LimitBook()
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -29,6 +38,7 @@ class CurrentLimits:
 
     async def run(self) -> None:
         """Read the limits until this is cancelled; while that fails, the last ones apply."""
+        self._is_running = True
         while True:
             try:
                 await self.refresh()
@@ -44,6 +54,18 @@ class CurrentLimits:
         self._stored, self.book = stored, LimitBook(stored)
         for listener in self._listeners:
             listener()
+
+    async def find_waits(self, users: Collection[LimitedUser]) -> Mapping[LimitedUser, LimitWaits]:
+        """Return what executions of these users wait for now because of limits.
+
+        Only if there are limits of model calls or tokens for them, their use is read.
+        """
+        if users and not self._is_running:
+            await self.refresh()
+        limited, use = [user for user in users if has_call_limits(self.book, user)], LimitUse()
+        if limited:
+            use = await self._store.limit_use({tenant for tenant, _ in limited}, rate_names(limited))
+        return {user: limit_waits(self.book, use, user) for user in users}
 
     def weight(self, tenant_id: str) -> float:
         """The weight of a tenant."""

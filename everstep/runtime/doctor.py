@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import shlex
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -406,9 +408,20 @@ async def _check_payloads(installation: Installation) -> CheckResult:
 
 async def _check_waiting(installation: Installation, *, has_worker: bool) -> Sequence[CheckResult]:
     """Report executions that no worker has picked up."""
-    page = await installation.client.list(status=ExecutionStatus.PENDING, limit=100)
-    lost = [row for row in page.rows if not await _describe(installation, row)]
-    waiting, found = len(page.rows) - len(lost), list[CheckResult]()
+    overview = await installation.overview.overview(status=ExecutionStatus.PENDING, limit=100)
+    overview = overview.with_limits(await installation.limits.find_waits(overview.users))
+    held, others = Counter[tuple[str, str]](), list[ExecutionRow]()
+    for each in overview.executions:
+        limit = each.limits.start if each.needs_place else None if each.is_queued else each.limits.call
+        if limit:
+            held[each.row.ref.tenant_id, limit] += 1
+        else:
+            others.append(each.row)
+    lost = [row for row in others if not await _describe(installation, row)]
+    waiting, found = len(others) - len(lost), list[CheckResult]()
+    for (tenant, limit), count in held.items():
+        how = f"see `everstep tenants show {shlex.quote(tenant)}`"
+        found.append(CheckResult(True, f"{count} execution(s) of '{tenant}' are pending {limit}: {how}"))
     if waiting:
         why = "they start as soon as it is free" if has_worker else "they wait for a worker"
         found.append(CheckResult(has_worker, f"{waiting} execution(s) are pending: {why}"))
@@ -433,7 +446,7 @@ async def _check_failing(installation: Installation) -> Sequence[CheckResult]:
     """Report executions that fail repeatedly: only Temporal knows them, and it retries without end."""
     found = list[CheckResult]()
     running, pending = [
-        (await installation.client.list(status=status, limit=MAX_CHECKED_EXECUTIONS)).rows
+        await installation.overview.newest(status, MAX_CHECKED_EXECUTIONS)
         for status in (ExecutionStatus.RUNNING, ExecutionStatus.PENDING)
     ]
     for row in (*running, *pending):

@@ -205,6 +205,7 @@ class Installation:
             check_prices=partial(require_prices, self.models.presets),
             attachments=self.attachments,
             dispatch=self.dispatch,
+            limits=self.limits,
         )
 
     @cached_property

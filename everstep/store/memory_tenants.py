@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from uuid import UUID
 
+from everstep.agent_domain.fairness.limit_waits import LimitedUser, LimitUse, RateLevel
 from everstep.agent_domain.fairness.rate_draws import RateDraw, RateGrant
 from everstep.agent_domain.fairness.tenant_limits import LimitBook, TenantLimits
 from everstep.agent_domain.loop.run_context import RunContext
@@ -35,6 +36,19 @@ class MemoryTenants(MemoryBase):
     async def remove_limits(self, tenant_id: str, user_id: str | None = None) -> bool:
         """Remove limits; return whether there were any."""
         return self._limits.pop((tenant_id, user_id or ""), None) is not None
+
+    async def limit_use(self, tenants: Collection[str], rates: Collection[str]) -> LimitUse:
+        """Return the model calls that are made for tenants, and what is left of rates."""
+        calls = Counter[LimitedUser](
+            (each.ref.tenant_id, each.user_id)
+            for each in self._executions.values()
+            if each.ref.tenant_id in tenants and each.status is ExecutionStatus.RUNNING and _is_asking(each)
+        )
+        now, buckets = self._now().timestamp(), self._rates.find(rates)
+        levels = {
+            name: RateLevel(each.level, max(0.0, now - each.filled_at)) for name, each in buckets.items()
+        }
+        return LimitUse(calls, levels)
 
     async def has_executions(self, tenant_id: str) -> bool:
         """Return whether a tenant has stored executions."""
@@ -123,3 +137,10 @@ def _launch(execution: MemoryExecution) -> ExecutionLaunch:
     run = RunContext.from_request(execution.ref, execution.user_id, execution.request)
     has_commands = any(not each.is_delivered for each in execution.commands.values())
     return ExecutionLaunch(execution.ref, execution.plan, None, has_commands, execution.clocks, run)
+
+
+def _is_asking(execution: MemoryExecution) -> bool:
+    """Whether the execution's model is asked now."""
+    step = execution.steps[max(execution.steps)] if execution.steps else None
+    is_waiting = step is not None and step.wait is not None and step.wait.attempt == step.attempt
+    return step is not None and step.facts is None and not is_waiting

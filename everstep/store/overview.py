@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.overview import AgentLoad, CurrentStep, OpenExecution, Overview
 from everstep.agent_domain.storage.requests import RequestState
 from everstep.store import bodies, rows
@@ -16,6 +17,7 @@ from everstep.store.cursors import page_size
 from everstep.store.errors import error_translation
 from everstep.store.reading import ROW, PostgresReader, select_requests
 from everstep.store.tables import executions, requests, steps, tool_calls
+from everstep.store.tenant_tables import places
 from everstep.store.transaction import BEGIN_SNAPSHOT, Transaction, transaction
 
 _UNDER_WAY = tuple(str(status) for status in ExecutionStatus if not status.is_terminal)
@@ -25,10 +27,17 @@ class PostgresOverview(PostgresReader):
     """Reads the executions that have not ended."""
 
     async def overview(
-        self, *, tenant_id: str | None = None, agent: str | None = None, limit: int = 100
+        self,
+        *,
+        tenant_id: str | None = None,
+        agent: str | None = None,
+        status: ExecutionStatus | None = None,
+        limit: int = 100,
     ) -> Overview:
         """Return the counts of all tenants, or of one, and the oldest executions."""
         wanted: list[ColumnElement[bool]] = [executions.c.status.in_(_UNDER_WAY)]
+        if status is not None:
+            wanted.append(executions.c.status == str(status))
         if tenant_id is not None:
             wanted.append(executions.c.tenant_id == tenant_id)
         if agent is not None:
@@ -45,10 +54,18 @@ class PostgresOverview(PostgresReader):
                 parts = await _parts_of(connection, [row.id for row in found])
         return Overview(_loads(counted.all()), tuple(_open_execution(row, parts) for row in found))
 
+    async def newest(self, status: ExecutionStatus, limit: int) -> Sequence[ExecutionRow]:
+        """Return the newest executions with a status, of all tenants."""
+        newest = select(*ROW).where(executions.c.status == str(status))
+        ordered = newest.order_by(executions.c.created_at.desc(), executions.c.id.desc())
+        return [rows.execution_row(row) for row in await self._fetch_all(ordered.limit(page_size(limit)))]
+
 
 async def _parts_of(connection: Transaction, ids: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
     """Return the latest step, the calls without a result and the open requests of executions."""
-    parts: dict[UUID, dict[str, Any]] = defaultdict(lambda: {"step": None, "calls": [], "requests": []})
+    parts: dict[UUID, dict[str, Any]] = defaultdict(
+        lambda: {"step": None, "calls": [], "requests": [], "needs_place": False}
+    )
     if not ids:
         return parts
     columns = (steps.c.execution_id, steps.c.number, steps.c.attempt, steps.c.started_at, steps.c.wait)
@@ -67,6 +84,11 @@ async def _parts_of(connection: Transaction, ids: Sequence[UUID]) -> dict[UUID, 
     )
     for row in (await connection.execute(calls)).all():
         parts[row.execution_id]["calls"].append(row.name)
+    queued = select(places.c.execution_id).where(
+        places.c.execution_id.in_(ids), places.c.admitted_at.is_(None)
+    )
+    for row in (await connection.execute(queued)).all():
+        parts[row.execution_id]["needs_place"] = True
     asked = (
         select_requests()
         .where(requests.c.execution_id.in_(ids), requests.c.state == str(RequestState.OPEN))
@@ -94,6 +116,7 @@ def _open_execution(row: Row[Any], parts: dict[UUID, dict[str, Any]]) -> OpenExe
         None if step is None else _current_step(step),
         tuple(part["calls"]),
         tuple(part["requests"]),
+        part["needs_place"],
     )
 
 

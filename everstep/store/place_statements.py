@@ -201,3 +201,17 @@ QUEUE = f"""
 """The places in the queue of a tenant, from 1, in the order of admission."""
 
 QUEUE_POSITIONS = text(QUEUE)
+
+MODEL_CALLS = text("""
+    SELECT execution.tenant_id, execution.user_id, count(*) AS calls
+      FROM agent_executions execution
+      JOIN LATERAL (SELECT attempt, facts IS NULL AS is_unanswered, wait ->> 'attempt' AS failed
+                      FROM agent_steps
+                     WHERE execution_id = execution.id
+                     ORDER BY number DESC
+                     LIMIT 1) AS step ON step.is_unanswered
+     WHERE execution.tenant_id = ANY(:tenants) AND execution.status = 'running'
+       AND step.failed IS DISTINCT FROM CAST(step.attempt AS text)
+     GROUP BY execution.tenant_id, execution.user_id
+""")
+"""The model calls that are made now. One that waits for its next attempt is not."""

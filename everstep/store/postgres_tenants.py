@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from uuid import UUID
 
+from everstep.agent_domain.fairness.limit_waits import LimitUse, RateLevel
 from everstep.agent_domain.fairness.tenant_limits import TenantLimits
 from everstep.agent_domain.storage.sessions import ExecutionLaunch
 from everstep.agent_domain.storage.tenant_store import ADMITTED_AT_ONCE
-from everstep.store import place_statements
+from everstep.store import place_statements, rate_statements
 from everstep.store.postgres_writing import PostgresWriter
 from everstep.store.session_rows import launch_row
 
@@ -33,6 +34,19 @@ class PostgresTenants(PostgresWriter):
         values = {"tenant_id": tenant_id, "user_id": user_id or ""}
         async with self._transaction() as connection:
             return (await connection.execute(place_statements.REMOVE_LIMITS, values)).first() is not None
+
+    async def limit_use(self, tenants: Collection[str], rates: Collection[str]) -> LimitUse:
+        """Return the model calls that are made for tenants, and what is left of rates."""
+        async with self._transaction() as connection:
+            calls, levels = await connection.together(
+                (place_statements.MODEL_CALLS, {"tenants": [*tenants]}),
+                (rate_statements.LEVELS, {"names": [*rates]}),
+                last=True,
+            )
+        return LimitUse(
+            {(row.tenant_id, row.user_id): row.calls for row in calls.all()},
+            {row.name: RateLevel(row.level, float(row.seconds)) for row in levels.all()},
+        )
 
     async def has_executions(self, tenant_id: str) -> bool:
         """Return whether a tenant has stored executions."""

@@ -37,3 +37,9 @@ PAUSE_RATE = text("""
         ON CONFLICT (name) DO UPDATE
        SET paused_until = greatest(rate.paused_until, excluded.paused_until)
 """)
+
+LEVELS = text("""
+    SELECT name, level, greatest(0, extract(epoch FROM clock_timestamp() - filled_at)) AS seconds
+      FROM agent_rates
+     WHERE name = ANY(:names)
+""")

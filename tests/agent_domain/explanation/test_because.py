@@ -224,6 +224,43 @@ def test_an_execution_under_way_says_what_it_waits_for_or_does(
     assert without_content == sentence.replace("(amount: 19.9)", "")
 
 
+@pytest.mark.parametrize(
+    ("row", "steps", "sentence"),
+    [
+        (
+            an_execution_row(ExecutionStatus.PENDING),
+            (),
+            "pending: waiting until max_model_calls of the tenant 'acme' is raised from 0, since 12:00 UTC",
+        ),
+        (
+            an_execution_row(ExecutionStatus.PENDING, queue_position=2),
+            (),
+            "pending: number 2 in the queue of its tenant, until max_model_calls of the tenant 'acme' is "
+            "raised from 0, since 12:00 UTC",
+        ),
+        (RUNNING, (), "waits: until max_model_calls of the tenant 'acme' is raised from 0"),
+        (
+            RUNNING,
+            (a_step_row(1, GOES_ON, a_call_row()),),
+            "waits: until max_model_calls of the tenant 'acme' is raised from 0",
+        ),
+        (
+            RUNNING,
+            (a_step_row(1, None, a_call_row()),),
+            "waits: until max_model_calls of the tenant 'acme' is raised from 0",
+        ),
+        (RUNNING, (UNANSWERED,), "runs: the model has been answering since 12:00 UTC"),
+        (PAUSED, (a_step_row(1, GOES_ON, a_call_row()),), "paused: until it is resumed"),
+    ],
+)
+def test_an_execution_that_a_limit_holds_says_so(
+    row: ExecutionRow, steps: tuple[StepRow, ...], sentence: str
+) -> None:
+    """18.2.18"""
+    explainer = StepExplainer(row, NOW, limit="until max_model_calls of the tenant 'acme' is raised from 0")
+    assert execution_sentence(explainer, steps[-1] if steps else None) == sentence
+
+
 ENDED = an_execution_row(ExecutionStatus.COMPLETED, step_count=1, stop_reason=StopReason.COMPLETED)
 LIMITED = replace(ENDED, stop_reason=StopReason.STEPS_LIMIT)
 CANCELLED = an_execution_row(

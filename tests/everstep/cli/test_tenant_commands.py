@@ -1,6 +1,7 @@
 """The commands about tenants."""
 
 import json
+from uuid import uuid4
 
 import pytest
 
@@ -41,3 +42,30 @@ async def test_limits_are_set_shown_listed_and_removed(desk: CommandLine) -> Non
     await desk.output_of("tenants", "remove", "globex", "--user", "ann")
     await desk.output_of("tenants", "remove", "globex")
     assert (await desk.output_of("tenants", "list")).startswith("No tenant has limits;")
+
+
+async def test_what_waits_for_a_limit_says_for_which(desk: CommandLine) -> None:
+    """18.2.18: until it is changed."""
+    tenant = f"tenant-{uuid4().hex[:8]}"
+    # No worker listens there, so nothing begins once the limit is gone.
+    execution = await CommandLine(desk.installation, "deaf").client_of(tenant).start("clerk", "hello")
+    limit = f"until max_model_calls of the tenant '{tenant}' is raised from 0"
+
+    said = await desk.output_of("tenants", "set", tenant, "--max-model-calls", "0")
+    assert (
+        said
+        == f"set: {tenant}: paused: no model call begins until max_model_calls is raised; max model calls 0\n"
+    )
+    assert f"pending: waiting {limit}, since" in await desk.output_of("because", execution.id)
+    shown = await desk.output_of("show", execution.id)
+    assert f"waiting {limit}" in shown
+    assert "no worker" not in shown
+    assert f"waits {limit}\n" in await desk.output_of("top", "--tenant", tenant)
+    found = f"1 execution(s) of '{tenant}' are pending {limit}: see `everstep tenants show {tenant}`"
+    assert found in (await desk.run_command("doctor")).output
+
+    await desk.output_of("tenants", "remove", tenant)
+    assert "pending: waiting for a worker since" in await desk.output_of("because", execution.id)
+    assert "no worker has picked it up" in await desk.output_of("show", execution.id)
+    assert "waits for a worker\n" in await desk.output_of("top", "--tenant", tenant)
+    await execution.workflow.terminate()

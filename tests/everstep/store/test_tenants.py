@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 
 from everstep.agent_domain.errors import InvalidInput
+from everstep.agent_domain.fairness.rate_draws import RateDraw
 from everstep.agent_domain.fairness.tenant_limits import EVERYONE, LimitBook, TenantLimits
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.loop.status import ExecutionStatus
@@ -16,12 +17,14 @@ from tests.everstep.store.session_words import a_first_message
 from tests.everstep.store.store_words import (
     OTHERS,
     TENANT,
+    WAIT,
     a_new_execution,
     a_ref,
     a_settlement,
     a_step_start,
     accept_execution,
     end_execution,
+    run_step,
 )
 
 
@@ -305,3 +308,24 @@ def test_own_limits_replace_those_of_every_tenant_and_every_user() -> None:
     )
     assert (book.weight(TENANT), book.weight(str(uuid4()))) == (2.0, 1.0)
     assert ann.text == "paused: nothing starts until max_running is raised; max running 0"
+
+
+async def test_the_use_of_limits_is_the_calls_that_are_made_and_what_is_left_of_rates(
+    store: ExecutionStore,
+) -> None:
+    """18.2.18"""
+    asking, answered, failed, _pending = await accept_each(store, "ann", "ann", "bob", "bob")
+    other = await accept_execution(store, tenant=OTHERS)
+    for each in (asking, failed, other):
+        await store.begin_step(a_step_start(each))
+    await run_step(store, answered)
+    await store.note_wait(failed, 1, WAIT)
+    await store.draw_rate(RateDraw("tokens", 0.06, debt=7.0))
+
+    use = await store.limit_use([TENANT], ["tokens", "unknown"])
+
+    assert use.model_calls == {(TENANT, "ann"): 1}
+    assert use.levels.keys() == {"tokens"}
+    assert use.levels["tokens"] == (pytest.approx(-6.0), pytest.approx(0.0, abs=5.0))
+    await store.begin_step(a_step_start(failed, attempt=2))
+    assert (await store.limit_use([TENANT], [])).model_calls == {(TENANT, "ann"): 1, (TENANT, "bob"): 1}
