@@ -93,25 +93,39 @@ def _exists(moment: datetime, zone: tzinfo) -> bool:
 def days_of_segments(zone: tzinfo, years: range) -> DaysOfSegments:
     """The days of these years by their offsets. Only days on which clocks change have several segments."""
     days: dict[tuple[Segment, ...], dict[tuple[int, int], set[int]]] = defaultdict(lambda: defaultdict(set))
-    day, end = date(years[0], 1, 1), date(years[-1] + 1, 1, 1)
-    while day < end:
-        same = days[_segments(day, zone)][day.year, day.month]
-        same.add(day.day)
-        if (day + DAY).month != day.month:
-            same.update(range(day.day, LONGEST_MONTH + 1))
-        day += DAY
+    midnight, end = datetime(years[0], 1, 1, tzinfo=UTC), datetime(years[-1] + 1, 1, 1, tzinfo=UTC)
+    clock = _clock(midnight, zone)
+    while midnight < end:
+        following = midnight + DAY
+        next_clock = _clock(following, zone)
+        is_uniform = clock == next_clock and not clock[1]
+        segments = (Segment(0, MINUTES, clock[0]),) if is_uniform else _segments(midnight, zone)
+        same = days[segments][midnight.year, midnight.month]
+        same.add(midnight.day)
+        if following.month != midnight.month:
+            same.update(range(midnight.day, LONGEST_MONTH + 1))
+        midnight, clock = following, next_clock
+    # Most months have the same days, and share the set.
+    shared: dict[frozenset[int], frozenset[int]] = {}
     return {
-        segments: [MonthDays(year, month, frozenset(each)) for (year, month), each in months.items()]
+        segments: [
+            MonthDays(year, month, shared.setdefault(each, each))
+            for (year, month), each in zip(months, map(frozenset, months.values()), strict=True)
+        ]
         for segments, months in days.items()
     }
 
 
-def _segments(day: date, zone: tzinfo) -> tuple[Segment, ...]:
-    midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+def _clock(at: datetime, zone: tzinfo) -> tuple[int, int]:
+    """The offset in minutes, and 1 if clocks show the time for the second time."""
+    local = at.astimezone(zone)
+    offset = local.utcoffset() or timedelta()
+    return offset.days * MINUTES + offset.seconds // 60, local.fold
 
+
+def _segments(midnight: datetime, zone: tzinfo) -> tuple[Segment, ...]:
     def clock(minute: int) -> tuple[int, int]:
-        local = (midnight + timedelta(minutes=minute)).astimezone(zone)
-        return int((local.utcoffset() or timedelta()).total_seconds()) // 60, local.fold
+        return _clock(midnight + timedelta(minutes=minute), zone)
 
     def split(begin: int, last: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
         if (first := clock(begin)) == clock(last):

@@ -249,8 +249,10 @@ def _print(schedule: ScheduleDetails, *, as_json: bool) -> None:
         print_line("  Temporal does not have the last change yet")
     for at in () if schedule.paused else schedule.next_runs[:5]:
         print_line(f"  next   {format_moment(at, 0)}")
-    for run in schedule.recent_runs[:5]:
-        outcome = f"execution {run.execution_id}" if run.execution_id else "no execution"
+    for number, run in enumerate(schedule.recent_runs[:5]):
+        # The newest one may be about to send its message, as after a trigger.
+        missing = "no execution" if number or schedule.last_error else "no execution yet"
+        outcome = f"execution {run.execution_id}" if run.execution_id else missing
         print_line(f"  ran    {format_moment(run.scheduled_at, 0)}  {outcome}")
 
 

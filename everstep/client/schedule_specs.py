@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from hashlib import sha256
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -53,6 +55,12 @@ def schedule_spec(cadence: Cadence, this_year: int) -> ScheduleSpec:
         return replace(spec, cron_expressions=[cadence.cron])
     calendars = utc_calendars(cron_fields(cadence.cron), zone, years)
     return replace(spec, calendars=[_calendar_spec(each) for each in calendars], time_zone_name="UTC")
+
+
+@lru_cache(maxsize=1024)
+def times_digest(cadence: Cadence, this_year: int) -> str:
+    """A text that differs if the times for Temporal do."""
+    return sha256(str(schedule_spec(cadence, this_year)).encode()).hexdigest()[:16]
 
 
 def time_without_jitter(cadence: Cadence, at: datetime) -> datetime:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
@@ -51,7 +50,13 @@ from everstep.client.client import Client
 from everstep.client.errors import SettingRefused
 from everstep.client.message_ids import message_id
 from everstep.client.outages import ErrorMeaning, concerns_one_workflow, meaning_of
-from everstep.client.schedule_specs import YEARS_BEFORE, require_timezone, schedule_spec, time_without_jitter
+from everstep.client.schedule_specs import (
+    YEARS_BEFORE,
+    require_timezone,
+    schedule_spec,
+    time_without_jitter,
+    times_digest,
+)
 from everstep.workflows.scheduled_message import SCHEDULED_MESSAGE, ScheduledRun
 
 log = logging.getLogger(__name__)
@@ -422,8 +427,7 @@ def _revision_note(row: ScheduleRow) -> str:
 
     Also one whose times were computed by an earlier release, in another year or by other tables of zones.
     """
-    times = str(schedule_spec(row.settings.cadence, datetime.now(UTC).year))
-    return f"revision {row.revision}, times {sha256(times.encode()).hexdigest()[:16]}"
+    return f"revision {row.revision}, times {times_digest(row.settings.cadence, datetime.now(UTC).year)}"
 
 
 def changed_settings(settings: ScheduleSettings, changes: dict[str, Any]) -> ScheduleSettings:
