@@ -406,7 +406,7 @@ _ACCEPTED = (
 def _preflight(origin: str) -> list[tuple[bytes, bytes]]:
     headers = {
         "access-control-allow-origin": origin,
-        "access-control-allow-methods": "GET, POST, PATCH, DELETE",
+        "access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE",
         "access-control-allow-headers": _ACCEPTED,
         "access-control-max-age": "600",
         "vary": "Origin",

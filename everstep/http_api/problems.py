@@ -6,8 +6,8 @@ a line of code, are logged and never sent.
 
 import logging
 from collections.abc import Mapping, Sequence
-from http import HTTPStatus
-from typing import Any, Final, cast
+from http import HTTPMethod, HTTPStatus
+from typing import Any, cast
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
@@ -39,6 +40,7 @@ from everstep.agent_domain.values import escape_unstorable, truncate
 from everstep.client.context_validation import ContextPolicySlow
 from everstep.client.errors import Ending, Refused, SettingRefused
 from everstep.client.outages import ErrorMeaning, meaning_of
+from everstep.http_api.validation_texts import described_faults
 
 logger = logging.getLogger(__name__)
 
@@ -318,47 +320,9 @@ def problem_response(refusal: Refusal, request_id: str | None) -> JSONResponse:
 
 def refusal_from_validation(error: RequestValidationError) -> Refusal:
     """The refusal for invalid input, with each invalid place; the input itself is not repeated."""
-    faults = [
-        {
-            "at": escape_unstorable(_fault_place(fault)),
-            "message": escape_unstorable(_fault_message(fault)),
-        }
-        for fault in cast("Sequence[Mapping[str, Any]]", error.errors())
-    ]
+    faults = described_faults(cast("Sequence[Mapping[str, Any]]", error.errors()))
     first = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults[:3])
     return invalid_request(f"Correct these parts of the request: {first}", faults[:20])
-
-
-_NO_TIME: Final = "it is not a time; send one such as 2026-01-16T10:05:00Z"
-_FAULTS: Final = {
-    "model_attributes_type": "send an object",
-    "timezone_aware": "the time has no time zone; send one such as 2026-01-16T10:05:00Z",
-    "datetime_type": _NO_TIME,
-    "datetime_parsing": _NO_TIME,
-    "datetime_from_date_parsing": _NO_TIME,
-}
-"""What to send instead, by Pydantic's types of faults whose own message does not say that."""
-
-
-def _fault_place(fault: Mapping[str, Any]) -> str:
-    # For text that is not JSON, `loc` ends with the position of the fault, which is no part of the request.
-    is_json = fault["type"] != "json_invalid"
-    return (".".join(map(str, fault["loc"])) if is_json else "") or "body"
-
-
-def _fault_message(fault: Mapping[str, Any]) -> str:
-    match fault:
-        case {"type": "json_invalid", "loc": (*_, int(at)), "ctx": {"error": str(reason)}}:
-            return f"Invalid JSON: {reason} (at character {at + 1})"
-        # Pydantic reports this for text that is validated before its length is checked.
-        case {"type": "too_long", "input": str(), "ctx": {"max_length": limit, "actual_length": length}}:
-            return f"it has {length} characters; send at most {limit}"
-        case {"type": "model_attributes_type", "loc": ("body",), "input": bytes()}:
-            return "it is not sent as JSON; add the header Content-Type: application/json"
-        case {"type": "value_error", "ctx": {"error": error}}:
-            return str(error)
-        case _:
-            return _FAULTS.get(str(fault["type"]), str(fault["msg"]))
 
 
 def refusal_from_http(error: HTTPException) -> Refusal:
@@ -391,10 +355,27 @@ def refusal_of_any(error: Exception) -> Refusal:
             return refusal_of(error)
 
 
+def _with_all_methods(app: FastAPI, request: Request, error: HTTPException) -> HTTPException:
+    """Name all methods of a path: the router names those of the first route that has it."""
+    if "Allow" not in (error.headers or {}):
+        return error
+    names = ("type", "path", "root_path", "headers", "query_string")
+    asked = {name: request.scope[name] for name in names if name in request.scope}
+
+    def is_supported(method: str) -> bool:
+        scope = {**asked, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in app.router.routes)
+
+    methods = [method for method in HTTPMethod if is_supported(method)]
+    return HTTPException(error.status_code, headers={**(error.headers or {}), "Allow": ", ".join(methods)})
+
+
 def install(app: FastAPI) -> None:
     """Add exception handlers that render problem documents."""
 
     def answer(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            error = _with_all_methods(app, request, error)
         refusal = refusal_of_any(error)
         return problem_response(refusal, getattr(request.state, "request_id", None))
 

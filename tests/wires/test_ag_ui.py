@@ -204,7 +204,7 @@ async def test_an_exhausted_budget_is_an_interrupt(
         ({"steps": 0}, "pass a larger total"),
         ({"usd": 1}, "pass a larger total"),
         ({"stepps": 1}, "stepps"),
-        ("much", "dictionary"),
+        ("much", "send an object"),
     ):
         refused = [{"interruptId": interrupt["id"], "status": "resolved", "payload": payload}]
         assert words in (await approver.run(resume=refused))["error"]

@@ -7,13 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.http_api.schemas.request_bodies import ModelText
-from everstep.http_api.schemas.text import Json, RequestModel, Text
+from everstep.http_api.schemas.text import Json, RequestModel, StrictScalars, Text
 from everstep.wires.event_bodies import json_map
 
 MAX_MESSAGES = 10_000
 
 
-class AgUiModel(BaseModel):
+class AgUiModel(StrictScalars, BaseModel):
     """The base of the protocol's objects."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -13,13 +13,13 @@ from everstep.agent_domain.storage.sessions import OnBusy
 from everstep.agent_domain.values import EMPTY
 from everstep.http_api.schemas.ag_ui_requests import MAX_MESSAGES
 from everstep.http_api.schemas.request_bodies import AgentName, ModelText
-from everstep.http_api.schemas.text import Json, Map, RequestModel, Text
+from everstep.http_api.schemas.text import Json, Map, RequestModel, StrictScalars, Text
 from everstep.wires.event_bodies import json_map
 
 Name = Annotated[Text, Field(min_length=1, max_length=500)]
 
 
-class OpenAiModel(BaseModel):
+class OpenAiModel(StrictScalars, BaseModel):
     """The base of the protocol's objects."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

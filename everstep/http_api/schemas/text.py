@@ -3,10 +3,19 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 from fastapi import Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema
 
 from everstep.agent_domain.checks import StrictModel
 from everstep.agent_domain.storage.text_query import MAX_QUERY
@@ -42,7 +51,42 @@ Map: TypeAlias = FrozenDict
 """A JSON object."""
 
 
-class RequestModel(StrictModel):
+_SCALARS: Final = ("int", "float", "bool")
+_NO_SCHEMAS: Final = frozenset({"default", "metadata", "ref", "serialization"})
+"""The keys of pydantic's schemas below which no validation is described."""
+
+
+def _with_strict_scalars(schema: Any) -> Any:
+    """Let numbers and truth values of a schema accept only their own type: `true` is not 1, nor is `"1"`."""
+    match schema:
+        case list():
+            return [_with_strict_scalars(each) for each in cast("list[Any]", schema)]
+        case tuple():
+            # A type of a union, with its name.
+            return tuple(_with_strict_scalars(each) for each in cast("tuple[Any, ...]", schema))
+        case {"type": str(kind), **parts}:
+            walked = {
+                name: part if name in _NO_SCHEMAS else _with_strict_scalars(part)
+                for name, part in cast("dict[str, Any]", parts).items()
+            }
+            return {"type": kind, **walked, **({"strict": True} if kind in _SCALARS else {})}
+        case dict():
+            # Schemas by the names of fields, which may be any, or by tags.
+            return {name: _with_strict_scalars(each) for name, each in cast("dict[str, Any]", schema).items()}
+        case _:
+            return schema
+
+
+class StrictScalars:
+    """A base of models of JSON; with pydantic's strictness of all types, ids and times could not be text."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the schema of the model."""
+        return _with_strict_scalars(handler(source))
+
+
+class RequestModel(StrictScalars, StrictModel):
     """The base of request models: unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True)

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from everstep.http_api.schemas.ag_ui_requests import MAX_MESSAGES, EverstepProps
-from everstep.http_api.schemas.text import Map, Text
+from everstep.http_api.schemas.text import Map, StrictScalars, Text
 
 
-class UiModel(BaseModel):
+class UiModel(StrictScalars, BaseModel):
     """The base of the protocol's objects."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

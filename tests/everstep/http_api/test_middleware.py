@@ -144,11 +144,23 @@ async def test_an_unknown_address_is_a_problem(ann: ApiCaller, path: str) -> Non
     assert_problem(await ann.http.get(path), 404, "/docs")
 
 
-async def test_an_unknown_method_is_a_problem(ann: ApiCaller) -> None:
-    answer = await ann.http.put("/agent/agents")
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/agent/agents", "GET"),
+        ("PATCH", "/agent/tenants/acme", "DELETE, GET, PUT"),
+        ("POST", f"/agent/schedules/{uuid4()}", "DELETE, GET, PATCH"),
+        ("DELETE", "/metrics", "GET"),
+        ("POST", "/console", "GET, HEAD"),
+    ],
+    ids=["agents", "tenant", "schedule", "metrics", "console"],
+)
+async def test_an_unknown_method_is_a_problem(ann: ApiCaller, method: str, path: str, allowed: str) -> None:
+    """8.8.6"""
+    answer = await ann.http.request(method, path)
 
-    assert_problem(answer, 405, "use GET")
-    assert answer.headers["allow"] == "GET"
+    assert_problem(answer, 405, f"use {allowed}")
+    assert answer.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(
