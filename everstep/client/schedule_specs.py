@@ -24,6 +24,9 @@ YEARS_AHEAD: Final = 20
 """How many years before and after this one Temporal has the times of a cron expression in a time zone whose
 clocks change. The first run of each year adds one."""
 
+MARGIN: Final = timedelta(seconds=2)
+"""Longer than Temporal takes to apply a change."""
+
 
 def require_timezone(name: str) -> None:
     """Check that there is a time zone with this name.
@@ -74,6 +77,14 @@ def time_without_jitter(cadence: Cadence, at: datetime) -> datetime:
     assert cadence.cron is not None  # noqa: S101 -- a cadence has one of both
     zone = _zone(cadence.timezone)
     return (zone and latest_time(cron_fields(cadence.cron), zone, at)) or at
+
+
+def is_due(cadence: Cadence, at: datetime, now: datetime) -> bool:
+    """Whether a coming run has begun to wait for its jitter, or begins in a moment.
+
+    Temporal drops such a run if its schedule is changed.
+    """
+    return time_without_jitter(cadence, at) <= now + MARGIN
 
 
 def _zone(name: str) -> ZoneInfo | None:

@@ -21,6 +21,7 @@ from temporalio.client import (
     ScheduleActionStartWorkflow,
     ScheduleAlreadyRunningError,
     ScheduleBackfill,
+    ScheduleDescription,
     ScheduleHandle,
     ScheduleOverlapPolicy,
     SchedulePolicy,
@@ -52,6 +53,7 @@ from everstep.client.message_ids import message_id
 from everstep.client.outages import ErrorMeaning, concerns_one_workflow, meaning_of
 from everstep.client.schedule_specs import (
     YEARS_BEFORE,
+    is_due,
     require_timezone,
     schedule_spec,
     time_without_jitter,
@@ -230,15 +232,16 @@ class Schedules:
 
         Raises:
             NotFound: There is none.
-            InvalidInput: The period is empty, in the future or has too many times.
-            SettingRefused: It has not started yet.
+            InvalidInput: The period is empty, in the future, too long ago or has too many times.
+            SettingRefused: It has not started yet, or is of an earlier release and about to run.
         """
         if not begin < end <= datetime.now(UTC):
             raise InvalidInput("a backfill needs a period that begins before it ends, in the past")
         if begin.year < (earliest := datetime.now(UTC).year - YEARS_BEFORE):
             raise InvalidInput(f"a backfill makes up for times since {earliest}; choose a later start_at")
         row = await self._require(scope, schedule_id)
-        await self.renew(row.id)
+        if not await self.renew(row.id):
+            raise SettingRefused("schedule", "A run is about to begin; try again after it")
         # Temporal leaves out a time that is the begin of the period.
         begin -= timedelta(microseconds=1)
         times = await self._matching_times(row, begin, end)
@@ -279,17 +282,27 @@ class Schedules:
             await handle.update(replace_schedule)
         await self.store.acknowledge_revision(row.id, row.revision)
 
-    async def renew(self, schedule_id: UUID) -> None:
+    async def renew(self, schedule_id: UUID) -> bool:
         """Apply a schedule again if its times were computed by an earlier release, or in another year.
 
         If Temporal does not accept that, the schedule stays as it is.
+
+        Returns:
+            False if a run is about to begin, which Temporal would drop, so that the schedule is not applied.
         """
         row = await self.store.schedule_to_run(schedule_id)
         # It may be changed at the same moment, so that the change has to be applied again.
         while row is not None and row.settings.cadence.cron and row.is_applied:
-            if await self._is_current(row) or await self._apply_row(row) is not None:
-                return
+            found = await self._describe(row)
+            if found is not None and found.schedule.state.note == _revision_note(row):
+                break
+            times = found.info.next_action_times if found and not row.settings.is_paused else ()
+            if times and is_due(row.settings.cadence, times[0], datetime.now(UTC)):
+                return False
+            if await self._apply_row(row) is not None:
+                break
             row = await self.store.schedule_to_run(schedule_id)
+        return True
 
     async def reconcile(self, *, thorough: bool = False) -> int:
         """Apply the changes that lost processes left behind; return how many there were.
@@ -355,13 +368,17 @@ class Schedules:
 
     async def _is_current(self, row: ScheduleRow) -> bool:
         """Whether Temporal has this revision of a schedule."""
+        found = await self._describe(row)
+        return found is not None and found.schedule.state.note == _revision_note(row)
+
+    async def _describe(self, row: ScheduleRow) -> ScheduleDescription | None:
+        """Temporal's schedule, if it has one."""
         try:
-            description = await self._handle(row).describe()
+            return await self._handle(row).describe()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND or meaning_of(error) is ErrorMeaning.DENIED:
                 raise
-            return False
-        return description.schedule.state.note == _revision_note(row)
+            return None
 
     async def _view(self, row: ScheduleRow) -> ScheduleView:
         """Return a schedule with its runs; without them if Temporal is away."""

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from everstep.agent_domain.storage.schedules import Cadence
-from everstep.client.schedule_specs import schedule_spec, time_without_jitter, times_digest
+from everstep.client.schedule_specs import is_due, schedule_spec, time_without_jitter, times_digest
 
 BERLIN = Cadence(cron="30 1 * * *", timezone="Europe/Berlin", jitter_seconds=7200)
 AT = datetime(2026, 1, 16, 0, 30, tzinfo=UTC)
@@ -35,3 +35,10 @@ def test_a_delayed_run_is_of_the_time_before_it() -> None:
     assert time_without_jitter(BERLIN, AT + late) == AT
     assert time_without_jitter(hourly, AT.replace(minute=0) + late) == AT.replace(minute=0)
     assert time_without_jitter(Cadence(interval_seconds=7), AT) == AT
+    # 18.7.9: while it waits, Temporal is not given other times, as it would drop the run.
+    second = timedelta(seconds=1)
+    assert [is_due(BERLIN, AT + late, AT + each) for each in (-3 * second, -second, late)] == [
+        False,
+        True,
+        True,
+    ]

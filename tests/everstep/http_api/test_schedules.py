@@ -221,11 +221,24 @@ async def test_a_time_that_clocks_skip_is_left_out_and_one_that_they_repeat_is_r
         given = {"cron": cron, "timezone": zone, "interval_seconds": None, "paused": True}
         schedule = await ann.post(PATH, {**HOURLY, **given})
         await as_of_an_earlier_release(ann, schedule)
-        path = f"{PATH}/{schedule['id']}"
-        assert await ann.post(f"{path}/backfill", {"start_at": begin, "end_at": end}) == {"runs": expected}, (
-            name
-        )
+        path, period = f"{PATH}/{schedule['id']}", {"start_at": begin, "end_at": end}
+        assert await ann.post(f"{path}/backfill", period) == {"runs": expected}, name
         await ann.http.delete(path)
+
+
+async def test_times_are_not_renewed_while_a_run_is_about_to_begin(
+    ann: ApiCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18.7.9: Temporal would drop the run."""
+    daily = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "interval_seconds": None}
+    schedule = await ann.post(PATH, {**HOURLY, **daily})
+    temporal = await as_of_an_earlier_release(ann, schedule)
+    monkeypatch.setattr("everstep.client.schedule_specs.MARGIN", timedelta(days=2))
+    path = f"{PATH}/{schedule['id']}"
+    period = {"start_at": "2025-03-30T00:00Z", "end_at": "2025-03-30T22:00Z"}
+    assert_problem(await ann.send_post(f"{path}/backfill", period), 409, "about to begin; try again after it")
+    assert (await temporal.describe()).schedule.state.note == "revision 1"
+    await ann.http.delete(path)
 
 
 async def test_a_day_of_the_month_and_a_day_of_the_week_have_to_match_both(ann: ApiCaller) -> None:
