@@ -29,10 +29,10 @@ from typing import Any, Final
 from uuid import uuid4
 
 from figures import line, mark, misses
+from plain_server import plain_server
 from sqlalchemy import event
 from temporalio import activity, workflow
 from temporalio.client import Client as TemporalClient, WorkflowHandle
-from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from everstep.agent_domain.agents.builder import DefinitionBuilder
@@ -46,9 +46,6 @@ from everstep.client.client import Client
 from everstep.inference.scripted import ScenarioModel, Script, ScriptedCall, ScriptedTurn
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.embedded import EmbeddedConfig, open_services
-from everstep.runtime.embedded.child import Child
-from everstep.runtime.embedded.free_ports import LOCALHOST, free_port
-from everstep.runtime.embedded.temporal_server import temporal_executable
 from everstep.runtime.installation import Installation, open_installation, upgrade
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import HEARTBEAT_THROTTLE, STICKY
@@ -270,32 +267,6 @@ async def worker_process(kind: str, settings: Settings) -> AsyncGenerator[Worker
     finally:
         ours.close()
         await asyncio.to_thread(process.join)
-
-
-@asynccontextmanager
-async def plain_server(folder: Path) -> AsyncGenerator[str]:
-    """Start Temporal's server as one starts it by hand, with a file; yield its address."""
-    port = free_port()
-    command = ["server", "start-dev", "--db-filename", "plain.db", "--port", str(port), "--headless"]
-    log = folder / "plain.log"
-    server = await Child.launch([temporal_executable(), *command], log=log, directory=folder)
-    address = f"{LOCALHOST}:{port}"
-    try:
-        async with asyncio.timeout(60):
-            while not await answers_at(address):  # noqa: ASYNC110 -- another process
-                await asyncio.sleep(0.1)
-        yield address
-    finally:
-        await server.kill()
-
-
-async def answers_at(address: str) -> bool:
-    """Whether a Temporal server answers."""
-    try:
-        await (await TemporalClient.connect(address)).count_workflows()
-    except (RuntimeError, RPCError):
-        return False
-    return True
 
 
 # Measuring.

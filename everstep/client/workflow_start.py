@@ -35,7 +35,7 @@ async def start_with_attributes(
         except RPCError as error:
             if not (start.search_attributes and is_unknown_attribute(error)):
                 raise
-            if is_listed or not await _are_registered(temporal):
+            if is_listed or not await _has_attributes(temporal):
                 log.warning("the execution starts without search attributes: %s", error)
                 start = replace(start, search_attributes=False)
             is_listed = True
@@ -43,7 +43,7 @@ async def start_with_attributes(
             return
 
 
-async def _are_registered(temporal: TemporalClient) -> bool:
+async def _has_attributes(temporal: TemporalClient) -> bool:
     request = ListSearchAttributesRequest(namespace=temporal.namespace)
     try:
         known = await temporal.operator_service.list_search_attributes(request, timeout=LIST_TIMEOUT)

@@ -105,10 +105,10 @@ async def test_a_raised_limit_starts_a_paused_execution_as_paused(
             await each.pause()
         await Tenants(parlour.sessions.client).set(TenantLimits(parlour.scope.tenant_id))
 
-        async def are_paused() -> bool:
+        async def is_so() -> bool:
             return {(await each.get()).status for each in waiting} == {ExecutionStatus.PAUSED}
 
-        await eventually(are_paused)
+        await eventually(is_so)
         assert model.asked == 0
         for each in waiting:
             await each.resume()
