@@ -17,7 +17,15 @@ from pydantic import ValidationError
 from everstep.agent_domain.errors import InvalidInput
 from everstep.agent_domain.values import json_text
 from everstep.cli.command import command
-from everstep.cli.remote import PATIENCE_SECONDS, TRANSIENT, Remote, api_options, open_remote, retry_waits
+from everstep.cli.remote import (
+    PATIENCE_SECONDS,
+    TRANSIENT,
+    Remote,
+    api_options,
+    find_limit,
+    open_remote,
+    retry_waits,
+)
 from everstep.runtime.settings import Settings
 
 PATH = "/mcp"
@@ -102,7 +110,9 @@ class McpForwarder:
         try:
             async with sending as response:
                 if response.status_code in TRANSIENT:
-                    raise _Outage(f"{url} is unavailable ({response.status_code})")
+                    await response.aread()
+                    limit = find_limit(response)
+                    raise _Outage(limit[0] if limit else f"{url} is unavailable ({response.status_code})")
                 async for reply in _messages(response):
                     if "method" in reply:
                         await on_notification(reply)

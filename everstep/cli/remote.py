@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from itertools import chain, repeat
 from pathlib import Path
 from time import monotonic
@@ -26,6 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE_SECONDS = 120.0
 """Seconds for which requests are retried while an API is unavailable that has answered before."""
+LIMIT_PATIENCE_SECONDS = 10.0
+"""Seconds for which any request waits while a limit refuses it."""
 TIMEOUT = httpx2.Timeout(30, connect=5)
 """The API answers every request within 15 seconds."""
 MAX_WAIT = 5.0
@@ -137,27 +140,50 @@ class Remote:
         return _parse_response(kind, response)
 
     async def _request(self, method: str, path: str, **given: Any) -> httpx2.Response:
-        deadline, in_trouble = monotonic() + PATIENCE_SECONDS, False
-        for wait in retry_waits():
-            url = self.find_url()
+        began, in_trouble = monotonic(), False
+        for usual_wait in retry_waits():
+            url, wait = self.find_url(), usual_wait
+            patience = PATIENCE_SECONDS if self.has_answered else 0.0
             try:
                 response = await self.http.request(method, url + path, **given)
             except httpx2.RequestError as error:
-                trouble, how = f"no answer from {url} ({str(error) or type(error).__name__})", _HOW_TO_CONNECT
+                trouble = f"no answer from {url} ({str(error) or type(error).__name__})"
+                refusal = f"{trouble}; {_HOW_TO_CONNECT}"
             else:
                 if response.status_code not in TRANSIENT:
                     if in_trouble:
                         self.report("the API answers again")
                     self.has_answered = True
                     return response
-                trouble, how = f"{url} is unavailable ({response.status_code})", _TRY_AGAIN
-            if not self.has_answered or monotonic() + wait > deadline:
-                raise ApiUnavailable(f"{trouble}; {how}")
+                trouble = f"{url} is unavailable ({response.status_code})"
+                refusal = f"{trouble}; {_TRY_AGAIN}"
+                if limit := find_limit(response):
+                    # It was refused before it was read, so any request may be repeated.
+                    refusal, wait = limit
+                    trouble = f"{url} allows no more requests for {wait:g} s"
+                    patience = max(patience, LIMIT_PATIENCE_SECONDS)
+            if monotonic() + wait > began + patience:
+                raise ApiUnavailable(refusal)
             if not in_trouble:
                 self.report(f"{trouble}; trying again")
             in_trouble = True
             await asyncio.sleep(wait)
         raise AssertionError("the waits do not end")
+
+
+def find_limit(response: httpx2.Response) -> tuple[str, float] | None:
+    """Return the API's sentence and the seconds to wait, if a limit has refused the request."""
+    seconds = response.headers.get("Retry-After", "")
+    if response.status_code != HTTPStatus.TOO_MANY_REQUESTS or not seconds.isdecimal():
+        return None
+    # Only a refusal needs the API's modules, whose import takes longer than all others.
+    from everstep.http_api.problems import ProblemDocument  # noqa: PLC0415
+
+    try:
+        return ProblemDocument.model_validate_json(response.content).detail, float(seconds)
+    except ValidationError:
+        # A proxy has refused it.
+        return None
 
 
 def _given(query: Mapping[str, object]) -> dict[str, str]:

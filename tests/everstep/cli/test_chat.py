@@ -21,6 +21,7 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from everstep.agent_domain.fairness.tenant_limits import LimitBook, TenantLimits
 from everstep.agent_domain.loop.status import WireStatus
 from everstep.agent_domain.storage.usage_report import UsageGroup
 from everstep.agent_domain.values import EMPTY
@@ -475,6 +476,20 @@ async def test_a_line_with_a_lost_response_is_stored_once(room: ChatSetup) -> No
         assert await stored_texts(http, session_id_in(shown)) == ["choose", "high"]
     assert len(lost) == 2
     assert "is unavailable (503); trying again" in shown
+
+
+async def test_a_limit_of_requests_is_waited_for_if_the_wait_is_short(room: ChatSetup) -> None:
+    """18.2.10"""
+    limits = TenantLimits(room.house.tenant, "ann", requests_per_second=1)
+    app = make_app(replace(room.house.api, limits=lambda: LimitBook([limits])))
+    async with serve_app(app, "127.0.0.1", room.port):
+        shown = [await room.output_of("schedules", "list") for _ in range(3)]
+        limits = replace(limits, requests_per_second=0.01)
+        refused = await room.error_of("schedules", "list")
+
+    assert f"{room.url} allows no more requests for 1 s; trying again\nthe API answers again\n" in shown[2]
+    assert shown[1] in shown[2]
+    assert refused.startswith("Your tenant, or you, may send no more requests now; try again in ")
 
 
 async def test_a_permanent_outage_ends_the_command(room: ChatSetup, monkeypatch: pytest.MonkeyPatch) -> None:
