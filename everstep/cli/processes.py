@@ -258,7 +258,8 @@ async def doctor(settings: Settings, repair: bool, as_json: bool) -> None:
     is_well = True
     async for finding in run_checks(settings):
         if as_json:
-            print_json({"status": "ok" if finding.is_good else "wrong", "text": finding.text})
+            status = "ok" if finding.is_good else "wrong"
+            print_json({"ok": finding.is_good, "status": status, "text": finding.text})
         else:
             print_line(("ok     " if finding.is_good else "WRONG  ") + finding.text)
         is_well = is_well and finding.is_good

@@ -1,19 +1,23 @@
 """The commands about what tenants and their users may use."""
 
+import shlex
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 
-from everstep.agent_domain.fairness.tenant_limits import LIMITS, TenantLimits
+from everstep.agent_domain.fairness.tenant_limits import EVERYONE, TenantLimits
+from everstep.agent_domain.loop.explanations import count_text
 from everstep.cli.command import command, print_line
 from everstep.cli.json_output import json_option, print_json
 from everstep.cli.printing import echo
 from everstep.cli.remote import api_options_for, open_remote
 from everstep.cli.remote_tenants import RemoteTenants
 from everstep.client.tenants import Tenants
+from everstep.http_api.schemas.tenant_schemas import TenantLimitsResponse
 from everstep.runtime.installation import open_installation
 from everstep.runtime.settings import Settings
 
@@ -79,7 +83,9 @@ async def set_limits(
         started = await tenants.set(limits)
     print_line(f"set: {limits.owner_text}: {limits.text}")
     for tenant, count in started.items():
-        print_line(f"started {count} executions of {tenant} that waited")
+        print_line(f"started {count_text(count, 'execution')} of {tenant} that waited")
+    if limits.is_empty:
+        _hint_at_removal(limits)
     if not is_known:
         echo(f"The tenant '{name}' has no executions yet; check its name.", err=True)
 
@@ -95,6 +101,9 @@ async def list_limits(settings: Settings, as_json: bool, url: str | None, token:
         found = await tenants.list()
     for limits in found:
         _print(limits, as_json=as_json)
+    for limits in found:
+        if limits.is_empty:
+            _hint_at_removal(limits)
     if not found:
         echo("No tenant has limits; `everstep tenants set NAME --max-running 10` sets one.", err=True)
 
@@ -135,19 +144,24 @@ async def _open_tenants(
         async with open_remote(settings, url, token) as remote:
             yield RemoteTenants(remote)
         return
+    if click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE:
+        # The database needs none, and would be used with all rights.
+        raise click.UsageError("--token is for an API: name it with --url, or omit --token")
     async with open_installation(settings) as installation:
         yield Tenants(installation.client)
 
 
+def _hint_at_removal(limits: TenantLimits) -> None:
+    """Say how the limits of '*' apply to a tenant or a user with own limits that limit nothing."""
+    if EVERYONE in {limits.tenant_id, limits.user_id}:
+        return
+    user = f" --user {shlex.quote(limits.user_id)}" if limits.user_id else ""
+    how = f"`everstep tenants remove {shlex.quote(limits.tenant_id)}{user}`"
+    echo(f"{limits.owner_text} has no limits, also not those of '*': {how} lets these apply.", err=True)
+
+
 def _print(limits: TenantLimits, *, as_json: bool) -> None:
     if as_json:
-        names = ("weight", *LIMITS)
-        print_json(
-            {
-                "tenant": limits.tenant_id,
-                "user": limits.user_id,
-                **{key: getattr(limits, key) for key in names},
-            }
-        )
+        print_json(TenantLimitsResponse.of(limits))
     else:
         print_line(f"{limits.owner_text}: {limits.text}")

@@ -108,6 +108,17 @@ def forbidden(detail: str) -> Refusal:
     return Refusal(403, "forbidden", "Forbidden", detail)
 
 
+def missing_scope(detail: str, scope: str) -> Refusal:
+    """403: the token or key lacks a scope.
+
+    Args:
+        detail: What needs it.
+        scope: The scope.
+    """
+    how = f"use a token or key that has it, such as one of `everstep keys create NAME --scope {scope}`"
+    return forbidden(f"{detail}; {how}")
+
+
 def invalid_request(detail: str, errors: Sequence[Mapping[str, str]] = ()) -> Refusal:
     """422: the request is invalid."""
     return Refusal(422, "unusable", "The request cannot be used", detail, errors=errors)

@@ -13,7 +13,7 @@ from everstep.client.prompts import read_prompt
 from everstep.client.run_exports import Shape
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.callers import Grant
-from everstep.http_api.problems import forbidden
+from everstep.http_api.problems import missing_scope
 from everstep.http_api.routes.router import ApiDep, ExecutionId, load_execution, router
 from everstep.http_api.schemas.comparison_responses import ComparisonResponse
 from everstep.http_api.schemas.export_responses import ExportResponse
@@ -87,8 +87,9 @@ async def export_execution(
     """
     row, execution = await load_execution(api, caller, execution_id)
     if not caller.sees_all:
-        raise forbidden(
-            f"An export needs the scope '{Grant.ALL_SESSIONS}', as it contains prompts and errors"
+        raise missing_scope(
+            f"An export needs the scope '{Grant.ALL_SESSIONS}', as it contains prompts and errors",
+            Grant.ALL_SESSIONS,
         )
     client = execution.client
     run = await export_run(client.store, row.ref, client.agents, api.redaction)

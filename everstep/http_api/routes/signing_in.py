@@ -10,15 +10,15 @@ from starlette.requests import Request
 
 from everstep.agent_domain.storage.sign_ins import SignIn, SignInKind
 from everstep.http_api.auth import ANONYMOUS, READ_MARKER, SECRET_MARKER, CallerDep, acting_user
-from everstep.http_api.callers import Caller
+from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import EarlyBodyRoute
 from everstep.http_api.identity_provider import NO_PROVIDER
 from everstep.http_api.problems import (
     Refusal,
     authentication_error,
-    forbidden,
     invalid_request,
+    missing_scope,
     not_found,
 )
 from everstep.http_api.routes.router import ApiDep, router
@@ -133,7 +133,9 @@ async def end_sign_ins(
     if everyone and user_id is not None:
         raise invalid_request("Send either user_id or everyone")
     if everyone and not caller.sees_all:
-        raise forbidden("Ending the sessions of all users needs the scope 'sessions:all'")
+        raise missing_scope(
+            f"Ending the sessions of all users needs the scope '{Grant.ALL_SESSIONS}'", Grant.ALL_SESSIONS
+        )
     user = None if everyone else acting_user(caller, user_id)
     return EndedSignIns(ended=[*await _sessions(api).store.end_sessions(caller.tenant_id, user)])
 

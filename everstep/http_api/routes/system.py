@@ -3,7 +3,7 @@
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.dependencies import Api, SystemReader
-from everstep.http_api.problems import forbidden, not_found
+from everstep.http_api.problems import missing_scope, not_found
 from everstep.http_api.routes.router import ApiDep, router
 from everstep.http_api.schemas.system_responses import ChecksResponse, SystemResponse
 
@@ -31,7 +31,7 @@ async def read_checks(api: ApiDep, caller: CallerDep) -> ChecksResponse:
 
 def _system(api: Api, caller: Caller) -> SystemReader:
     if not caller.sees_installation:
-        raise forbidden(f"The state of the installation needs the scope '{Grant.ADMIN}'")
+        raise missing_scope(f"The state of the installation needs the scope '{Grant.ADMIN}'", Grant.ADMIN)
     if api.system is None:
         raise not_found("state of", "this server")
     return api.system

@@ -9,7 +9,7 @@ from everstep.client.tenants import NoLimits, Tenants, UnknownTenant
 from everstep.http_api.auth import CallerDep
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.dependencies import Api
-from everstep.http_api.problems import forbidden, not_found
+from everstep.http_api.problems import missing_scope, not_found
 from everstep.http_api.routes.router import ApiDep, router
 from everstep.http_api.schemas.tenant_schemas import (
     TenantLimitsList,
@@ -80,5 +80,5 @@ async def remove_tenant_limits(
 
 def _tenants(api: Api, caller: Caller) -> Tenants:
     if not caller.sees_installation:
-        raise forbidden(f"The limits of tenants need the scope '{Grant.ADMIN}'")
+        raise missing_scope(f"The limits of tenants need the scope '{Grant.ADMIN}'", Grant.ADMIN)
     return Tenants(api.sessions.client)

@@ -12,7 +12,7 @@ from everstep.http_api.auth import SECRET_MARKER, CallerDep
 from everstep.http_api.callers import Caller, Grant
 from everstep.http_api.dependencies import Api
 from everstep.http_api.idempotency import KeyDep
-from everstep.http_api.problems import forbidden
+from everstep.http_api.problems import forbidden, missing_scope
 from everstep.http_api.routes.router import ApiDep, router
 from everstep.http_api.schemas.responses import PageResponse, page_response
 from everstep.http_api.schemas.text import Cursor, Limit
@@ -126,5 +126,5 @@ def _require_right_to_content(caller: Caller, *, included: bool) -> None:
 
 def _webhooks(api: Api, caller: Caller) -> Webhooks:
     if not caller.sees_installation:
-        raise forbidden(f"Webhooks need the scope '{Grant.ADMIN}'")
+        raise missing_scope(f"Webhooks need the scope '{Grant.ADMIN}'", Grant.ADMIN)
     return api.webhooks

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from everstep.cli.json_output import json_line
 from everstep.cli.main import commands
 from everstep.http_api.schemas.schedule_schemas import ScheduleDetails, ScheduleResponse
+from everstep.http_api.schemas.tenant_schemas import TenantLimitsResponse
 from everstep.http_api.schemas.webhook_schemas import DeliveryResponse, WebhookResponse
 from tests.everstep.cli.agents import HOSTILE
 from tests.everstep.cli.desk import CommandLine
@@ -81,6 +82,7 @@ async def test_every_command_that_reads_has_the_documented_keys(desk: CommandLin
         ("schedules show", ScheduleDetails),
         ("webhooks list", WebhookResponse),
         ("webhooks deliveries", DeliveryResponse),
+        ("tenants list", TenantLimitsResponse),
     ],
 )
 async def test_the_page_has_the_keys_of_responses(command: str, response: type[BaseModel]) -> None:

@@ -24,7 +24,7 @@ async def test_limits_are_set_shown_listed_and_removed(desk: CommandLine) -> Non
     shown = await desk.output_of("tenants", "show", "globex")
     assert shown.splitlines()[0] == "globex: max running 2"
     listed = [json.loads(line) for line in (await desk.output_of("tenants", "list", "--json")).splitlines()]
-    assert {"tenant": "globex", "user": None, "max_running": 2}.items() <= listed[0].items()
+    assert {"tenant_id": "globex", "user_id": None, "max_running": 2}.items() <= listed[0].items()
     for arguments, message in (
         (("show", "globx"), "there is no tenant 'globx': it has no limits and no executions; did you mean"),
         (("set", "globex", "--max-running", "-1"), "--max-running is -1; use a number from 0"),
@@ -37,9 +37,13 @@ async def test_limits_are_set_shown_listed_and_removed(desk: CommandLine) -> Non
     for arguments, message in (
         (("set", "globex"), "Name a limit to set"),
         (("set", "globex", "--max-running", "many"), "'many' is neither a number nor 'none'"),
+        (("list", "--token", "bad"), "--token is for an API: name it with --url, or omit --token"),
     ):
         assert message in await desk.usage_error_of("tenants", *arguments)
     await desk.output_of("tenants", "remove", "globex", "--user", "ann")
+    hint = "has no limits, also not those of '*': `everstep tenants remove globex` lets these apply.\n"
+    assert (await desk.output_of("tenants", "set", "globex", "--max-running", "none")).endswith(hint)
+    assert hint in await desk.output_of("tenants", "list")
     await desk.output_of("tenants", "remove", "globex")
     assert (await desk.output_of("tenants", "list")).startswith("No tenant has limits;")
 
@@ -64,8 +68,16 @@ async def test_what_waits_for_a_limit_says_for_which(desk: CommandLine) -> None:
     found = f"1 execution(s) of '{tenant}' are pending {limit}: see `everstep tenants show {tenant}`"
     assert found in (await desk.run_command("doctor")).output
 
+    queued = CommandLine(desk.installation, "deaf").client_of(tenant)
+    await desk.output_of("tenants", "set", tenant, "--max-model-calls", "none", "--max-running", "1")
+    waiting = await queued.start("clerk", "hello")
+    assert "queue of its tenant, as max_running of" in await desk.output_of("because", waiting.id)
+    started = await desk.output_of("tenants", "set", tenant, "--max-running", "none")
+    assert f"started 1 execution of {tenant} that waited\n" in started
+
     await desk.output_of("tenants", "remove", tenant)
     assert "pending: waiting for a worker since" in await desk.output_of("because", execution.id)
     assert "no worker has picked it up" in await desk.output_of("show", execution.id)
     assert "waits for a worker\n" in await desk.output_of("top", "--tenant", tenant)
-    await execution.workflow.terminate()
+    for each in (execution, waiting):
+        await each.workflow.terminate()

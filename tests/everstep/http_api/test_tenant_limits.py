@@ -108,7 +108,9 @@ async def test_limits_need_the_scope_of_an_operator(api_setup: ApiSetup, sign_in
             await caller.http.put(path, json={"max_running": 0}),
             await caller.http.delete(path),
         ):
-            assert_problem(answer, 403, "need the scope 'admin'")
+            assert_problem(
+                answer, 403, "need the scope 'admin'; use a token or key that has it, such as one of"
+            )
 
 
 async def test_the_announcement_of_an_execution_that_has_to_wait_has_its_position(
