@@ -60,7 +60,7 @@ async def test_the_budgets_of_a_tenant_are_set_listed_and_removed(desk: CommandL
     ]
     for arguments, message in (
         ((), "has no amount; pass usd, tokens or steps"),
-        (("--usd", "1", "--on-exhausted", "degrade"), "needs degrade_to"),
+        (("--usd", "1", "--on-exhausted", "degrade"), "needs --degrade-to"),
         (("--usd", "nan"), "usd is nan; pass dollars"),
         (("--usd", "1", "--user", " "), "are not blank"),
     ):

@@ -139,7 +139,8 @@ async def test_a_worker_whose_resource_cannot_be_started_names_it(
     desk: CommandLine, nursery: Nursery, tmp_path: Path
 ) -> None:
     """9.9.7: it takes no work, and stops what it has started."""
-    given = {**desk.environment, "EVERSTEP_AGENTS": "tests.everstep.cli.broken_agents:agents"}
+    agents = "tests.everstep.cli.broken_agents:agents"
+    given = {**desk.environment, "EVERSTEP_AGENTS": agents, "EVERSTEP_PRESET": "demo"}
     worker = await start_without_buffer(nursery, "worker", log=tmp_path / "log", environment=given)
 
     assert await worker.wait() == 1
