@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from everstep.agent_domain.attachments import Attachment
 from everstep.agent_domain.errors import EverstepError, InvalidInput
+from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.cli.printing import echo
 from everstep.runtime.data_folder import known_data_folder, local_url
 from everstep.runtime.local_secret import find_local_secret
@@ -83,8 +84,22 @@ def api_options_for(default_url: str) -> Callable[[F], F]:
     return lambda command: url(token(command))
 
 
-api_options = api_options_for("default: EVERSTEP_API_URL, or the local installation")
-"""Adds the options `--url` and `--token` to a command that uses an API."""
+_TENANT = f"{__name__}.tenant"
+
+
+def _store_tenant(context: click.Context, _option: click.Parameter, tenant: str | None) -> None:
+    context.meta[_TENANT] = tenant
+
+
+def api_options(command: F) -> F:
+    """Add the options `--url`, `--token` and `--tenant` to a command that uses an API."""
+    tenant = click.option(
+        "--tenant",
+        expose_value=False,
+        callback=_store_tenant,
+        help=f"A tenant of the local installation; default: {DEFAULT_TENANT}, elsewhere that of the token.",
+    )
+    return api_options_for("default: EVERSTEP_API_URL, or the local installation")(tenant(command))
 
 
 @dataclass
@@ -220,12 +235,15 @@ async def open_remote(settings: Settings, url: str | None, token: str | None) ->
     # A local token is sent only to the local API.
     is_local = not url or url.rstrip("/") == local
     first = _validate_url(url or local, data)
+    tenant: str | None = click.get_current_context().meta.get(_TENANT)
+    if tenant is not None and (token or not is_local):
+        raise InvalidInput("the token names the tenant: omit --tenant, or use the local installation's token")
     if is_local and not token:
         secret = settings.auth_secret or (data and find_local_secret(data))
         # The same: a caller with a token of its own needs no module of the API.
         from everstep.runtime.authorization import local_token  # noqa: PLC0415
 
-        token = local_token(settings.model_copy(update={"auth_secret": secret}))
+        token = local_token(settings.model_copy(update={"auth_secret": secret}), tenant or DEFAULT_TENANT)
     # A proxy cannot reach this machine.
     http = httpx2.AsyncClient(
         headers=_auth_headers(token), timeout=TIMEOUT, trust_env=httpx2.URL(first).host not in _LOCAL_HOSTS

@@ -626,6 +626,7 @@ async def test_input_that_is_not_utf_8_is_not_sent(room: ChatSetup, http: httpx2
 
 
 async def test_a_local_installation_needs_neither_url_nor_token(room: ChatSetup, tmp_path: Path) -> None:
+    """15.5.11: and has the schedules of each tenant."""
     secret = make_local_secret(tmp_path)
     (tmp_path / API_URL_FILE).write_text(f"{room.url}\n")
     given = {"EVERSTEP_API_URL": None, "EVERSTEP_API_TOKEN": None}
@@ -635,6 +636,24 @@ async def test_a_local_installation_needs_neither_url_nor_token(room: ChatSetup,
         ours = await room.error_of("--data", tmp_path, "sessions", **given)
         known = {**given, "EVERSTEP_AUTH_SECRET": SECRET}
         local = await room.run_command("--data", tmp_path, "sessions", told=known)
+        tenant = room.house.tenant
+        added = await room.run_command(
+            "--data",
+            tmp_path,
+            "schedules",
+            "add",
+            "clerk",
+            "Hi",
+            "--every",
+            "1h",
+            "--tenant",
+            tenant,
+            "--json",
+            told=known,
+        )
+        shown = ["--data", tmp_path, "schedules", "show", json.loads(added.stdout)["id"]]
+        of_tenant = await room.run_command(*shown, "--tenant", tenant, told=known)
+        of_default = await room.error_of(*shown, **known)
         # The local secret is shown to no other server.
         foreign = f"http://localhost:{room.port}"
         other = await room.error_of("--data", tmp_path, "sessions", "--url", foreign, EVERSTEP_API_TOKEN=None)
@@ -643,6 +662,11 @@ async def test_a_local_installation_needs_neither_url_nor_token(room: ChatSetup,
     assert ours.startswith("The token is not valid")
     assert local.exit_code == 0, local.output
     assert other.startswith("Authentication required")
+    assert of_tenant.exit_code == 0, of_tenant.output
+    assert of_default.startswith("There is no schedule")
+    assert (await room.error_of("sessions", "--tenant", tenant)).startswith(
+        "the token names the tenant: omit"
+    )
 
 
 # Terminals.

@@ -47,7 +47,9 @@ async def test_every_command_that_takes_an_id_finds_its_tenant_or_asks_the_api()
         names = {each.name or "" for each in found.params}
         # A build of workers has no tenant.
         ids = {name for name in names if name.endswith(("_id", "_ids"))} - {"build_id"}
-        if ids and "url" not in names:
+        if ids and "url" in names:
+            assert "tenant" in names, path
+        elif ids:
             taking.add(" ".join(path))
 
     assert taking == {command.split()[0] for command, _ in OF_EXECUTIONS} | set(OTHERS)
