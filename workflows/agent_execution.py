@@ -372,6 +372,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
         if self.facts.pending or not (is_long or info.is_continue_as_new_suggested()):
             return
         self.describe("continues in the next run of this workflow")
+        self.is_rolling_over = True
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
             replace(self.start, facts=self.facts, settlements=self.settlements, refused=self.refused)

@@ -49,6 +49,8 @@ class ExecutionBase:
         self.status = ExecutionStatus.RUNNING
         self.stored_end: StoredEnd | None = None
         """The end that another process has recorded of this execution, if it is another one."""
+        self.is_rolling_over = False
+        """Whether this run waits for its handlers to finish, to continue as new."""
         self.because = ""
         """Why the execution ended, in one sentence without texts of people or models."""
         self.work: asyncio.Task[None] | None = None

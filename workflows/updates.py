@@ -146,7 +146,7 @@ class UpdateHandlers(ExecutionBase):
     @raise_budget.validator
     def check_raise(self) -> None:
         """Reject a raised budget if the execution waits for none."""
-        if self.facts.exhausted is None:
+        if self.facts.has_begun and self.facts.exhausted is None:
             raise ApplicationError("no budget is waited for", type="NotWaiting", non_retryable=True)
 
     @cancel.validator
@@ -160,8 +160,8 @@ class UpdateHandlers(ExecutionBase):
             raise ApplicationError("the execution has ended", type="AlreadyEnded", non_retryable=True)
 
     def require_waiting_soon(self, call_id: str, need: CallNeed) -> None:
-        """Raise unless the call waits for this need, or may do so once the model's reply is known."""
-        if not self.facts.awaits_reply:
+        """Raise unless the call waits for this need, or may do so once a reply of the model is known."""
+        if self.facts.has_begun and not self.facts.awaits_reply:
             self.require_waiting(call_id, need)
 
     def require_waiting(self, call_id: str, need: CallNeed) -> None:
@@ -175,10 +175,20 @@ class UpdateHandlers(ExecutionBase):
         """Wait until the model's reply is known, then raise unless the call waits for this need.
 
         If the worker crashes right after the model asked the question, the answer and the model's reply
-        arrive in one workflow task, and updates are handled first in it.
+        arrive in one workflow task, and updates are handled first in it. After a reset, Temporal delivers all
+        answers with the first task, before the steps are read again from their records.
         """
+        if not self.facts.has_begun:
+            await workflow.wait_condition(lambda: self.has_reached(call_id))
         await workflow.wait_condition(lambda: not self.facts.awaits_reply)
         self.require_waiting(call_id, need)
+
+    def has_reached(self, call_id: str) -> bool:
+        """Whether the model has made this call; or the execution waits for something else, or this run ends."""
+        step = self.facts.current_step
+        is_made = step is not None and any(call.id == call_id for call in step.calls)
+        is_over = self.facts.status.is_terminal or self.is_rolling_over
+        return is_made or is_over or self.status is ExecutionStatus.PAUSED
 
     def need_after_approval(self, call_id: str) -> CallNeed:
         """Return the need that a call has after it was approved."""

@@ -186,6 +186,11 @@ class ExecutionFacts:
         return self.step_count + 1
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the first step has started."""
+        return self.step_started_at is not None or self.current_step is not None or self.recorded_steps > 0
+
+    @property
     def awaits_reply(self) -> bool:
         """Whether a step has started and the model has not replied."""
         return self.step_started_at is not None and self.is_recorded

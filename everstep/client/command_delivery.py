@@ -13,7 +13,7 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef
@@ -210,6 +210,11 @@ class CommandDelivery:
         except RPCError as error:
             if meaning_of(error) is ErrorMeaning.NOT_NOW:
                 raise Gone from error
+            if error.status is RPCStatusCode.INTERNAL and args and key is not None:
+                # After a reset, the server may know the id of an update whose outcome it does not have. A
+                # second delivery changes nothing.
+                await self._update(update, None, *args)
+                return
             raise
 
     async def _load_execution(self) -> ExecutionRow:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.call_records import NOT_ALLOWED
@@ -54,10 +56,42 @@ def asks(*prompts: str, **more: Any) -> InferenceResponse:
     return calls(*(("user_input", {"prompt": prompt, **more}) for prompt in prompts))
 
 
+async def reset(execution: Execution) -> None:
+    """Run the workflow again from its first task, as `temporal workflow reset` does."""
+    (first, *_) = of_type(await events_of(execution), "WORKFLOW_TASK_COMPLETED")
+    client = execution.client.temporal
+    request = ResetWorkflowExecutionRequest(
+        namespace=client.namespace,
+        reason="a test",
+        workflow_task_finish_event_id=first.event_id,
+        request_id=uuid4().hex,
+    )
+    request.workflow_execution.workflow_id = execution.workflow.id
+    await client.workflow_service.reset_workflow_execution(request)
+
+
 async def results(execution: Execution) -> list[tuple[str, bool]]:
     """The results of each call, and whether it counts as a success."""
     steps = await execution.steps()
     return [(c.record.text, c.record.success) for step in steps for c in step.calls if c.record]
+
+
+async def test_a_reset_workflow_receives_its_answers_again(temporal: TemporalClient) -> None:
+    """8.4.1, 18.9.1: with its first task, before it has read its steps from their records."""
+    model = HeldModel(calls(("look", {})), asks("Which colour?"), "Done", holds=3)
+    agent = an_agent(model=model, tools=[user_input(), MockTool("look")])
+    async with at_work(temporal, agent) as office:
+        execution = await office.start()
+        await office.until_waiting(execution)
+        await execution.submit_input("Blue")
+        await model.begun.wait()
+        await reset(execution)
+        model.go_on.set()
+        result = await final_result(execution)
+
+        assert result.status is AgentStatus.COMPLETED
+        assert [text for text, _ in await results(execution)][1:] == ["Blue"]
+        assert model.asked <= 4, "the third step alone may be asked twice"
 
 
 class TestQuestions:
