@@ -9,8 +9,9 @@ are removed by cascade are not counted.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -21,11 +22,14 @@ from everstep.agent_domain.ids import Scope
 from everstep.agent_domain.storage.sessions import SessionBusy
 from everstep.store.columns import IS_UNDER_WAY
 from everstep.store.cursors import Cursor
+from everstep.store.errors import DatabaseBusy
 from everstep.store.ledger_statements import KEEP_HEADS
 from everstep.store.sessions import FIRST_CURSOR, PostgresSessions
 
 LOOK = 100
 """Rows per scan; each may own many other rows."""
+REPEATS = 3
+"""How often a removal is repeated that PostgreSQL rolled back."""
 BATCH = 1000
 """Small rows removed per statement."""
 LONGEST_PAUSE = 5.0
@@ -219,12 +223,15 @@ class PostgresRetention(PostgresSessions):
     async def prune_sessions(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove sessions that have not changed since `before`, with all of their rows."""
         async for session in self._scan_old(SCAN_SESSIONS, before):
-            yield dry_run or await self._remove_session(session, before)
+            yield dry_run or await _repeat(partial(self._remove_session, session, before))
 
     async def prune_executions(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove executions without a session that ended before `before`, with their subagents."""
         async for root in self._scan_old(SCAN_EXECUTIONS, before):
-            yield await (self._count(OLD_FAMILY, root=root.id) if dry_run else self.remove_execution(root.id))
+            if dry_run:
+                yield await self._count(OLD_FAMILY, root=root.id)
+            else:
+                yield await _repeat(partial(self.remove_execution, root.id))
 
     async def prune_envelopes(self, before: datetime, *, dry_run: bool = False) -> AsyncGenerator[int]:
         """Remove envelopes that were stored before `before`; the stream keeps its numbering."""
@@ -277,9 +284,10 @@ class PostgresRetention(PostgresSessions):
         """Remove ranges of streams in one transaction, and pause for as long as that took."""
         ids, firsts, untils = zip(*ranges, strict=True)
         began = monotonic()
-        count = await self._count(
-            REMOVE_ENVELOPES, stream_ids=list(ids), firsts=list(firsts), untils=list(untils)
+        remove = partial(
+            self._count, REMOVE_ENVELOPES, stream_ids=list(ids), firsts=list(firsts), untils=list(untils)
         )
+        count = await _repeat(remove)
         await asyncio.sleep(min(monotonic() - began, LONGEST_PAUSE))
         return count
 
@@ -320,3 +328,13 @@ class PostgresRetention(PostgresSessions):
     async def _count(self, statement: TextClause, **values: Any) -> int:
         (row,) = await self._fetch_all(statement, values)
         return row.many
+
+
+async def _repeat(remove: Callable[[], Awaitable[int]]) -> int:
+    """Remove rows; again if another process removes some of them in another order, which PostgreSQL ends."""
+    for _ in range(REPEATS):
+        try:
+            return await remove()
+        except DatabaseBusy:
+            continue
+    return await remove()

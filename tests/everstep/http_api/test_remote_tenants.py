@@ -34,7 +34,7 @@ async def test_limits_of_another_installation_are_set_shown_and_removed(api_setu
             f"{tenant}, user ann: paused: nothing starts until max_running is raised; max running 0",
         ]
         listed = [json.loads(line) for line in (await run("list", "--json")).stdout.splitlines()]
-        assert {"tenant": tenant, "user": "ann", "max_running": 0}.items() <= listed[-1].items()
+        assert {"tenant_id": tenant, "user_id": "ann", "max_running": 0}.items() <= listed[-1].items()
         assert (await run("remove", tenant, "--user", "ann")).stdout.startswith(
             f"removed: {tenant}, user ann"
         )

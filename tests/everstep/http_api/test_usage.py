@@ -78,7 +78,7 @@ async def test_only_executions_of_the_period_are_counted(ann: ApiCaller) -> None
     [
         ("since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "earlier"),
         ("since=2024-01-01T00:00:00Z&until=2026-01-01T00:00:00Z", "366 days"),
-        ("since=2026-01-02T00:00:00", "timezone"),
+        ("since=2026-01-02T00:00:00", "time zone"),
         ("since=yesterday", "query.since"),
         ("until=0001-01-01T00:00:00Z&since=9999-12-31T23:59:59Z", "earlier"),
     ],
