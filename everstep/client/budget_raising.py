@@ -22,6 +22,7 @@ from everstep.agent_domain.storage.budget_ledger import BudgetAccount, RaiseBudg
 from everstep.agent_domain.storage.commands import Command, CommandKind
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.requests import RequestKind
+from everstep.agent_domain.storage.sessions import Settled
 from everstep.client.errors import Ended, Refused
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class BudgetActions:
         """Read the execution."""
 
     @abstractmethod
-    async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
+    async def carry_out(self, command: Command, *, is_new: bool = False) -> Settled | None:
         """Carry out a stored command."""
 
     async def budgets(self) -> Sequence[BudgetAccount]:

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from temporalio.client import (
+    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -22,6 +23,7 @@ from everstep.agent_domain.storage.commands import Command, CommandKind
 from everstep.agent_domain.storage.execution_store import ExecutionStore
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.forced_end import closing_settlement
+from everstep.agent_domain.storage.sessions import Settled
 from everstep.client.errors import Ended, Ending, Gone, Refused
 from everstep.client.outages import ErrorMeaning, meaning_of
 from everstep.workflows.contracts import CallReply, ExecutionResult
@@ -51,6 +53,8 @@ _UPDATE_NAMES = {
 
 _WITHDRAWABLE = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
 """Commands that are withdrawn if the workflow refuses them."""
+_OPEN = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
+"""The statuses of a workflow that goes on."""
 PAUSES_AND_RESUMES = frozenset({CommandKind.PAUSE, CommandKind.RESUME})
 """Commands that are delivered in the order in which they were accepted."""
 
@@ -63,12 +67,16 @@ class CommandDelivery:
     workflow: WorkflowHandle[Any, ExecutionResult]
     ref: ExecutionRef
 
-    async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
+    async def carry_out(self, command: Command, *, is_new: bool = False) -> Settled | None:
         """Carry out a stored command.
 
         Args:
             command: The command.
             is_new: Whether no earlier attempt can have carried it out.
+
+        Returns:
+            The end that it stored, if it cancelled an execution whose workflow is gone; what follows the end
+            is left to the caller, or to the reconciler.
 
         Raises:
             Refused: It cannot be carried out. It is withdrawn, and nothing was changed.
@@ -78,7 +86,7 @@ class CommandDelivery:
             with suppress(Refused):
                 await self._carry_out(each, is_new=False)
         follows_pause = any(each.kind is CommandKind.PAUSE for each in earlier)
-        await self._carry_out(command, is_new=is_new, follows_pause=follows_pause)
+        return await self._carry_out(command, is_new=is_new, follows_pause=follows_pause)
 
     async def deliver_pending(self) -> None:
         """Deliver what was stored before the workflow started; the reconciler delivers what is left."""
@@ -92,16 +100,20 @@ class CommandDelivery:
                 "commands of the execution %s are not delivered yet: %s", self.ref.execution_id, error
             )
 
-    async def _carry_out(self, command: Command, *, is_new: bool, follows_pause: bool = False) -> None:
+    async def _carry_out(
+        self, command: Command, *, is_new: bool, follows_pause: bool = False
+    ) -> Settled | None:
         try:
-            await (self._cancel(command) if command.kind is CommandKind.CANCEL else self.deliver(command))
+            if command.kind is CommandKind.CANCEL:
+                return await self._cancel(command)
+            await self.deliver(command)
         except Ended:
             # Otherwise a pause that waits for the start of the workflow would hold it forever.
             if command.kind not in _WITHDRAWABLE or follows_pause:
-                return
+                return None
             if command.kind is CommandKind.PAUSE and await self._is_pending():
                 # The command stays stored, and the workflow starts paused.
-                return
+                return None
             if is_new or command.kind is CommandKind.CANCEL:
                 await self.store.withdraw(command)
                 raise
@@ -111,6 +123,7 @@ class CommandDelivery:
         except Refused:
             await self.store.withdraw(command)
             raise
+        return None
 
     async def _is_pending(self) -> bool:
         return (await self._load_execution()).status is ExecutionStatus.PENDING
@@ -136,18 +149,51 @@ class CommandDelivery:
             await self.workflow.cancel()
         return True
 
-    async def _cancel(self, command: Command) -> None:
+    async def _cancel(self, command: Command) -> Settled | None:
         try:
             await self.deliver(command)
         except Ended as error:
             if await self.cancel_pending(command):
-                return
+                return None
             # Another cancel may have been faster, or an earlier attempt of this one whose response was lost.
             # A workflow closes after its end is stored; one that still runs may be about to store it.
-            row = await (self._load_execution() if isinstance(error, Gone) else self.wait_for_end())
+            is_gone = isinstance(error, Gone)
+            row = await (self._load_execution() if is_gone else self.wait_for_end())
+            if is_gone and not row.status.is_terminal:
+                settled = await self._cancel_without_workflow(row)
+                if settled:
+                    await self.store.confirm_delivery(command)
+                    return settled
+                row = await self._load_execution()
             if row.status is not ExecutionStatus.CANCELLED:
                 raise
             await self.store.confirm_delivery(command)
+        return None
+
+    async def _cancel_without_workflow(self, row: ExecutionRow) -> Settled | None:
+        """Cancel an execution whose workflow was deleted, or closed without storing an end.
+
+        Returns:
+            What follows; None if another process has just stored an end.
+
+        Raises:
+            Ending: Its workflow runs: it has just been started.
+        """
+        try:
+            status = (await self.workflow.describe()).status
+        except RPCError as error:
+            if meaning_of(error) is not ErrorMeaning.NOT_NOW:
+                raise
+            status = None
+        if status in _OPEN:
+            # The command stays stored, and the reconciler delivers it.
+            raise Ending
+        cancellation = closing_settlement(self.ref, ExecutionStatus.CANCELLED, step_count=row.step_count)
+        settled = await self.store.settle(cancellation)
+        if settled:
+            how = "is not in Temporal" if status is None else f"is {status.name.lower()}"
+            log.warning("cancelled the execution %s, whose workflow %s", self.ref.execution_id, how)
+        return settled
 
     async def wait_for_end(self) -> ExecutionRow:
         """Wait until the end of an execution is stored, whose workflow is closing.

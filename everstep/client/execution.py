@@ -36,7 +36,7 @@ from everstep.agent_domain.messages.response_format import OutputT_co
 from everstep.agent_domain.storage.commands import Command, CommandKind, Steering
 from everstep.agent_domain.storage.executions import ExecutionEnded, ExecutionRow, Page
 from everstep.agent_domain.storage.requests import RequestRow, RequestState, Resolution
-from everstep.agent_domain.storage.sessions import QuestionClosed
+from everstep.agent_domain.storage.sessions import QuestionClosed, Settled
 from everstep.agent_domain.storage.steps import StepRow
 from everstep.agent_domain.stream import envelopes, session_messages
 from everstep.agent_domain.stream.envelopes import InputSource
@@ -445,17 +445,9 @@ class Execution(BudgetActions, ExecutionReader, Generic[OutputT_co]):
         if not command.is_delivered:
             await self.carry_out(command, is_new=is_new)
 
-    async def carry_out(self, command: Command, *, is_new: bool = False) -> None:
-        """Carry out a stored command.
-
-        Args:
-            command: The command.
-            is_new: Whether no earlier attempt can have carried it out.
-
-        Raises:
-            Refused: It cannot be carried out. It is withdrawn, and nothing was changed.
-        """
-        await self._delivery.carry_out(command, is_new=is_new)
+    async def carry_out(self, command: Command, *, is_new: bool = False) -> Settled | None:
+        """Carry out a stored command; see `CommandDelivery.carry_out`."""
+        return await self._delivery.carry_out(command, is_new=is_new)
 
     async def cancel_pending(self, command: Command) -> bool:
         """Cancel an execution that has not started; return False if it has."""

@@ -202,8 +202,10 @@ class Sessions:
         if may_be_pending and await execution.cancel_pending(command):
             await self.advance(command.ref)
             return True
-        await execution.carry_out(command, is_new=is_new)
-        return False
+        settled = await execution.carry_out(command, is_new=is_new)
+        if settled:
+            await self.on_end(command.ref, settled)
+        return settled is not None
 
     async def steer(
         self,

@@ -7,18 +7,23 @@ from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client as TemporalClient, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.ids import ExecutionRef
-from everstep.agent_domain.loop.status import ExecutionStatus
+from everstep.agent_domain.loop.status import ExecutionStatus, StopReason
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.commands import Command
 from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
-from everstep.agent_domain.storage.sessions import ExecutionFilter, Route
+from everstep.agent_domain.storage.sessions import ExecutionFilter, OnBusy, Route
 from everstep.agent_domain.storage.steps import BeginStep
-from everstep.client.errors import Ended
+from everstep.agent_domain.testing import calls
+from everstep.capabilities.user_input import UseUserInput
+from everstep.client.errors import Ended, Ending, Gone
+from everstep.client.execution import Execution
 from everstep.client.reconciler import Repairs
 from everstep.client.sessions import Sessions
 from everstep.store.sessions import PostgresSessions
@@ -125,6 +130,73 @@ async def test_an_execution_with_a_terminated_workflow_is_closed(
         assert "Its workflow was terminated" in await parlour.message_texts(session_id, "notification")
         assert f"closed the execution {first.execution_id} as failed" in caplog.text
         assert reconciler.total.closed == 1
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "terminated"])
+async def test_an_execution_whose_workflow_is_gone_can_be_cancelled(
+    temporal: TemporalClient, store: PostgresSessions, *, is_deleted: bool
+) -> None:
+    """8.2.13: by its user, or by a message of its session; the reconciler has not seen it yet."""
+    question = calls(("user_input", {"prompt": "Which?"}))
+    agent = an_agent(question, question, "Done").with_capability(UseUserInput())
+    async with open_session_setup(temporal, store, agent) as parlour:
+        session_id = await parlour.session()
+        alone, first = await parlour.post(await parlour.session()), await parlour.post(session_id)
+        for each in (alone, first):
+            await parlour.wait_for_status(each, ExecutionStatus.PAUSED)
+            await end_workflow(temporal, parlour.execution(each), is_deleted=is_deleted)
+        urgent = await parlour.post(session_id, "Stop!", on_busy=OnBusy.INTERRUPT)
+        execution = parlour.execution(alone)
+
+        assert await parlour.sessions.cancel(execution.ref, "k-1"), "its end is stored"
+        assert await parlour.sessions.cancel(execution.ref, "k-1"), "and may be requested again"
+        await parlour.wait_for_completion(urgent)
+        for each in (alone, first):
+            row = await parlour.execution(each).get()
+            assert (row.status, row.stop_reason) == (ExecutionStatus.CANCELLED, StopReason.USER_REQUESTED)
+            assert not await parlour.execution(each).requests()
+        assert await store.commands(parlour.settings.task_queue, 0.0) == ((), None)
+
+
+async def end_workflow(temporal: TemporalClient, execution: Execution, *, is_deleted: bool) -> None:
+    """Delete a workflow as `temporal workflow delete` does, or terminate it."""
+    if not is_deleted:
+        await execution.workflow.terminate()
+        return
+    target = WorkflowExecution(workflow_id=execution.workflow.id)
+    request = DeleteWorkflowExecutionRequest(namespace=temporal.namespace, workflow_execution=target)
+    await temporal.workflow_service.delete_workflow_execution(request)
+
+    async def is_missing() -> bool:
+        try:
+            await execution.workflow.describe()
+        except RPCError as error:
+            return error.status is RPCStatusCode.NOT_FOUND
+        return False
+
+    await eventually(is_missing)
+
+
+async def test_a_cancel_waits_for_a_workflow_that_has_just_started(
+    temporal: TemporalClient, store: PostgresSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.2.13: its workflow was missing when the cancel was sent, and runs by now."""
+    parlour = a_session_setup(temporal, store, an_agent("Done"))
+    sent = await parlour.post(await parlour.session())
+    execution = parlour.execution(sent)
+    await store.begin_step(BeginStep(execution.ref, 1, 1, None))
+
+    async def finds_none(*_: object) -> None:
+        raise Gone
+
+    with monkeypatch.context() as patch:
+        patch.setattr("everstep.client.command_delivery.CommandDelivery._update", finds_none)
+        with pytest.raises(Ending):
+            await parlour.sessions.cancel(execution.ref, "k-1")
+    assert (await execution.get()).status is ExecutionStatus.RUNNING
+    async with parlour.worker():
+        await parlour.reconciler.once()
+        await parlour.wait_for_status(sent, ExecutionStatus.CANCELLED)
 
 
 async def test_an_execution_whose_workflow_is_missing_in_temporal_runs_again_from_its_records(
