@@ -184,7 +184,7 @@ class UpdateHandlers(ExecutionBase):
         self.require_waiting(call_id, need)
 
     def has_reached(self, call_id: str) -> bool:
-        """Whether the model has made this call; or the execution waits for something else, or this run ends."""
+        """Whether the model has made this call, the execution waits for something else, or this run ends."""
         step = self.facts.current_step
         is_made = step is not None and any(call.id == call_id for call in step.calls)
         is_over = self.facts.status.is_terminal or self.is_rolling_over
