@@ -178,6 +178,8 @@ class CloseInput:
 
     ref: ExecutionRef
     status: ExecutionStatus
+    workflow_id: str = ""
+    """The child's workflow; empty in histories of older releases, which did not wait for its end."""
 
 
 @dataclass(frozen=True, slots=True)

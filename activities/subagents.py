@@ -7,6 +7,9 @@ child's id is derived from its call, so a second spawn finds the first child.
 from dataclasses import replace
 
 from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.activities import call_records, execution_events
 from everstep.activities.agents import AgentProvider, find_agent
@@ -50,6 +53,9 @@ from everstep.steps.tool_calls import Outcome
 from everstep.steps.tool_runs import ToolRun
 
 FROM_OUTSIDE = "Its workflow was ended from outside"
+
+SUBAGENT_IS_RUNNING = "SubagentIsRunning"
+"""The type with which attempts to close a child fail while its workflow is running."""
 
 
 class SubagentActivities:
@@ -191,13 +197,41 @@ class SubagentActivities:
     @activity.defn(name=CLOSE)
     @redact_errors
     async def close(self, request: CloseInput) -> None:
-        """Close a child that never started or whose workflow is gone; does nothing if it has ended."""
+        """Close a child that never started or whose workflow is gone; does nothing if it has ended.
+
+        A parent that an operator has reset finds its child running. Attempts of this activity then wait for
+        the child's own end, with the pauses of the retry policy and without an event in the parent's history.
+
+        Raises:
+            ApplicationError: The workflow of the child is running; it is cancelled if its parent is.
+        """
         why = FROM_OUTSIDE if request.status is ExecutionStatus.FAILED else None
         with heartbeat():
             row = await self.store.execution(request.ref)
+            if row and row.status.is_terminal:
+                return
+            if request.workflow_id and await self.is_running(request):
+                raise ApplicationError(
+                    "the subagent is running; its parent waits for its end",
+                    type=SUBAGENT_IS_RUNNING,
+                    category=ApplicationErrorCategory.BENIGN,
+                )
             if row:
                 await self.store.settle(
                     closing_settlement(
                         request.ref, request.status, step_count=row.step_count, error_message=why
                     )
                 )
+
+    async def is_running(self, request: CloseInput) -> bool:
+        """Whether the workflow of a child is running; if the child is to be cancelled, request that."""
+        workflow = activity.client().get_workflow_handle(request.workflow_id)
+        try:
+            is_running = (await workflow.describe()).status is WorkflowExecutionStatus.RUNNING
+            if is_running and request.status is ExecutionStatus.CANCELLED:
+                await workflow.cancel(reason="its parent was cancelled")
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return False
+        return is_running

@@ -1,7 +1,8 @@
 """Subagents: calls that run as executions of their own, each as a child workflow.
 
-A child's id is derived from its call, so a restarted workflow finds the child it started before. An execution
-waits for all children of a step, even when it is cancelled: it cancels them first and ends after them.
+A child's id is derived from its call, so a workflow that was reset finds the child it started before, and
+waits for its end. An execution waits for all children of a step, even when it is cancelled: it cancels them
+first and ends after them.
 """
 
 import asyncio
@@ -16,7 +17,12 @@ from temporalio.exceptions import (
     FailureError,
     WorkflowAlreadyStartedError,
 )
-from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
+from temporalio.workflow import (
+    ActivityHandle,
+    ChildWorkflowCancellationType,
+    ChildWorkflowHandle,
+    ParentClosePolicy,
+)
 
 with workflow.unsafe.imports_passed_through():
     from everstep.activities.contracts import (
@@ -51,6 +57,13 @@ with workflow.unsafe.imports_passed_through():
 
 T = TypeVar("T")
 
+WAITS_FOR_FOUND_CHILDREN = "waits-for-found-children"
+"""Patch id. Under the older rule a parent that was reset closed the child that it found running.
+
+It is asked for only where such a parent is paused or cancelled, or its child is paused: without that, the
+commands are the same under both rules.
+"""
+
 
 class ChildExecutions(ExecutionBase):
     """The part of an execution that runs child executions."""
@@ -63,6 +76,10 @@ class ChildExecutions(ExecutionBase):
         """Children that were sent a pause because this execution was paused."""
         self.child_workflow_ids: dict[UUID, str] = {}
         """The workflow ids of the children that have started."""
+        self.found_children: set[UUID] = set()
+        """Children that run, and were started by this workflow before it was reset."""
+        self.paused_before: set[UUID] = set()
+        """Children that were paused before this workflow was reset."""
         self.cancelled_children: dict[UUID, ExecutionResult] = {}
         """The results of children whose workflows close as cancelled."""
         self.spent: dict[UUID, ExecutionResult] = {}
@@ -135,6 +152,8 @@ class ChildExecutions(ExecutionBase):
 
     async def signal_child(self, child: UUID, *, is_paused: bool) -> None:
         """Signal a child to pause or to resume."""
+        if child in self.found_children and not workflow.patched(WAITS_FOR_FOUND_CHILDREN):
+            return
         handle = workflow.get_external_workflow_handle(self.child_workflow_ids.get(child, ""))
         try:
             await handle.signal(PARENT_PAUSE_SIGNAL, is_paused)
@@ -184,7 +203,7 @@ class ChildExecutions(ExecutionBase):
     async def run_child(
         self, child: ExecutionRef, spawned: SpawnOutput, clocks: StateInfo
     ) -> ExecutionResult | None:
-        """Return how a child ended. If it could not record its own end, an activity records it."""
+        """Return how a child ended; None if only the store has its end."""
         result = None
         if spawned.plan and not self.is_cancelled:
             start = ExecutionInput(
@@ -198,14 +217,31 @@ class ChildExecutions(ExecutionBase):
             )
             result = await self.run_child_workflow(start)
         if result is None:
-            status = ExecutionStatus.CANCELLED if self.is_cancelled else ExecutionStatus.FAILED
-            await workflow.execute_activity_method(
-                SubagentActivities.close, CloseInput(child, status), summary="end the child", **CHILD
-            )
+            await self.close_child(child)
         return result
 
+    async def close_child(self, child: ExecutionRef) -> None:
+        """Wait for the end of a child that is running; record the end of one that could not do so itself."""
+        if not self.is_cancelled:
+            closing = self.start_closing(child, ExecutionStatus.FAILED)
+            await workflow.wait_condition(lambda: closing.done() or self.is_cancelled)
+            if closing.done() or not workflow.patched(WAITS_FOR_FOUND_CHILDREN):
+                await closing
+                return
+            await self.await_or_cancel(closing)
+        await self.start_closing(child, ExecutionStatus.CANCELLED)
+
+    def start_closing(self, child: ExecutionRef, status: ExecutionStatus) -> ActivityHandle[None]:
+        """Start the activity that records this end of a child once its workflow is not running."""
+        return workflow.start_activity_method(
+            SubagentActivities.close,
+            CloseInput(child, status, workflow_id(child)),
+            summary="end the child",
+            **CHILD,
+        )
+
     async def run_child_workflow(self, start: ExecutionInput) -> ExecutionResult | None:
-        """Run a child workflow to its end; None if it was ended from outside."""
+        """Run a child workflow to its end; None if it was ended from outside, or is running already."""
         try:
             handle: ChildWorkflowHandle[Any, ExecutionResult] = await workflow.start_child_workflow(
                 WORKFLOW,
@@ -224,9 +260,17 @@ class ChildExecutions(ExecutionBase):
             result = await self.await_or_cancel(handle)
         except ChildWorkflowError as error:
             result = carried_result(error.cause)
-        except WorkflowAlreadyStartedError:
+        except WorkflowAlreadyStartedError as error:
+            self.on_child_found(start.ref.execution_id, error.workflow_id)
             return None
         return result or self.cancelled_children.pop(start.ref.execution_id, None)
+
+    def on_child_found(self, child: UUID, workflow_id: str) -> None:
+        """Note a child that is running, and was started before this workflow was reset."""
+        self.found_children.add(child)
+        self.child_workflow_ids[child] = workflow_id
+        if child in self.paused_before and workflow.patched(WAITS_FOR_FOUND_CHILDREN):
+            self.children[child] = ExecutionStatus.PAUSED
 
     async def await_or_cancel(self, work: asyncio.Task[T]) -> T | None:
         """Return the result of `work`, or None if the execution is cancelled first.
@@ -264,6 +308,11 @@ class ChildExecutions(ExecutionBase):
     @workflow.signal(name=CHILD_STATUS_SIGNAL)
     def on_child_status(self, child: ChildStatus) -> None:
         """Record that a child was paused, resumed or cancelled."""
+        # Temporal delivers the signals of before a reset again, at the beginning of the new run.
+        if child.status is ExecutionStatus.PAUSED:
+            self.paused_before.add(child.execution_id)
+        else:
+            self.paused_before.discard(child.execution_id)
         if child.execution_id not in self.children:
             return
         if child.result is not None:

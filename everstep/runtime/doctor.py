@@ -19,6 +19,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer, TimeoutType
 from temporalio.service import RPCError, RPCStatusCode
 
+from everstep.activities.subagents import SUBAGENT_IS_RUNNING
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
 from everstep.agent_domain.errors import RETRYABLE, EverstepError, UnknownName, UnreadableAnswer
@@ -455,6 +456,7 @@ async def _check_failing(installation: Installation) -> Sequence[CheckResult]:
             CheckResult(False, f"{row.ref.execution_id}: {_failure_of(each)}")
             for each in (described.raw_description.pending_activities if described else ())
             if each.attempt > MIN_FAILED_ATTEMPTS
+            and each.last_failure.application_failure_info.type != SUBAGENT_IS_RUNNING
         ]
     return found
 

@@ -8,6 +8,7 @@ from temporalio.client import Client as TemporalClient
 
 from everstep.activities.contracts import INFER
 from everstep.activities.failpoints import Failpoint
+from everstep.activities.subagents import SUBAGENT_IS_RUNNING
 from everstep.agent_domain.agents.builder import DefinitionBuilder
 from everstep.agent_domain.agents.plan import REGISTERED, CriterionRef
 from everstep.agent_domain.agents.processors import AgentHook
@@ -34,8 +35,10 @@ from tests.workflows.harness import (
     at_work,
     events_of,
     eventually,
+    failure_of_pending,
     final_result,
     progress,
+    reset_execution,
     scheduled_activities,
 )
 
@@ -515,6 +518,23 @@ async def a_cancelled_child(temporal: TemporalClient) -> Execution:
         await execution.cancel()
         await final_result(execution)
         return office.client.execution(subagent_id(execution.id, step.calls[0].call.id))
+
+
+@way
+async def reset_beside_its_child(temporal: TemporalClient) -> Execution:
+    """The new run finds its child paused, and is cancelled."""
+    async with at_work(temporal, a_boss("asking"), having(calling("ask")).with_name("asking")) as office:
+        execution = await office.start()
+        await office.until_waiting(execution)
+        await reset_execution(execution)
+        await eventually(lambda: _is_found(execution))
+        await execution.cancel()
+        await final_result(execution)
+        return execution
+
+
+async def _is_found(execution: Execution) -> bool:
+    return await failure_of_pending(execution) == SUBAGENT_IS_RUNNING
 
 
 @way

@@ -15,9 +15,10 @@ from typing import Any, cast
 from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
-from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client as TemporalClient, WorkflowFailureError
 from temporalio.worker import Worker, WorkflowRunner
 
@@ -402,6 +403,27 @@ async def at_work(
     office = an_office(temporal, *agents)
     async with office.worker(strike=strike, moment=moment):
         yield office
+
+
+async def reset_execution(execution: Execution) -> None:
+    """Reset its workflow, as `temporal workflow reset --type FirstWorkflowTask` does."""
+    temporal = execution.client.temporal
+    task = of_type(await events_of(execution), "WORKFLOW_TASK_COMPLETED")[0]
+    await temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=execution.workflow.id),
+            reason="an operator",
+            request_id=str(uuid4()),
+            workflow_task_finish_event_id=task.event_id,
+        )
+    )
+
+
+async def failure_of_pending(execution: Execution) -> str:
+    """The type of the failure of the last attempt of a pending activity; empty without one."""
+    pending = (await execution.workflow.describe()).raw_description.pending_activities
+    return next((each.last_failure.application_failure_info.type for each in pending), "")
 
 
 async def final_result(execution: Execution) -> ExecutionResult:

@@ -17,7 +17,7 @@ from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.agents.spawning import Spawn
 from everstep.agent_domain.capabilities.subagents import SubagentPolicy, outcome_text
 from everstep.agent_domain.errors import InvalidInput, ModelError, StoreUnavailable
-from everstep.agent_domain.ids import ExecutionRef, call_id, subagent_id
+from everstep.agent_domain.ids import ExecutionRef, subagent_id
 from everstep.agent_domain.loop.child_end import ChildEnd
 from everstep.agent_domain.loop.error_policy import ErrorPolicy
 from everstep.agent_domain.loop.status import AgentStatus, ExecutionStatus, StopReason
@@ -714,20 +714,6 @@ class TestSecondAttempts:
 
             assert await office.conversation(execution) == ["Go", "", "[Subagent: hand] Three", "Thanks"]
             assert len((await office.client.list()).rows) == 2
-
-    async def test_a_child_whose_workflow_exists_already_is_closed(self, temporal: TemporalClient) -> None:
-        """1.1.4: such as after a reset; its end would never be received, so it ends at once."""
-        model, id_ = HeldModel(), uuid4()
-        async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand(model=model)) as office:
-            stray = subagent_id(id_, call_id(id_, 1, 0))
-            child = await office.start(agent="hand", execution_id=stray)
-            await model.begun.wait()
-            execution, _ = await office.run(execution_id=id_)
-            model.go_on.set()
-            await final_result(child)
-
-            assert await results(execution) == [f"Error: Subagent 'hand' failed: {FROM_OUTSIDE}"]
-            assert (await child.get()).status is ExecutionStatus.FAILED
 
 
 async def holds_still(execution: Execution) -> bool:

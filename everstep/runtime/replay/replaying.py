@@ -24,6 +24,7 @@ from everstep.activities.contracts import (
     RUN_TOOL,
     SETTLE,
     SPAWN,
+    CloseInput,
     ExpiryInput,
     ExpiryOutput,
     InferInput,
@@ -132,6 +133,15 @@ class _Activities(AgentActivities):
         self.cancel_workflow(activity.info().workflow_id or "")
 
 
+class _Subagents(SubagentActivities):
+    """The activities for subagents of a worker; no operator resets a workflow of the host."""
+
+    async def is_running(self, request: CloseInput) -> bool:
+        """Whether the workflow of a child is running."""
+        del request
+        return False
+
+
 def no_model(_agent: str, _preset: str | None) -> object:
     """Know nothing of an agent's model, where no presets are known."""
     return None
@@ -167,7 +177,7 @@ async def replay_record(
 
     store = RecordedStore(recorded, now)
     people = RecordedPeople(record, recorded, store)
-    own, children = _Activities(store, book), SubagentActivities(store, book)
+    own, children = _Activities(store, book), _Subagents(store, book)
     own.clock, own.find_exhausted = now, recorded.find_exhausted
     activities = {
         INFER: own.infer,
