@@ -9,7 +9,7 @@ from temporalio.service import RPCError
 
 from everstep.agent_domain.errors import EverstepError
 from everstep.agent_domain.values import truncate
-from everstep.client.outages import ErrorMeaning, meaning_of
+from everstep.client.outages import ErrorMeaning, is_failing_task, meaning_of
 
 MAX_LENGTH = 500
 
@@ -61,6 +61,11 @@ def _label(parameter: click.Parameter) -> str:
 
 
 def _temporal_message(error: RPCError) -> str:
+    if is_failing_task(error):
+        return (
+            f"the workflow cannot continue ({error.message.rstrip('.')}): what was sent is stored "
+            "and carried out once it can; the worker's log and `everstep doctor` say more"
+        )
     meaning = meaning_of(error)
     if meaning is ErrorMeaning.TRANSIENT:
         return f"Temporal is unavailable: {error.message}; try again"

@@ -25,7 +25,7 @@ from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.agent_domain.storage.forced_end import closing_settlement
 from everstep.agent_domain.storage.sessions import Settled
 from everstep.client.errors import Ended, Ending, Gone, Refused
-from everstep.client.outages import ErrorMeaning, meaning_of
+from everstep.client.outages import ErrorMeaning, is_missing, meaning_of
 from everstep.workflows.contracts import CallReply, ExecutionResult
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class CommandDelivery:
         try:
             status = (await self.workflow.describe()).status
         except RPCError as error:
-            if meaning_of(error) is not ErrorMeaning.NOT_NOW:
+            if not is_missing(error):
                 raise
             status = None
         if status in _OPEN:

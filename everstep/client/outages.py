@@ -76,3 +76,13 @@ def meaning_of(error: RPCError) -> ErrorMeaning:
     if meaning is ErrorMeaning.NOT_NOW and "amespace" in error.message:
         return ErrorMeaning.DENIED
     return meaning
+
+
+def is_missing(error: RPCError) -> bool:
+    """Whether Temporal does not have the workflow: it was never started, deleted, or removed for its age."""
+    return error.status is RPCStatusCode.NOT_FOUND and meaning_of(error) is ErrorMeaning.NOT_NOW
+
+
+def is_failing_task(error: RPCError) -> bool:
+    """Whether a workflow took no update because its task fails, which Temporal retries."""
+    return error.status is RPCStatusCode.FAILED_PRECONDITION and "workflow task" in error.message.lower()

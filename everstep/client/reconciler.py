@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from temporalio.client import WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from everstep.agent_domain.background import note_failure
 from everstep.agent_domain.errors import EverstepError, StoreUnavailable
@@ -30,7 +30,7 @@ from everstep.agent_domain.storage.sessions import ExecutionLaunch
 from everstep.client.command_delivery import DELIVERY_SECONDS, TIMEOUTS
 from everstep.client.errors import Ending, Refused
 from everstep.client.execution import Execution
-from everstep.client.outages import concerns_one_workflow
+from everstep.client.outages import concerns_one_workflow, is_missing
 from everstep.client.schedules import Schedules
 from everstep.client.sessions import Sessions
 from everstep.client.stray_workflows import StrayWorkflows, last_event_at
@@ -45,7 +45,7 @@ NAME: Final = "the reconciler"
 GRACE_SECONDS: Final = 30.0
 """Seconds for which an unfinished operation is left to the process that started it."""
 MAX_LOGGED: Final = 10_000
-"""Workflows that the log is remembered to have named."""
+"""Workflows, executions and commands each that the log is remembered to have named."""
 INTERVAL: Final = 15.0
 DELIVERIES_AT_ONCE: Final = 20
 ENDS_AT_ONCE: Final = 500
@@ -114,6 +114,10 @@ class Reconciler:
     last_pass_at: datetime | None = None
     logged: set[UUID] = field(default_factory=set[UUID])
     """The workflows without an execution that the log has named."""
+    stuck: set[UUID] = field(default_factory=set[UUID])
+    """The executions that take no command, which the log has named."""
+    delivered: set[tuple[UUID, str]] = field(default_factory=set[tuple[UUID, str]])
+    """The commands that were delivered; only the end of its execution marks a cancel."""
 
     @property
     def task_queue(self) -> str:
@@ -232,13 +236,25 @@ class Reconciler:
                 if not concerns_one_workflow(error):
                     raise
                 # The next pass retries in the same order.
-                log.warning("the execution %s takes no command: %s", command.ref.execution_id, error)
+                is_known = command.ref.execution_id in self.stuck
+                self.stuck.add(command.ref.execution_id)
+                level = logging.INFO if is_known else logging.WARNING
+                log.log(level, "the execution %s takes no command: %s", command.ref.execution_id, error)
                 return
             except Exception as error:  # noqa: BLE001 -- the other commands are independent
                 note_failure(NAME, error, log)
             else:
-                log.warning("delivered to the execution %s: %s", command.ref.execution_id, command.kind)
-                repairs.delivered += 1
+                self._note_delivery(command, repairs)
+
+    def _note_delivery(self, command: Command, repairs: Repairs) -> None:
+        execution_id = command.ref.execution_id
+        self.stuck.discard(execution_id)
+        if (execution_id, command.key) in self.delivered:
+            log.info("the execution %s has a %s and has not ended", execution_id, command.kind)
+            return
+        self.delivered.add((execution_id, command.key))
+        log.warning("delivered to the execution %s: %s", execution_id, command.kind)
+        repairs.delivered += 1
 
     async def _repair_lost_workflows(self, repairs: Repairs) -> None:
         """Start the missing workflows of running executions again, and close the others.
@@ -304,8 +320,9 @@ class Reconciler:
                 ended.clear()
         for ref in await self._still_open(ended):
             yield ref
-        if len(self.logged) > MAX_LOGGED:
-            self.logged.clear()
+        for named in (self.logged, self.stuck, self.delivered):
+            if len(named) > MAX_LOGGED:
+                named.clear()
         self.last_pass_at = now
 
     async def _still_open(
@@ -355,7 +372,7 @@ class Reconciler:
         try:
             described = await Execution(self.sessions.client, ref).workflow.describe()
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
+            if is_missing(error):
                 return None
             raise
         return described.status

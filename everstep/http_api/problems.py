@@ -39,7 +39,7 @@ from everstep.agent_domain.storage.sessions import (
 from everstep.agent_domain.values import escape_unstorable, truncate
 from everstep.client.context_validation import ContextPolicySlow
 from everstep.client.errors import Ending, Refused, SettingRefused
-from everstep.client.outages import ErrorMeaning, meaning_of
+from everstep.client.outages import ErrorMeaning, is_failing_task, meaning_of
 from everstep.http_api.validation_texts import described_faults
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,11 @@ MEDIA_TYPE = "application/problem+json"
 
 MAX_DETAIL = 1000
 """The limit of a detail in characters: some quote the request."""
+
+WORKFLOW_FAILS = (
+    "The execution cannot continue, as the task of its workflow fails. The request is stored, and is carried "
+    "out once the task succeeds; the worker's log and `everstep doctor` say more"
+)
 
 
 class Fault(BaseModel):
@@ -291,6 +296,9 @@ def _outage(error: Exception) -> Refusal | None:
 
 
 def _temporal_refusal(error: RPCError) -> Refusal | None:
+    if is_failing_task(error):
+        logger.warning("the task of a workflow fails: %s", error)
+        return Refusal(503, "unavailable", "Try again", WORKFLOW_FAILS, headers={"Retry-After": "1"})
     match meaning_of(error):
         case ErrorMeaning.TRANSIENT:
             logger.warning("Temporal is unavailable (%s): %s", error.status.name, error)

@@ -27,6 +27,7 @@ from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.capabilities.bash import BashTool, cgroups
 from everstep.capabilities.bash.self_test import failed_checks
+from everstep.client.outages import is_missing
 from everstep.client.temporal_entry import ActRequest, ExecutionReport
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import load_all_agents
@@ -475,6 +476,6 @@ async def _describe(installation: Installation, row: ExecutionRow) -> WorkflowEx
     try:
         return await installation.temporal.get_workflow_handle(workflow_id(row.ref)).describe()
     except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
+        if not is_missing(error):
             raise
         return None

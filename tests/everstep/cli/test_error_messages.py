@@ -13,6 +13,14 @@ from everstep.cli.error_messages import error_message, with_parameters
     [
         (InvalidInput("the cursor cannot be read"), "the cursor cannot be read"),
         (RPCError("busy", RPCStatusCode.RESOURCE_EXHAUSTED, b""), "is unavailable: busy; try again"),
+        (
+            RPCError("Workflow Task in failed state.", RPCStatusCode.FAILED_PRECONDITION, b""),
+            "workflow cannot continue (Workflow Task in failed state): what was sent is stored",
+        ),
+        (
+            RPCError("moved", RPCStatusCode.FAILED_PRECONDITION, b""),
+            "Temporal is unavailable: moved; try again",
+        ),
         (RPCError("no entry", RPCStatusCode.UNAUTHENTICATED, b""), "no entry; check TEMPORAL_API_KEY"),
         (RPCError("no entry", RPCStatusCode.PERMISSION_DENIED, b""), "no entry; check TEMPORAL_API_KEY"),
         (

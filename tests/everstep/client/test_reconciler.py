@@ -286,15 +286,45 @@ async def test_an_execution_that_takes_no_command_does_not_keep_others_from_thei
     async with parlour.worker():
         with monkeypatch.context() as patch:
             patch.setattr(Sessions, "carry_out", refuse_one)
-            await parlour.reconciler.once()
+            reconciler = parlour.reconciler
+            for _ in range(2):
+                await reconciler.once()
         await parlour.wait_for_completion(other)
         assert (await parlour.conversation(other)).count("Hurry") == 1
         name = f"the execution {parlour.execution(stuck).id}"
-        assert f"{name} takes no command: Workflow Task in failed state" in caplog.text
+        named = f"{name} takes no command: Workflow Task in failed state"
+        assert warnings_of(caplog).count(named) == 1, "once, not at every pass"
         assert "1 delivered" in caplog.text, "the pass ended in order"
 
         await parlour.reconciler.once()
         assert await store.commands(parlour.settings.task_queue, 0.0) == ((), None)
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings in the log."""
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_a_cancel_that_cannot_end_an_execution_yet_is_one_repair(
+    temporal: TemporalClient,
+    store: PostgresSessions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """8.2.9: its activity is paused in Temporal, for example; the end of the execution marks the cancel."""
+    parlour = a_session_setup(temporal, store, an_agent("Done"))
+    execution = parlour.execution(await parlour.post(await parlour.session()))
+    await store.begin_step(BeginStep(execution.ref, 1, 1, None))
+    await execution.request_cancel(key="k-1")
+
+    async def is_accepted(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr("everstep.client.command_delivery.CommandDelivery._update", is_accepted)
+    reconciler = parlour.reconciler
+    assert [(await reconciler.once()).delivered for _ in range(3)] == [1, 0, 0]
+    delivered = f"delivered to the execution {execution.id}: cancel"
+    assert [each for each in warnings_of(caplog) if execution.id.hex in each.replace("-", "")] == [delivered]
 
 
 async def test_an_outage_is_waited_for(

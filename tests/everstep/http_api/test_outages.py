@@ -130,11 +130,34 @@ async def test_every_status_is_answered_by_its_meaning_at_every_endpoint(
             # The message is stored, and begins its own execution once the store has the end of this one.
             assert (answer.status_code, answer.json()["route"]) == (200, "queue")
             continue
+        if path.endswith("/cancel") and status is RPCStatusCode.NOT_FOUND:
+            # 8.2.13: it has no workflow. The message of the request before it begins another execution,
+            # and this server refuses to start that.
+            ended = await caller.get(f"/agent/executions/{execution}")
+            assert (answer.status_code, ended["status"]) == (409, "cancelled")
+            continue
         expected = ANSWERED[meaning]
         assert_problem(answer, expected)
         assert ("retry-after" in answer.headers) == (expected == 503), path
         assert SECRET_PLACE not in answer.text
     assert refusing.asked >= 5
+
+
+async def test_a_failing_task_of_a_workflow_is_no_outage_of_temporal(
+    refused_house: ApiSetup, caller: ApiCaller, refusing: RefusingTemporal
+) -> None:
+    """1.3.5: the response says what was stored, and where to look."""
+    execution = await caller.start_execution("Hello")
+    await mark_as_running(refused_house, execution)
+    refusing.status = RPCStatusCode.FAILED_PRECONDITION
+    refusing.message = "Unable to perform workflow execution update due to Workflow Task in failed state."
+    answer = await caller.send_post(f"/agent/executions/{execution}/cancel", None)
+
+    assert_problem(answer, 503)
+    assert answer.json()["detail"].startswith(
+        "The execution cannot continue, as the task of its workflow fails."
+    )
+    assert SECRET_PLACE not in answer.text
 
 
 def test_every_status_has_a_meaning() -> None:
