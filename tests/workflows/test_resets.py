@@ -36,7 +36,7 @@ from tests.workflows.test_subagents import (
 )
 
 
-async def until_found(execution: Execution) -> None:
+async def until_present(execution: Execution) -> None:
     """Wait until its new run waits for the child that the former one started."""
 
     async def waits() -> bool:
@@ -65,7 +65,7 @@ async def reset_parent(
         await wait(office, execution)
         child = await child_of(office, execution)
         await reset_execution(execution)
-        await until_found(execution)
+        await until_present(execution)
         yield office, execution, child
 
 
