@@ -36,7 +36,7 @@ from tests.workflows.test_subagents import (
 )
 
 
-async def until_present(execution: Execution) -> None:
+async def wait_until_running(execution: Execution) -> None:
     """Wait until its new run waits for the child that the former one started."""
 
     async def waits() -> bool:
@@ -65,7 +65,7 @@ async def reset_parent(
         await wait(office, execution)
         child = await child_of(office, execution)
         await reset_execution(execution)
-        await until_present(execution)
+        await wait_until_running(execution)
         yield office, execution, child
 
 
