@@ -12,28 +12,26 @@ from uuid import UUID, uuid4
 import httpx2
 from temporalio.api.enums.v1 import TaskQueueType, WorkerVersioningMode
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeTaskQueueRequest
-from temporalio.client import ActivityFailureError, Client, WorkflowExecutionDescription
+from temporalio.client import ActivityFailureError, Client
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, TimeoutError as NoAnswer, TimeoutType
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep.activities.subagents import SUBAGENT_IS_RUNNING
 from everstep.agent_domain.agents.definition import AgentDefinition
 from everstep.agent_domain.capabilities.bash import ExecutionPolicy
-from everstep.agent_domain.errors import RETRYABLE, EverstepError, UnknownName, UnreadableAnswer
+from everstep.agent_domain.errors import EverstepError, UnknownName
 from everstep.agent_domain.loop.status import ExecutionStatus
 from everstep.agent_domain.storage.executions import ExecutionRow
 from everstep.capabilities.bash import BashTool, cgroups
 from everstep.capabilities.bash.self_test import failed_checks
-from everstep.client.outages import is_missing
 from everstep.client.temporal_entry import ActRequest, ExecutionReport
 from everstep.inference.presets import Driver, Preset, Presets
 from everstep.runtime.agents import load_all_agents
 from everstep.runtime.bus_choice import probe_nats
 from everstep.runtime.codec import ENCODING, PlainPayload, WrongPayloadKey
 from everstep.runtime.embedded import search_attributes
+from everstep.runtime.failing_executions import describe_workflow, find_failures
 from everstep.runtime.installation import (
     HOW_TO_START,
     Installation,
@@ -149,7 +147,7 @@ async def _check_executions(installation: Installation, *, has_worker: bool) -> 
         async with asyncio.timeout(CHECK_SECONDS):
             payloads = await _check_payloads(installation)
             waiting = await _check_waiting(installation, has_worker=has_worker)
-            failing = await _check_failing(installation)
+            failing = [CheckResult(False, each) async for each in find_failures(installation)]
     except (EverstepError, RPCError) as error:
         yield CheckResult(False, str(error))
     except TimeoutError:
@@ -419,7 +417,7 @@ async def _check_waiting(installation: Installation, *, has_worker: bool) -> Seq
             held[each.row.ref.tenant_id, limit] += 1
         else:
             others.append(each.row)
-    lost = [row for row in others if not await _describe(installation, row)]
+    lost = [row for row in others if not await describe_workflow(installation, row)]
     waiting, found = len(others) - len(lost), list[CheckResult]()
     for (tenant, limit), count in held.items():
         how = f"see `everstep tenants show {shlex.quote(tenant)}`"
@@ -434,48 +432,3 @@ async def _check_waiting(installation: Installation, *, has_worker: bool) -> Seq
             CheckResult(has_worker, f"{len(lost)} execution(s) have not reached Temporal ({which}): {why}")
         )
     return found or [CheckResult(True, "no execution waits to be picked up")]
-
-
-MIN_FAILED_ATTEMPTS = 3
-"""Most transient failures succeed after fewer attempts."""
-_OUTAGES = frozenset(error.__name__ for error in (*RETRYABLE, UnreadableAnswer))
-SEE_THE_LOG = "the worker's log says why; `everstep cancel` ends it"
-MAX_CHECKED_EXECUTIONS = 50
-"""The newest running executions, and the newest that should run: each costs a query."""
-
-
-async def _check_failing(installation: Installation) -> Sequence[CheckResult]:
-    """Report executions that fail repeatedly: only Temporal knows them, and it retries without end."""
-    found = list[CheckResult]()
-    running, pending = [
-        await installation.overview.newest(status, MAX_CHECKED_EXECUTIONS)
-        for status in (ExecutionStatus.RUNNING, ExecutionStatus.PENDING)
-    ]
-    for row in (*running, *pending):
-        described = await _describe(installation, row)
-        found += [
-            CheckResult(False, f"{row.ref.execution_id}: {_failure_of(each)}")
-            for each in (described.raw_description.pending_activities if described else ())
-            if each.attempt > MIN_FAILED_ATTEMPTS
-            and each.last_failure.application_failure_info.type != SUBAGENT_IS_RUNNING
-        ]
-    return found
-
-
-def _failure_of(activity: PendingActivityInfo) -> str:
-    failure = activity.last_failure
-    why = failure.application_failure_info.type or failure.message
-    failed = f"{activity.activity_type.name} has failed {activity.attempt - 1} times, last with {why}"
-    if why in _OUTAGES:
-        return f"{failed} ({failure.message}): `everstep show` says more; `everstep cancel` ends it"
-    return f"{failed}: {SEE_THE_LOG}"
-
-
-async def _describe(installation: Installation, row: ExecutionRow) -> WorkflowExecutionDescription | None:
-    """Return Temporal's description of the execution, or None if it has not reached Temporal."""
-    try:
-        return await installation.temporal.get_workflow_handle(workflow_id(row.ref)).describe()
-    except RPCError as error:
-        if not is_missing(error):
-            raise
-        return None

@@ -10,22 +10,26 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 from sqlalchemy import text
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import PauseActivityRequest
 from temporalio.client import ActivityFailureError, WorkflowUpdateFailedError
 from temporalio.common import RetryPolicy
 
 from everstep.agent_domain.ids import ExecutionRef
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.executions import ExecutionSpec, NewExecution
+from everstep.agent_domain.storage.steps import BeginStep
 from everstep.client.temporal_entry import StartRequest
-from everstep.runtime.doctor import MIN_FAILED_ATTEMPTS
 from everstep.runtime.settings import Settings
 from everstep.runtime.temporal import connect
 from everstep.store.engine import create_engine
+from everstep.workflows.contracts import WORKFLOW, workflow_id
 from tests.acceptance.harness import Nursery, open_installation, until
 from tests.databases import Databases
 from tests.everstep.cli.desk import CommandLine, a_database
@@ -236,24 +240,74 @@ async def test_an_execution_that_never_reached_temporal_is_reported(
         )
 
 
-async def test_repeated_failures_are_reported(desk: CommandLine, services: Servers) -> None:
+async def test_executions_that_do_not_continue_are_reported(
+    desk: CommandLine, services: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8.2.14: the tables alone do not show it."""
+    monkeypatch.setattr("everstep.runtime.failing_executions.MIN_FAILED_ATTEMPTS", 1)
     async with open_other_command_line(desk, services, "failing") as place:
         execution = await place.client.start("clerk", "hello")
+        stuck, lost = [await running_execution(place, name) for name in ("stuck", "lost")]
+        # An input of a newer version: this worker's attempts fail.
+        unreadable = {
+            "ref": {"execution_id": str(stuck.execution_id)},
+            "plan": {"max_steps": "from the future"},
+        }
+        temporal: Any = place.installation.temporal
+        stuck_workflow = await temporal.start_workflow(
+            WORKFLOW, unreadable, id=workflow_id(stuck), task_queue="failing"
+        )
         async with place.installation.store.engine.begin() as connection:
-            # The tables alone do not show it.
             await connection.execute(text("ALTER TABLE agent_transcript ADD CHECK (step < 1) NOT VALID"))
 
         async with place.open_worker():
 
             async def has_failed_repeatedly() -> bool:
                 described = (await execution.workflow.describe()).raw_description
-                return any(each.attempt > MIN_FAILED_ATTEMPTS for each in described.pending_activities)
+                task = (await stuck_workflow.describe()).raw_description.pending_workflow_task
+                return task.attempt > 1 and any(each.attempt > 1 for each in described.pending_activities)
 
             await until("its activity has failed repeatedly", has_failed_repeatedly)
-            wrong = await problems_of(place)
-            await execution.workflow.terminate()
+            failing = await problems_of(place)
+            await temporal.workflow_service.pause_activity(
+                PauseActivityRequest(
+                    namespace=temporal.namespace,
+                    execution=WorkflowExecution(workflow_id=execution.workflow.id),
+                    type="infer",
+                    identity="an operator",
+                    reason="the provider is down",
+                )
+            )
+            paused = await problems_of(place)
+            for workflow in (execution.workflow, stuck_workflow):
+                await workflow.terminate()
     told = rf"{execution.id}: infer has failed \d+ times, last with StoreError: "
-    assert re.fullmatch(f"{told}the worker's log says why; `everstep cancel` ends it", wrong[0]), wrong
+    reports = "\n".join(failing)
+    assert re.search(f"{told}the worker's log says why; `everstep cancel` ends it", reports), reports
+    assert re.search(
+        rf"{stuck.execution_id}: its workflow cannot continue, as its task has failed \d+ times.*"
+        f"`temporal workflow terminate -w {stuck_workflow.id}`",
+        reports,
+    ), reports
+    assert f"1 running or paused execution(s) have no workflow in Temporal ({lost.execution_id}): " in reports
+    assert len(failing) == len(paused) == 3
+    (found,) = [each for each in paused if "paused in" in each]
+    assert re.fullmatch(
+        rf"{execution.id}: infer is paused in Temporal by an operator \(the provider is down\): "
+        rf"`temporal activity unpause -w {execution.workflow.id} -a \d+` continues it",
+        found,
+    ), found
+
+
+async def running_execution(place: CommandLine, name: str) -> ExecutionRef:
+    """An execution that runs in the store, without a workflow."""
+    ref = ExecutionRef(place.client.derived_id(name))
+    new = NewExecution(
+        ref, ExecutionSpec(agent="clerk"), (user("hello"),), task_queue=place.client.task_queue
+    )
+    await place.installation.store.accept(new)
+    await place.installation.store.begin_step(BeginStep(ref, 1, 1, None))
+    return ref
 
 
 async def test_a_worker_with_another_payload_key_is_detected(desk: CommandLine, services: Servers) -> None:
