@@ -208,7 +208,7 @@ class AgentExecution(UpdateHandlers, SignalHandlers, ChildExecutions, ClosingExe
         """Run these calls concurrently."""
         number = self.step.number
         self.describe(f"running {', '.join(call.name for call in calls)} for step {number}")
-        outputs = await gather_all(*(self.run_tool(number, call) for call in calls))
+        outputs = await gather_all(*(self.await_call(call, self.run_tool(number, call)) for call in calls))
         # Read `self.step` only now: an update may have decided about another call of it during the await.
         await self.fold_in_step(step_with_outputs(self.step, outputs))
 

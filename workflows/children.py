@@ -91,7 +91,8 @@ class ChildExecutions(ExecutionBase):
         waiting = f"waiting for {', '.join(call.name for call in calls)} of step {number}"
         self.describe(waiting)
         # Not cancelled directly: each call watches `is_cancelled` itself and waits for its child to end.
-        all_calls = asyncio.ensure_future(gather_all(*(self.run_subagent(number, call) for call in calls)))
+        works = (self.await_call(call, self.run_subagent(number, call)) for call in calls)
+        all_calls = asyncio.ensure_future(gather_all(*works))
         forwarding = asyncio.ensure_future(self.forward_pauses(all_calls))
         await self.mirror_child_pauses(all_calls, waiting)
         await forwarding

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from everstep.activities.agent import AgentActivities
@@ -14,8 +15,8 @@ with workflow.unsafe.imports_passed_through():
     from everstep.agent_domain.loop.explanations import explain_end
     from everstep.agent_domain.loop.facts import ExecutionFacts
     from everstep.agent_domain.loop.status import ExecutionStatus, Situation, StopReason
-    from everstep.agent_domain.loop.step_error import StepError
-    from everstep.agent_domain.loop.step_facts import CallNeed, StepFacts
+    from everstep.agent_domain.loop.step_error import ErrorType, StepError
+    from everstep.agent_domain.loop.step_facts import CallFacts, CallNeed, StepFacts
     from everstep.agent_domain.loop.stop_signal import StopSignal
     from everstep.workflows import search_attributes
     from everstep.workflows.activity_options import SETTLE
@@ -26,6 +27,9 @@ CANCELLED = StopSignal(StopReason.USER_REQUESTED, "Cancelled", source="cancel")
 
 INTERRUPTED_STEP_IS_CHARGED = "interrupted-step-is-charged"
 """Patch id. Under the older rule a step that failed after its reply counted no usage."""
+
+FAILED_CALL_IS_TOOL_ERROR = "failed-call-is-tool-error"
+"""Patch id. Under the older rule the failed activity of a call was a model error for the error policy."""
 
 T = TypeVar("T")
 
@@ -53,6 +57,8 @@ class ExecutionBase:
         """Whether this run waits for its handlers to finish, to continue as new."""
         self.because = ""
         """Why the execution ended, in one sentence without texts of people or models."""
+        self.failed_calls: dict[ActivityError, str] = {}
+        """The tools of activities that failed without a result, until the failure is recorded."""
         self.work: asyncio.Task[None] | None = None
         """The task that a cancel interrupts."""
 
@@ -131,9 +137,22 @@ class ExecutionBase:
         """Record an activity that failed without a result as a failed step."""
         cause = error.cause or error
         step = self.facts.current_step if self.facts.pending else None
-        self.fail_step(StepError("", None, None, type(cause).__name__), step)
+        failure, tool = StepError("", exception=type(cause).__name__), self.failed_calls.get(error)
+        self.failed_calls.clear()
+        if tool is not None and workflow.patched(FAILED_CALL_IS_TOOL_ERROR):
+            failure = replace(failure, type=ErrorType.TOOL, tool_name=tool)
+        self.fail_step(failure, step)
         self.describe(f"step {self.facts.step_count} failed: {type(cause).__name__}")
         await self.settle(ExecutionStatus.RUNNING, step=self.facts.current_step, failure=str(cause))
+
+    async def await_call(self, call: CallFacts, work: Awaitable[T]) -> T:
+        """Await a call, and note its tool if its activity fails: the exception does not name it."""
+        try:
+            return await work
+        except ActivityError as error:
+            if not is_cancelled_exception(error):
+                self.failed_calls[error] = call.name
+            raise
 
     def fail_step(self, error: StepError, step: StepFacts | None, seconds: float = 0.0) -> None:
         """Turn an exception into a failure step, with all that the step had used.

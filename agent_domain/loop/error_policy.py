@@ -217,7 +217,7 @@ def resolve_error_context(
     """
     if step is None or not (step.errors or step.tool_errors):
         return ErrorContext.none()
-    first = next(iter(step.tool_errors), None)
+    first = next(iter(_tool_errors(step)), None)
     message = (first or step.errors[0]).message
     kind, effects = _failure_type(step), [error.is_effect_unknown for error in step.tool_errors]
     if unknown_effects_apart and kind is ErrorType.TOOL and all(effects):
@@ -231,7 +231,12 @@ def _failure_type(step: FailingStep) -> ErrorType:
     for kind in (ErrorType.RATE_LIMIT, ErrorType.TIMEOUT, ErrorType.VALIDATION):
         if kind in types:
             return kind
-    return ErrorType.TOOL if step.tool_errors else ErrorType.MODEL
+    return ErrorType.TOOL if _tool_errors(step) else ErrorType.MODEL
+
+
+def _tool_errors(step: FailingStep) -> tuple[StepError, ...]:
+    """The errors of failing calls, and the step's own if it is that of a call without a result."""
+    return (*step.tool_errors, *(error for error in step.errors if error.type is ErrorType.TOOL))
 
 
 NO_FAILURE = "No failure to handle"

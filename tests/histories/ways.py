@@ -1,5 +1,6 @@
 """The ways that an execution can take, each run on a real server."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -35,6 +36,7 @@ from tests.workflows.harness import (
     at_work,
     events_of,
     eventually,
+    fail_activity,
     failure_of_pending,
     final_result,
     progress,
@@ -418,6 +420,24 @@ async def cancel_in_temporal(temporal: TemporalClient) -> Execution:
 @way
 async def closed_by_a_cancel_of_temporal(temporal: TemporalClient) -> Execution:
     return await with_action_while_writing(temporal, cancel_by_temporal, says="Never")
+
+
+@way
+async def activity_of_a_call_failed(temporal: TemporalClient) -> Execution:
+    """A tool error that the policy retries; a model error would end the execution."""
+    begun = asyncio.Event()
+
+    async def hang() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    agent = an_agent(calls(("hang", {})), "Done", tools=[MockTool("hang", handler=hang)])
+    async with at_work(temporal, agent.with_error_policy(ErrorPolicy.retry_tool_errors())) as office:
+        execution = await office.start()
+        await begun.wait()
+        await fail_activity(execution, "2")
+        await final_result(execution)
+        return execution
 
 
 # With children.

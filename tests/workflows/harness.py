@@ -20,6 +20,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client as TemporalClient, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker, WorkflowRunner
 
 from everstep.activities.agent import AgentActivities
@@ -418,6 +419,13 @@ async def reset_execution(execution: Execution) -> None:
             workflow_task_finish_event_id=task.event_id,
         )
     )
+
+
+async def fail_activity(execution: Execution, activity_id: str) -> None:
+    """Fail one of its activities, as `temporal activity fail` does."""
+    temporal, id_ = execution.client.temporal, execution.workflow.id
+    activity = temporal.get_async_activity_handle(workflow_id=id_, run_id=None, activity_id=activity_id)
+    await activity.fail(ApplicationError("boo", non_retryable=True))
 
 
 async def failure_of_pending(execution: Execution) -> str:

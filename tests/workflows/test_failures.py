@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 from temporalio.client import Client as TemporalClient
+from temporalio.common import RetryPolicy
 
 from everstep.activities.failpoints import Failpoint, inert
 from everstep.activities.tool_runner import EFFECT_UNKNOWN
@@ -44,6 +45,7 @@ from everstep.local.runner import LocalRunner
 from everstep.runtime.agents import AgentBook
 from everstep.runtime.worker import make_worker
 from everstep.steps import tool_calls
+from everstep.workflows.activity_options import TOOL
 from everstep.workflows.contracts import ExecutionResult, workflow_id
 from tests.services import Servers
 from tests.workflows.failpoints import FORGIVING, FailpointStrike, errors, results
@@ -54,6 +56,7 @@ from tests.workflows.harness import (
     at_work,
     connect_temporal,
     events_of,
+    fail_activity,
     final_result,
     of_type,
     scheduled_activities,
@@ -162,6 +165,35 @@ class TestToolsThatFail:
 
             assert (await execution.get()).error_message == "It is closed"
         assert (result.status, result.stop_reason) == (AgentStatus.FAILED, StopReason.ERROR)
+
+    @pytest.mark.parametrize("name", ["fail", "time out"])
+    async def test_a_failed_activity_of_a_tool_is_a_tool_error(
+        self, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        """1.1.7, 3.4.1: the policy retries it, as it does other errors of tools."""
+        is_begun = asyncio.Event()
+
+        async def waits() -> None:
+            is_begun.set()
+            await asyncio.Event().wait()
+
+        if name == "time out":
+            once = RetryPolicy(maximum_attempts=1)
+            monkeypatch.setitem(TOOL, "retry_policy", once)
+            monkeypatch.setitem(TOOL, "start_to_close_timeout", timedelta(seconds=0.3))
+        tools = [MockTool("look"), MockTool("hangs", handler=waits)]
+        agent = an_agent(calls(("look", {}), ("hangs", {})), "Done", tools=tools)
+        async with at_work(temporal, agent.with_error_policy(ErrorPolicy.retry_tool_errors())) as office:
+            execution = await office.start()
+            await is_begun.wait()
+            if name == "fail":
+                await fail_activity(execution, "3")
+            result = await final_result(execution)
+            step, _ = (await execution.because()).steps
+
+            assert await errors(execution) == [(ErrorType.TOOL, "hangs")]
+        assert result.status is AgentStatus.COMPLETED
+        assert step.sentence.startswith("retried: tool error in hangs: ")
 
     async def test_a_hanging_tool_is_abandoned_at_its_timeout(self, temporal: TemporalClient) -> None:
         """3.4.2: a timeout, whether it waits in the loop or blocks a thread."""

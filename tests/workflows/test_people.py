@@ -3,11 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.call_records import NOT_ALLOWED
@@ -39,6 +37,7 @@ from tests.workflows.harness import (
     final_result,
     of_type,
     progress,
+    reset_execution,
     scheduled_activities,
     seconds_between,
 )
@@ -56,20 +55,6 @@ def asks(*prompts: str, **more: Any) -> InferenceResponse:
     return calls(*(("user_input", {"prompt": prompt, **more}) for prompt in prompts))
 
 
-async def reset(execution: Execution) -> None:
-    """Run the workflow again from its first task, as `temporal workflow reset` does."""
-    (first, *_) = of_type(await events_of(execution), "WORKFLOW_TASK_COMPLETED")
-    client = execution.client.temporal
-    request = ResetWorkflowExecutionRequest(
-        namespace=client.namespace,
-        reason="a test",
-        workflow_task_finish_event_id=first.event_id,
-        request_id=uuid4().hex,
-    )
-    request.workflow_execution.workflow_id = execution.workflow.id
-    await client.workflow_service.reset_workflow_execution(request)
-
-
 async def results(execution: Execution) -> list[tuple[str, bool]]:
     """The results of each call, and whether it counts as a success."""
     steps = await execution.steps()
@@ -85,7 +70,7 @@ async def test_a_reset_workflow_receives_its_answers_again(temporal: TemporalCli
         await office.until_waiting(execution)
         await execution.submit_input("Blue")
         await model.begun.wait()
-        await reset(execution)
+        await reset_execution(execution)
         model.go_on.set()
         result = await final_result(execution)
 

@@ -41,6 +41,7 @@ from tests.workflows.harness import (
     at_work,
     events_of,
     eventually,
+    fail_activity,
     final_result,
     of_type,
     progress,
@@ -371,6 +372,20 @@ class TestEnds:
             assert (await office.statuses(child))[-1] == status
         assert (row.status, row.completed_at is None) == (status, False)
         assert (result.steps, result.stop_reason) == (2, StopReason.COMPLETED)
+
+    async def test_the_failed_activity_of_a_subagent_is_the_error_of_its_tool(
+        self, temporal: TemporalClient
+    ) -> None:
+        """1.1.7"""
+        async with at_work(temporal, a_boss(hires("hand"), "Thanks"), a_hand("Three")) as office:
+            execution = await office.start()
+            async with office.store.hold("accept") as accepting:
+                await accepting.wait()
+                await fail_activity(execution, "2")
+                await final_result(execution)
+            sentence = (await execution.because()).sentence
+
+        assert sentence.startswith("failed: tool error in hire: ")
 
     async def test_a_child_that_waits_for_people_outlives_no_parent(self, temporal: TemporalClient) -> None:
         """8.2.3: also where there is no parent left to notify."""

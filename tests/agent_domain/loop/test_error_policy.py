@@ -281,6 +281,7 @@ def tools(*kinds: ErrorType | None) -> StepFacts:
     [
         (own(RATE_LIMIT), RATE_LIMIT),
         (own(TIMEOUT), TIMEOUT),
+        (own(TOOL), TOOL),
         (own(VALIDATION), VALIDATION),
         (own(None), MODEL),
         (tools(RATE_LIMIT), RATE_LIMIT),
