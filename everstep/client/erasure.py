@@ -4,19 +4,25 @@ Each step can be repeated. What an interruption or a running execution left behi
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
+from temporalio.service import RPCError
+
 from everstep.agent_domain.errors import NotFound
 from everstep.agent_domain.ids import ExecutionRef, Scope
 from everstep.agent_domain.storage.sessions import SessionBusy
-from everstep.client.errors import Refused
+from everstep.client.errors import Ending, Refused
 from everstep.client.execution import Execution
+from everstep.client.outages import concerns_one_workflow
 from everstep.client.schedules import Schedules
 from everstep.client.sessions import Sessions
+
+log = logging.getLogger(__name__)
 
 CANCEL_SECONDS: Final = 30.0
 """How long to wait for cancelled executions to end, which needs a worker."""
@@ -137,8 +143,13 @@ class Erasure:
 
         async def deliver(execution: Execution) -> None:
             # A timeout: no worker takes the command in time; the reconciler delivers it.
-            with suppress(Refused, NotFound, TimeoutError):
-                async with at_once, asyncio.timeout_at(deadline):
-                    await execution.cancel(key=KEY)
+            with suppress(Refused, NotFound, Ending, TimeoutError):
+                try:
+                    async with at_once, asyncio.timeout_at(deadline):
+                        await execution.cancel(key=KEY)
+                except RPCError as error:
+                    if not concerns_one_workflow(error):
+                        raise
+                    log.warning("the execution %s takes no cancel yet: %s", execution.id, error)
 
         await asyncio.gather(*map(deliver, executions))

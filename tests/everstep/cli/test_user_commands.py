@@ -5,14 +5,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
+from typing import Any
 from uuid import uuid4
 from zipfile import ZipFile
 
 import pytest
+from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent_domain.ids import DEFAULT_TENANT
 from everstep.agent_domain.messages.messages import user
 from everstep.agent_domain.storage.sessions import NewSession
+from everstep.client.command_delivery import CommandDelivery
 from everstep.client.execution import Execution
 from everstep.store.sessions import PostgresSessions
 from tests.acceptance.harness import until_pause
@@ -84,14 +87,25 @@ async def test_two_runs_of_an_erasure_at_once_both_succeed(desk: CommandLine) ->
     assert await desk.installation.store.execution(execution.ref) is None
 
 
-async def test_executions_without_a_worker_share_the_time_that_an_erasure_waits(desk: CommandLine) -> None:
-    """18.9.4: and their cancels are stored, also without any time to wait."""
+async def test_executions_without_a_worker_share_the_time_that_an_erasure_waits(
+    desk: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """18.9.4: and their cancels are stored, also without any time to wait; so is one that cannot continue."""
     client = replace(desk.client, task_queue=f"no-worker-{uuid4().hex}")
     names = [f"ann {uuid4().hex}" for _ in range(2)]
     hurried, patient = [
         [await client.start("clerk", user("choose"), user_id=name) for _ in range(count)]
         for name, count in zip(names, (1, 8), strict=True)
     ]
+
+    update = vars(CommandDelivery)["_update"]
+
+    async def fail_one(delivery: CommandDelivery, *given: Any) -> None:
+        if delivery.ref == patient[0].ref:
+            raise RPCError("Workflow Task in failed state", RPCStatusCode.FAILED_PRECONDITION, b"")
+        await update(delivery, *given)
+
+    monkeypatch.setattr(CommandDelivery, "_update", fail_one)
 
     said = [await desk.run_command("users", "erase", names[0], "--yes", "--wait", "0", "--json")]
     began = monotonic()
