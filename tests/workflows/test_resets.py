@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import pytest
 from temporalio.client import Client as TemporalClient
 
 from everstep.activities.subagents import SUBAGENT_IS_RUNNING
@@ -26,8 +25,6 @@ from tests.workflows.test_people import asks, user_input
 from tests.workflows.test_subagents import (
     a_boss,
     a_hand,
-    by_temporal,
-    by_update,
     child_of,
     hires,
     holds_still,
@@ -103,15 +100,12 @@ async def test_a_child_that_asks_is_answered(temporal: TemporalClient) -> None:
         assert await office.statuses(execution) == ["processing", "paused", "processing", "completed"]
 
 
-@pytest.mark.parametrize("cancel", [by_update, by_temporal])
-async def test_a_cancel_of_the_parent_reaches_its_child(
-    temporal: TemporalClient, cancel: Callable[[Execution], Awaitable[None]]
-) -> None:
+async def test_a_cancel_of_the_parent_reaches_its_child(temporal: TemporalClient) -> None:
     """9.6.6, 8.2.1: the parent ends last."""
     model = HeldModel()
     async with reset_parent(temporal, a_hand(model=model), writes(model)) as family:
         _, execution, child = family
-        await cancel(execution)
+        await execution.workflow.cancel()
         await final_result(execution)
 
         rows = [await child.get(), await execution.get()]
