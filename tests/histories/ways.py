@@ -423,7 +423,7 @@ async def closed_by_a_cancel_of_temporal(temporal: TemporalClient) -> Execution:
 
 
 @way
-async def activity_of_a_call_failed(temporal: TemporalClient) -> Execution:
+async def failure_of_the_activity_of_a_call(temporal: TemporalClient) -> Execution:
     """A tool error that the policy retries; a model error would end the execution."""
     begun = asyncio.Event()
 
