@@ -188,7 +188,8 @@ class CommandDelivery:
         if status in _OPEN:
             # The command stays stored, and the reconciler delivers it.
             raise Ending
-        cancellation = closing_settlement(self.ref, ExecutionStatus.CANCELLED, step_count=row.step_count)
+        # The handle may lack the session, whose next execution is released.
+        cancellation = closing_settlement(row.ref, ExecutionStatus.CANCELLED, step_count=row.step_count)
         settled = await self.store.settle(cancellation)
         if settled:
             how = "is not in Temporal" if status is None else f"is {status.name.lower()}"

@@ -442,8 +442,12 @@ class Execution(BudgetActions, ExecutionReader, Generic[OutputT_co]):
     async def _command(self, kind: CommandKind, key: str | None, sent_by: Decider | None = None) -> None:
         command, is_new = await self._store_command(kind, key, sent_by)
         self.client.strike(Failpoint.API_AFTER_COMMIT)
-        if not command.is_delivered:
-            await self.carry_out(command, is_new=is_new)
+        settled = None if command.is_delivered else await self.carry_out(command, is_new=is_new)
+        # Otherwise the workflow starts what follows its end.
+        if settled and settled.launch and not settled.launch.is_waiting:
+            await self.client.launch_from_store(settled.launch)
+        if settled and settled.frees_place:
+            await self.client.admit(self.ref.tenant_id)
 
     async def carry_out(self, command: Command, *, is_new: bool = False) -> Settled | None:
         """Carry out a stored command; see `CommandDelivery.carry_out`."""

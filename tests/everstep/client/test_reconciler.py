@@ -158,6 +158,23 @@ async def test_an_execution_whose_workflow_is_gone_can_be_cancelled(
         assert await store.commands(parlour.settings.task_queue, 0.0) == ((), None)
 
 
+async def test_a_cancel_without_a_workflow_starts_the_next_message_of_the_session(
+    temporal: TemporalClient, store: PostgresSessions
+) -> None:
+    """8.2.13: also through the handle of the execution, which commands and other Temporal clients use."""
+    model = HeldModel("One", "Two")
+    async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
+        session_id = await parlour.session()
+        first = await parlour.post(session_id)
+        await model.begun.wait()
+        second = await parlour.post(session_id, "And?")
+        await end_workflow(temporal, parlour.execution(first), is_deleted=True)
+        await parlour.execution(first).cancel()
+        model.go_on.set()
+        await parlour.wait_for_completion(second)
+        assert (await parlour.execution(first).get()).status is ExecutionStatus.CANCELLED
+
+
 async def end_workflow(temporal: TemporalClient, execution: Execution, *, is_deleted: bool) -> None:
     """Delete a workflow as `temporal workflow delete` does, or terminate it."""
     if not is_deleted:
