@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from uuid import uuid4
 
@@ -25,7 +27,7 @@ from everstep.capabilities.user_input import UseUserInput
 from everstep.client.errors import Ended, Ending, Gone
 from everstep.client.execution import Execution
 from everstep.client.reconciler import Repairs
-from everstep.client.sessions import Sessions
+from everstep.client.sessions import SendResult, Sessions
 from everstep.store.sessions import PostgresSessions
 from tests.everstep.client.parlour import SessionSetup, a_session_setup, open_session_setup
 from tests.workflows.harness import HeldModel, an_agent, eventually
@@ -104,16 +106,24 @@ async def test_a_message_behind_an_ended_execution_is_started(
         assert await parlour.conversation(second) == ["Hello", "One", "And?", "Two"]
 
 
-async def test_an_execution_with_a_terminated_workflow_is_closed(
-    temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
-) -> None:
-    """8.2.3: and the next message of its session starts."""
+@asynccontextmanager
+async def open_busy_session(
+    temporal: TemporalClient, store: PostgresSessions
+) -> AsyncGenerator[tuple[SessionSetup, HeldModel, SendResult, SendResult]]:
+    """A session whose first message waits for the model, and whose second is queued behind it."""
     model = HeldModel("One", "Two")
     async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
         session_id = await parlour.session()
         first = await parlour.post(session_id)
         await model.begun.wait()
-        second = await parlour.post(session_id, "And?")
+        yield parlour, model, first, await parlour.post(session_id, "And?")
+
+
+async def test_an_execution_with_a_terminated_workflow_is_closed(
+    temporal: TemporalClient, store: PostgresSessions, caplog: pytest.LogCaptureFixture
+) -> None:
+    """8.2.3: and the next message of its session starts."""
+    async with open_busy_session(temporal, store) as (parlour, model, first, second):
         await parlour.execution(first).workflow.terminate("by an operator")
         reconciler = parlour.reconciler
 
@@ -127,7 +137,9 @@ async def test_an_execution_with_a_terminated_workflow_is_closed(
         row = await parlour.execution(first).get()
 
         assert (row.status, row.error_message) == (ExecutionStatus.FAILED, "Its workflow was terminated")
-        assert "Its workflow was terminated" in await parlour.message_texts(session_id, "notification")
+        assert "Its workflow was terminated" in await parlour.message_texts(
+            first.message.session_id, "notification"
+        )
         assert f"closed the execution {first.execution_id} as failed" in caplog.text
         assert reconciler.total.closed == 1
 
@@ -162,12 +174,7 @@ async def test_a_cancel_without_a_workflow_starts_the_next_message_of_the_sessio
     temporal: TemporalClient, store: PostgresSessions
 ) -> None:
     """8.2.13: also through the handle of the execution, which commands and other Temporal clients use."""
-    model = HeldModel("One", "Two")
-    async with open_session_setup(temporal, store, an_agent(model=model)) as parlour:
-        session_id = await parlour.session()
-        first = await parlour.post(session_id)
-        await model.begun.wait()
-        second = await parlour.post(session_id, "And?")
+    async with open_busy_session(temporal, store) as (parlour, model, first, second):
         await end_workflow(temporal, parlour.execution(first), is_deleted=True)
         await parlour.execution(first).cancel()
         model.go_on.set()
