@@ -25,7 +25,7 @@ MAX_CHECKED_EXECUTIONS = 50
 async def find_failures(installation: Installation) -> AsyncGenerator[str]:
     """Find executions that fail repeatedly, which Temporal retries without end, or that it does not run."""
     lost = list[ExecutionRow]()
-    for status in (ExecutionStatus.RUNNING, ExecutionStatus.PAUSED, ExecutionStatus.PENDING):
+    for status in (each for each in ExecutionStatus if not each.is_terminal):
         for row in await installation.overview.newest(status, MAX_CHECKED_EXECUTIONS):
             described = await describe_workflow(installation, row)
             if described:
