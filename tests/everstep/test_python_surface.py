@@ -463,6 +463,7 @@ NOT_FOR_APPLICATIONS = {
     "everstep.streams.backoff.ClientTimings",
     # Sessions, workers and the reconciler start stored executions with a client; applications call `start`.
     "everstep.agent_domain.storage.sessions.ExecutionLaunch",
+    "everstep.agent_domain.storage.sessions.Settled",
     "everstep.client.current_limits.CurrentLimits",
     "everstep.client.fair_dispatch.FairDispatch",
     # Our own tests end a client in the middle of a request here.
