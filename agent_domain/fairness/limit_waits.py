@@ -60,7 +60,7 @@ class _Owned(NamedTuple):
     """Limits that apply to an execution."""
 
     owner: str
-    """Of whom they are, in words."""
+    """The tenant or the user who has them, in words."""
     limits: TenantLimits
     is_user: bool
 

@@ -139,9 +139,8 @@ def _segments(midnight: datetime, zone: tzinfo) -> tuple[Segment, ...]:
     for begin, end, (offset, fold) in split(0, MINUTES - 1):
         if fold:
             continue
-        if found and found[-1].end == begin and found[-1].offset == offset:
-            begin = found.pop().begin  # noqa: PLW2901 -- the segment grows
-        found.append(Segment(begin, end, offset))
+        is_same = bool(found) and found[-1].end == begin and found[-1].offset == offset
+        found.append(Segment(found.pop().begin if is_same else begin, end, offset))
     return tuple(found)
 
 

@@ -193,10 +193,10 @@ def commands(
             echo(warning, err=True)
         return
     from everstep.cli.command import warn  # noqa: PLC0415 -- likewise
-    from everstep.telemetry.log_lines import configure_logs  # noqa: PLC0415 -- likewise
+    from everstep.runtime.telemetry_setup import configure_process_logs  # noqa: PLC0415 -- likewise
 
     # All that a serving process says has the form of its log, from here on.
-    configure_logs(context.obj.log_format, context.obj.log_level)
+    configure_process_logs(context.obj)
     for warning in misspelled:
         warn(warning)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,7 +10,6 @@ from functools import cache
 import click
 
 from everstep.agent_domain.errors import InvalidInput
-from everstep.agent_domain.redaction import Redaction
 from everstep.cli.command import (
     announce,
     command,
@@ -40,12 +38,11 @@ from everstep.runtime.installation import (
 from everstep.runtime.local_model.provision import open_local_model
 from everstep.runtime.models import presets_of
 from everstep.runtime.retention import TableRetention, open_retention
-from everstep.runtime.secrets import secrets
 from everstep.runtime.settings import Settings
-from everstep.runtime.telemetry_setup import open_telemetry
+from everstep.runtime.telemetry_setup import configure_process_logs, open_telemetry
 from everstep.runtime.temporal_threads import export_sdk_metrics
 from everstep.runtime.worker_processes import MAX_PROCESSES, process_settings, run_processes
-from everstep.telemetry.log_lines import configure_logs, writes_json
+from everstep.telemetry.log_lines import writes_json
 
 
 @click.command()
@@ -186,8 +183,7 @@ async def _run_processes(settings: Settings, processes: int) -> None:
     """Run the processes of a worker; each reads the environment and everstep.toml itself."""
     from everstep.cli.worker_program import PROGRAM  # noqa: PLC0415
 
-    redaction = Redaction(tuple(secrets(settings, os.environ)))
-    configure_logs(settings.log_format, settings.log_level, redaction)
+    configure_process_logs(settings)
     data, agents = settings.data_dir, settings.agents or None
     same = {"data_dir": str(data) if data else None, "agents": agents}
     given = [same | own for own in process_settings(settings, processes)]

@@ -16,8 +16,8 @@ from everstep.cli.command import print_error, server_loop, warn
 from everstep.cli.printing import visible_stream
 from everstep.runtime.settings import Settings
 from everstep.runtime.signals import restore_for_children
+from everstep.runtime.telemetry_setup import configure_process_logs
 from everstep.runtime.worker_run import run_worker
-from everstep.telemetry.log_lines import configure_logs
 
 # -P: a module of the project cannot hide an installed one, as in the command itself.
 PROGRAM: Final = (sys.executable, "-P", "-m", "everstep.cli.worker_program")
@@ -55,7 +55,7 @@ async def _run() -> int:
 
     try:
         settings = Settings.read(**order["settings"])
-        configure_logs(settings.log_format, settings.log_level)
+        configure_process_logs(settings)
         await run_worker(settings, stop, warn, say)
     except Exception as error:  # noqa: BLE001 -- as in `everstep.cli.command`: it is shown in one sentence
         print_error(error)

@@ -54,7 +54,7 @@ _UPDATE_NAMES = {
 _WITHDRAWABLE = frozenset({CommandKind.PAUSE, CommandKind.RESUME, CommandKind.CANCEL})
 """Commands that are withdrawn if the workflow refuses them."""
 _OPEN = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
-"""The statuses of a workflow that goes on."""
+"""The statuses of a workflow that continues."""
 PAUSES_AND_RESUMES = frozenset({CommandKind.PAUSE, CommandKind.RESUME})
 """Commands that are delivered in the order in which they were accepted."""
 

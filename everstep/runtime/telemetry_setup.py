@@ -25,6 +25,20 @@ _ENDPOINT: Final = "OTEL_EXPORTER_OTLP{}_ENDPOINT"
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
+def configure_process_logs(
+    settings: Settings, environ: Mapping[str, str] = os.environ, *, is_quiet: bool = False
+) -> None:
+    """Write the log of this process as its settings say, without its secrets.
+
+    Args:
+        settings: The settings.
+        environ: The variables of this process.
+        is_quiet: Whether to leave out what went well, but for ends of executions.
+    """
+    redaction = Redaction(tuple(secrets(settings, environ)))
+    configure_logs(settings.log_format, settings.log_level, redaction, is_quiet=is_quiet)
+
+
 @contextmanager
 def open_telemetry(
     settings: Settings, role: str, environ: Mapping[str, str] = os.environ, *, logs_requests: bool = True
@@ -37,8 +51,7 @@ def open_telemetry(
         environ: The standard variables of OpenTelemetry.
         logs_requests: Whether to log lines about what went well: requests, and ends of executions.
     """
-    redaction = Redaction(tuple(secrets(settings, environ)))
-    configure_logs(settings.log_format, settings.log_level, redaction, is_quiet=not logs_requests)
+    configure_process_logs(settings, environ, is_quiet=not logs_requests)
     with ExitStack() as stack:
         if exporter := _create_exporter(settings, role, environ):
             stack.callback(exporter.close)

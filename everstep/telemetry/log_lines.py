@@ -37,9 +37,7 @@ _TEMPORAL: Final = ("temporal_activity", "temporal_workflow")
 """What Temporal's loggers add: workflow ids contain the ids of executions, which are on the line anyway."""
 
 
-def configure_logs(
-    form: LogFormat, level: LogLevel, redaction: Redaction | None = None, *, is_quiet: bool = False
-) -> None:
+def configure_logs(form: LogFormat, level: LogLevel, redaction: Redaction, *, is_quiet: bool = False) -> None:
     """Write the log of this process to standard error.
 
     Args:

@@ -95,7 +95,7 @@ async def test_a_raised_or_removed_limit_applies_to_calls_that_wait(
     await limits.wait(ANN)
     limits.count(ANN, 1000, is_model_call=True)
     waiting = [asyncio.ensure_future(limits.wait(each)) for each in (ANN, BOB)]
-    await asyncio.sleep(0.03)
+    assert await must_wait(limits, BOB)
     assert not any(each.done() for each in waiting)
     book = LimitBook(change)
     async with asyncio.timeout(5):

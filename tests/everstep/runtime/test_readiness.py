@@ -38,7 +38,7 @@ def names_of_missing(checks: Sequence[Check]) -> list[str]:
     return [check.name for check in checks if not check.is_good]
 
 
-async def missing_at_start(database: str, temporal: Client, task_queue: str = "nobody") -> list[str]:
+async def missing_at_start(database: str, temporal: Client, task_queue: str = "idle") -> list[str]:
     """The missing parts, as a starting process finds them."""
     async with open_engine(database) as engine:
         return names_of_missing(await Readiness(engine, temporal, task_queue)())
@@ -73,7 +73,7 @@ async def test_tables_of_a_newer_release_are_good(
 async def test_unreachable_servers_are_named(empty: str, temporal: Client) -> None:
     nowhere = "postgresql+psycopg://postgres:hush@127.0.0.1:9/x"
     async with open_engine(nowhere) as engine:
-        checks = await Readiness(engine, temporal, "nobody")()
+        checks = await Readiness(engine, temporal, "idle")()
 
     assert "database" in names_of_missing(checks)
     # The endpoint is public.
@@ -90,7 +90,7 @@ async def test_the_pool_is_checked_and_a_further_connection_only_while_all_are_i
     name = make_url(empty).database
     engine = create_engine(empty, pool_size=1, max_overflow=0)
     try:
-        ready = Readiness(engine, temporal, "nobody")
+        ready = Readiness(engine, temporal, "idle")
         async with engine.connect():
             assert names_of_missing(await ready()) == ["tables", "worker"]
         databases.run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
@@ -114,7 +114,7 @@ async def test_concurrent_checks_share_one_result(
     monkeypatch.setattr(readiness, "pending", pending)
     monkeypatch.setattr(readiness, "FRESH", 60.0)
     async with open_engine(empty) as engine:
-        ready = Readiness(engine, temporal, "nobody")
+        ready = Readiness(engine, temporal, "idle")
         for _ in range(5):
             await ready()
 
